@@ -94,7 +94,9 @@ class PredictRequest(Options):
     input: Text | list[Text] = Field(description="one text or several")
     split: bool = Field(False, description="split texts into sentences and join the outputs; long texts need it")
     format: Literal["text", "html"] = Field("text", description="html keeps the markup and implies split")
-    alignment: bool = Field(False, description="which source words each output word comes from")
+    alignment: bool = Field(
+        False, description="which source words (or letters) each output word comes from"
+    )
     stream: bool = Field(False, description="send tokens as server-sent events: one text, greedy or sampling")
 
 
@@ -110,9 +112,12 @@ class Output(BaseModel):
     token_confidences: list[float] | None = None
     alternatives: list[dict[str, Any]] | None = None
     alignment: list[tuple[int, int]] | None = Field(None, description="(source word, output word), from 0")
-    source_words: list[str] | None = None
-    target_words: list[str] | None = None
-    word_confidences: list[float] | None = Field(None, description="with alignment: probability of each output word")
+    source_words: list[str] | None = Field(None, description="letters, of a run that reads single words by letter")
+    target_words: list[str] | None = Field(None, description="words, or letters as in source_words")
+    word_confidences: list[float] | None = Field(None, description="probability of each of target_words")
+    unknown: list[str] | None = Field(
+        None, description="characters or words of the input that training did not have, read as <unk>"
+    )
     sentences: list[dict[str, Any]] | None = Field(None, description="with split: each sentence with these fields")
 
 

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from dragoman.analysis.alignment import WordAlignment, token_word_shares
+from dragoman.analysis.alignment import WordAlignment, token_word_shares, word_spans
 from dragoman.data.sentences import Sentence, join_sentences
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Output
 from dragoman.documents.html import parse_blocks
-from dragoman.documents.markup import Block, words_of
+from dragoman.documents.markup import Block
 from dragoman.documents.translate import Predict, advance, sentences_of, translate_blocks
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.prediction import Prediction
@@ -42,6 +42,7 @@ class Translated:
     prediction: Prediction | None = None
     alignment: WordAlignment | None = None
     sentences: list[tuple[Sentence, Translated]] = field(default_factory=list)  # of a text that was split
+    unknown: list[str] = field(default_factory=list)  # characters or words of the source, read as <unk>
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,11 @@ class Translator:
     async def whole(self, texts: Sequence[str], align: bool = False) -> list[Translated]:
         """Translations of texts that are not split."""
         predictions = await self.predict(texts)
-        found = [Translated(one.text, [other.text for other in one.alternatives], one) for one in predictions]
+        unknown = await in_thread(lambda: [self.model.unknown(text) for text in texts], texts)
+        found = [
+            Translated(one.text, [other.text for other in one.alternatives], one, unknown=own)
+            for one, own in zip(predictions, unknown, strict=True)
+        ]
         if align:
             pairs = [(text, one.text) for text, one in zip(texts, predictions, strict=True)]
             for one, alignment in zip(found, await self.alignments(pairs), strict=True):
@@ -121,6 +126,7 @@ class Translator:
                     single.prediction if single else None,
                     single.alignment if single else None,
                     [(sentence, one) for sentence, one in zip(plan, paired(plan, own), strict=True)],
+                    list(dict.fromkeys(name for one in own for name in one.unknown)),
                 )
             )
         return found
@@ -159,12 +165,15 @@ def paired(plan: Sequence[Sentence], own: Sequence[Translated]) -> list[Translat
 
 
 def word_confidences(model: ServedModel, prediction: Prediction) -> list[float] | None:
-    """The probability of every word of an output: the product of its tokens'; None where words cannot be told."""
+    """The probability of every word (or letter, as the alignment has them) of an output: the product of its tokens'.
+
+    None where words cannot be told.
+    """
     tokenizer, text = model.predictor.target_tokenizer, prediction.text
     if tuple(tokenizer.pieces(tokenizer.encode(text))) != prediction.tokens:
         return None
     tokens = prediction.token_confidences or tuple(map(math.exp, prediction.token_scores))
-    words = words_of(text)
+    words = word_spans(text, (), model.predictor.by_letter[1])
     found = [1.0] * len(words)
     shares = token_word_shares(tokenizer.spans(text), words, len(prediction.tokens))
     for token, word in shares.nonzero().tolist():
@@ -184,12 +193,13 @@ def prediction_table(one: Translated, model: ServedModel) -> dict[str, Any]:
 
 
 def _own_table(one: Translated, model: ServedModel) -> dict[str, Any]:
+    unknown = {"unknown": one.unknown} if one.unknown else {}
     if one.prediction is None or one.text != one.prediction.text:
         table: dict[str, Any] = {"text": one.text}
         if one.alternatives:
             table["alternatives"] = [{"text": text} for text in one.alternatives]
-        return table
-    table = one.prediction.as_table()
+        return table | unknown
+    table = one.prediction.as_table() | unknown
     if one.alignment is not None:
         links = sorted(one.alignment.links)
         table["alignment"] = links

@@ -103,6 +103,14 @@ def test_alignment_and_scores(live: Live, runs: dict[str, Path]) -> None:
     (output,) = live.post("/v1/predict", {"input": "abc def", "alignment": True})["outputs"]
     assert output["source_words"] == list("abcdef")  # a run of single words is aligned by letters
     assert all(0 <= source < 6 for source, _ in output["alignment"])
+    assert "".join(output["target_words"]) == output["text"].replace(" ", "")
+    assert len(output["word_confidences"]) == len(output["target_words"])
+    assert output["unknown"] == [" "]
+    assert "unknown" not in live.post("/v1/predict", {"input": "abc"})["outputs"][0]
+    (whole,) = live.post("/v1/predict", {"input": "ab é. ab", "split": True})["outputs"]
+    assert "é" in whole["unknown"]
+    (labelled,) = live.post("/v1/predict", {"model": "classify", "input": "film xyzzy"})["outputs"]
+    assert "xyzzy" in labelled["unknown"]
     scored = live.post("/v1/score", {"pairs": [{"source": "abc def", "target": output["text"]}]})["scores"][0]
     run = dragoman.load(runs["ab-cd"], device="cpu")
     if run.target_tokenizer.encode(output["text"]) == run.target_tokenizer.encode(output["text"].strip()):

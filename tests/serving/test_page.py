@@ -62,6 +62,9 @@ def test_translate_as_you_type(page: Any, live: Live) -> None:
     page.focus(".output .w")  # as a keyboard does
     page.wait_for_selector(".mirror mark")
     assert page.locator(".others .entry").count() > 0
+    assert all(len(letter) == 1 for letter in page.locator(".output .w").all_inner_texts())
+    assert "a letter" in page.inner_text(".hint") or "←" in page.inner_text(".hint")
+    assert "read as unknown" in page.inner_text(".unknown")
     page.click("summary:has-text('Code')")
     assert "/v1/predict" in page.inner_text(".code")
     page.click("summary:has-text('History')")

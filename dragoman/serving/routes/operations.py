@@ -51,6 +51,7 @@ def model_table(model: ServedModel) -> dict[str, Any]:
         "input": engine.source_tokenizer.kind if model.reads_files else "text",  # type: ignore[union-attr]
         "parameters": sum(parameter.numel() for parameter in engine.model.parameters()),
         "calibrated": model.calibrated,
+        "texts": model.texts,
     }
     if model.translates:
         table["source"] = {"code": model.source, "name": language_name(model.source)}

@@ -25,7 +25,7 @@ from dragoman.serving.schemas import (
 )
 from dragoman.serving.state import ServerState, state_of
 from dragoman.serving.streaming import stream_prediction
-from dragoman.serving.translate import Translator, prediction_table
+from dragoman.serving.translate import Translator, in_thread, prediction_table
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "the request cannot be answered: the error says why"},
@@ -97,7 +97,11 @@ async def other_outputs(
     if isinstance(model.engine, Completer):
         tables = [[asdict(one) for one in several] for several in outputs]
         return [{**best, **({"alternatives": others} if others else {})} for best, *others in tables]
-    return [{"text": output.text, **output.details} for output in outputs]
+    found = await in_thread(lambda: [model.unknown(text) for text in texts], texts)
+    return [
+        {"text": output.text, **output.details, **({"unknown": unknown} if unknown else {})}
+        for output, unknown in zip(outputs, found, strict=True)
+    ]
 
 
 def completion_options(body: PredictRequest, state: ServerState) -> CompletionOptions:

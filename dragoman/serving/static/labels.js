@@ -2,15 +2,17 @@
 
 import { el, number, percent } from "/web/modules/core.js";
 import { call } from "/static/api.js";
-import { codeBox, historyBox, icon, later, remember } from "/static/parts.js";
+import { codeBox, historyBox, icon, later, remember, unknownText } from "/static/parts.js";
 
 const HELP = {
-  classify: ["Text to classify", "Separate two texts by a line break."], regress: ["Text or numbers", ""], tag: ["Words to tag", ""],
+  classify: ["Text to classify", ""], regress: ["Text or numbers", ""], tag: ["Words to tag", ""],
   "masked-language-model": ["Text with [MASK]", "Write [MASK] where a word is missing."],
 };
 
 export function labelView(root, model, models, change) {
-  const [placeholder, help] = HELP[model.task] ?? ["Text", ""];
+  const [placeholder, one] = HELP[model.task] ?? ["Text", ""];
+  const help = el("span", { class: "small soft" }, model.texts > 1 ? "Separate the two texts by a line break." : one);
+  const unknown = el("p", { class: "small unknown", "aria-live": "polite" });
   const area = el("textarea", { class: "text", dir: "auto", placeholder, "aria-label": placeholder, autofocus: true });
   const result = el("div", { class: "output", "aria-live": "polite" });
   const look = el("a", { class: "quiet", target: "_blank", rel: "noopener" }, icon("eye"), "Look inside");
@@ -18,13 +20,15 @@ export function labelView(root, model, models, change) {
   const ask = async () => {
     running?.abort();
     running = new AbortController();
-    const input = model.task === "classify" ? area.value.trim().replace(/\n+/, "\t") : area.value.replaceAll("\n", " ");
+    const input = model.texts > 1 ? area.value.trim().replace(/\n+/, "\t") : area.value.replaceAll("\n", " ");
     look.href = `/inspect?${new URLSearchParams({ model: model.id, q: input })}`;
     look.style.visibility = input.trim() ? "visible" : "hidden";
+    unknown.textContent = "";
     if (!input.trim()) { result.replaceChildren(el("span", { class: "soft" }, "Answer")); return; }
     try {
       const data = await call("/v1/predict", { model: model.id, input }, { signal: running.signal });
       result.replaceChildren(...drawn(model, data.outputs[0], input));
+      unknown.textContent = unknownText(data.outputs[0]);
       remember({ model: model.id, input: area.value, output: data.outputs[0].text });
       code.draw();
       past.draw();
@@ -36,7 +40,7 @@ export function labelView(root, model, models, change) {
   area.addEventListener("input", soon);
   const code = codeBox();
   const past = historyBox((entry) => { if (entry.model !== model.id) change(entry.model); else { area.value = entry.input; ask(); } });
-  root.replaceChildren(el("div", { class: "panels" }, el("section", { class: "panel" }, el("div", { class: "edit" }, area), el("div", { class: "foot" }, el("span", { class: "small soft" }, help))),
+  root.replaceChildren(el("div", { class: "panels" }, el("section", { class: "panel" }, el("div", { class: "edit" }, area), unknown, el("div", { class: "foot" }, help)),
     el("section", { class: "panel result" }, result, el("div", { class: "foot" }, el("span", { class: "grow" }), look))), el("div", { class: "folds" }, past.node, code.node));
   ask();
   return () => running?.abort();

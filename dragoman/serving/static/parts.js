@@ -47,6 +47,13 @@ export function iconButton(name, label, click) {
   return el("button", { type: "button", class: "round", "aria-label": label, title: label, onclick: click }, icon(name));
 }
 
+// What the model could not read of an input.
+export function unknownText(output) {
+  const names = output?.unknown ?? [];
+  const shown = names.slice(0, 12).map((one) => (one.trim() ? `“${one}”` : "space")).join(", ");
+  return names.length ? `Not in the training data, so read as unknown: ${shown}${names.length > 12 ? ", …" : ""}` : "";
+}
+
 // The last request and its answer, as code to copy.
 export function codeBox() {
   const shown = el("pre", { class: "code", tabindex: "0", "aria-label": "code" });

@@ -2,7 +2,7 @@
 
 import { el, percent } from "/web/modules/core.js";
 import { call, upload } from "/static/api.js";
-import { codeBox, copy, historyBox, icon, iconButton, later, remember, toast } from "/static/parts.js";
+import { codeBox, copy, historyBox, icon, iconButton, later, remember, toast, unknownText } from "/static/parts.js";
 
 const DELAY = 220;
 const EXAMPLES = "dragoman-text";
@@ -19,6 +19,7 @@ export function translateView(root, model, models, change) {
   area.value = state.text;
   area.addEventListener("scroll", () => { mirror.scrollTop = area.scrollTop; });
   const count = el("span", { class: "small soft", "aria-live": "off" });
+  const unknown = el("p", { class: "small unknown", "aria-live": "polite" });
   const clear = iconButton("close", "Clear the text", () => { area.value = ""; changed(); area.focus(); });
   const filePicker = el("input", { type: "file", class: "hidden-visually", "aria-label": "File to translate", accept: ".txt,.md,.html,.htm,.srt,.vtt,.po,.xlf,.xliff,.tmx,.docx", onchange: () => filePicker.files[0] && translateFile(filePicker.files[0]) });
   const fileButton = el("button", { type: "button", class: "quiet", onclick: () => filePicker.click() }, icon("file"), "Translate a file");
@@ -28,11 +29,11 @@ export function translateView(root, model, models, change) {
     if (!sentence || !words.size) return;
     let place = 0;
     const text = area.value;
-    for (const [index, match] of [...sentence.source.matchAll(/\S+/g)].entries()) {
+    for (const [index, [first, word]] of placed(sentence.source, sentence.source_words).entries()) {
       if (!words.has(index)) continue;
-      const start = sentence.place + match.index;
-      mirror.append(text.slice(place, start), el("mark", {}, match[0]));
-      place = start + match[0].length;
+      const start = sentence.place + first;
+      mirror.append(text.slice(place, start), el("mark", {}, word));
+      place = start + word.length;
     }
     mirror.append(`${text.slice(place)}\n`);
     mirror.scrollTop = area.scrollTop;
@@ -46,6 +47,7 @@ export function translateView(root, model, models, change) {
     const { signal } = running;
     const text = area.value;
     sessionStorage.setItem(EXAMPLES, text);
+    unknown.textContent = "";
     if (!text.trim()) { for (const one of outputs) one.show(null); return; }
     for (const one of outputs) one.busy(true);
     await Promise.all(outputs.map(async (one) => {
@@ -56,7 +58,7 @@ export function translateView(root, model, models, change) {
       try {
         const data = await call("/v1/predict", body, { signal, remember: one === outputs[0] });
         one.show(data.outputs[0], mark);
-        if (one === outputs[0]) { remember({ model: model.id, input: text, output: data.outputs[0].text }); code.draw(); past.draw(); }
+        if (one === outputs[0]) { unknown.textContent = unknownText(data.outputs[0]); remember({ model: model.id, input: text, output: data.outputs[0].text }); code.draw(); past.draw(); }
       } catch (error) {
         if (error.name !== "AbortError") one.fail(error);
       } finally {
@@ -147,7 +149,7 @@ export function translateView(root, model, models, change) {
     area.value = entry.input;
     changed();
   });
-  const source = el("section", { class: "panel", "aria-label": "Source" }, el("div", { class: "edit" }, mirror, area, clear), el("div", { class: "foot" }, count, fileButton, filePicker));
+  const source = el("section", { class: "panel", "aria-label": "Source" }, el("div", { class: "edit" }, mirror, area, clear), unknown, el("div", { class: "foot" }, count, fileButton, filePicker));
   const panels = el("div", { class: "panels" }, source, ...outputs.map((one) => one.node));
   root.replaceChildren(languages, panels, compare ?? "", el("div", { class: "folds" }, terminology, past.node, code.node));
   root.addEventListener("dragover", prevent);
@@ -176,6 +178,7 @@ function outputPanel(state, model) {
   const title = el("h2", { class: "panel-name small soft", hidden: true }, model.id);
   const node = el("section", { class: "panel result", "aria-label": `Output of ${model.id}` }, title, body, others, foot);
   let text = "";
+  let several = false;
 
   function show(output, mark) {
     body.replaceChildren();
@@ -193,8 +196,10 @@ function outputPanel(state, model) {
     const real = sentences.filter((one) => one.source);
     for (const sentence of sentences) body.append(...words(sentence, mark, hint, () => choose(sentence)), sentence.space);
     body.append("\n");
+    several = real.length > 1;
     if (real.length) choose(real[0]);
-    hint.textContent = model.calibrated ? "Hover a word: where it comes from, how sure it is." : "Hover a word to see where it comes from.";
+    const unit = byLetter(real[0]) ? "letter" : "word";
+    hint.textContent = `Hover a ${unit} to see where it comes from${model.calibrated ? " and how sure it is" : ""}.`;
     setLook(real[0]);
   }
 
@@ -207,7 +212,7 @@ function outputPanel(state, model) {
   function choose(sentence) {
     setLook(sentence);
     const all = (sentence.alternatives ?? []).filter((one) => one.text && one.text !== sentence.text);
-    others.replaceChildren(...(all.length ? [el("h3", { class: "small soft" }, "Alternatives"), el("ul", { class: "plain" }, all.map((one) => el("li", {},
+    others.replaceChildren(...(all.length ? [el("h3", { class: "small soft" }, several ? ["Alternatives for ", el("bdi", {}, clipped(sentence.source)), " · click another sentence for its own"] : "Alternatives"), el("ul", { class: "plain" }, all.map((one) => el("li", {},
       el("button", { type: "button", class: "entry", title: "Copy", dir: "auto", onclick: () => copy(one.text) }, ...difference(sentence.text, one.text)))))] : []));
   }
 
@@ -225,11 +230,11 @@ function words(sentence, mark, hint, choose) {
   const links = new Map();
   for (const [from, to] of sentence.alignment ?? []) links.set(to, (links.get(to) ?? new Set()).add(from));
   const parts = [];
-  let index = 0;
-  for (const part of (sentence.text ?? "").split(/(\s+)/)) {
-    if (!part.trim()) { parts.push(part); continue; }
-    const number = index;
-    index += 1;
+  const text = sentence.text ?? "";
+  let end = 0;
+  for (const [number, [first, part]] of placed(text, sentence.target_words).entries()) {
+    parts.push(text.slice(end, first));
+    end = first + part.length;
     const sure = sentence.word_confidences?.[number];
     const from = links.get(number) ?? new Set();
     const names = [...from].map((one) => sentence.source_words?.[one]).filter(Boolean);
@@ -238,7 +243,30 @@ function words(sentence, mark, hint, choose) {
     const leave = () => mark(null, new Set());
     parts.push(el("span", { class: `w ${level(sure)}`, tabindex: "0", "aria-label": about, onpointerenter: enter, onpointerleave: leave, onfocus: enter, onblur: leave, onclick: choose }, part));
   }
-  return parts;
+  return [...parts, text.slice(end)];
+}
+
+// The words of the server's alignment (letters, for single words) with their places in a text; else words by spaces.
+function placed(text, names) {
+  const found = [];
+  let end = 0;
+  for (const name of names ?? []) {
+    const first = text.indexOf(name, end);
+    if (first < 0) break;
+    found.push([first, name]);
+    end = first + name.length;
+  }
+  return found.length && found.length === names.length ? found : [...text.matchAll(/\S+/g)].map((match) => [match.index, match[0]]);
+}
+
+function byLetter(sentence) {
+  const names = sentence?.target_words ?? [];
+  return names.length > 1 && names.every((one) => [...one].length === 1);
+}
+
+function clipped(text) {
+  const letters = [...text];
+  return letters.length > 40 ? `${letters.slice(0, 39).join("")}…` : text;
 }
 
 function level(sure) {
@@ -246,8 +274,16 @@ function level(sure) {
   return sure >= 0.5 ? "unsure" : "doubtful";
 }
 
-// Words of an alternative that the translation does not have stand out.
+// Words of an alternative that the translation does not have stand out; of single words the letters that differ.
 function difference(text, other) {
+  if (!/\s/.test(text.trim() + other.trim())) {
+    const [mine, theirs] = [[...text], [...other]];
+    let [start, end] = [0, 0];
+    while (start < Math.min(mine.length, theirs.length) && mine[start] === theirs[start]) start += 1;
+    while (end < Math.min(mine.length, theirs.length) - start && mine.at(-1 - end) === theirs.at(-1 - end)) end += 1;
+    const stop = theirs.length - end;
+    return [theirs.slice(0, start).join(""), el("b", {}, theirs.slice(start, stop).join("")), theirs.slice(stop).join("")];
+  }
   const known = new Set(text.split(/\s+/));
   return other.split(/(\s+)/).map((word) => (!word.trim() || known.has(word) ? word : el("b", {}, word)));
 }
