@@ -94,9 +94,7 @@ class PredictRequest(Options):
     input: Text | list[Text] = Field(description="one text or several")
     split: bool = Field(False, description="split texts into sentences and join the outputs; long texts need it")
     format: Literal["text", "html"] = Field("text", description="html keeps the markup and implies split")
-    alignment: bool = Field(
-        False, description="which source words (or letters) each output word comes from"
-    )
+    alignment: bool = Field(False, description="which source words (or letters) each output word comes from")
     stream: bool = Field(False, description="send tokens as server-sent events: one text, greedy or sampling")
 
 

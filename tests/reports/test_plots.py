@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
-from dragoman.analysis.attention import AttentionMap
+from dragoman.analysis.attention import AttentionMap, token_labels
 from dragoman.analysis.cost import GrowthExponents, LayerCost
-from dragoman.reports.plots import draw_attention, draw_by_length, draw_costs, draw_curves, draw_reliability
+from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
+from dragoman.reports.plots import (
+    draw_attention,
+    draw_by_length,
+    draw_costs,
+    draw_curves,
+    draw_heat,
+    draw_reliability,
+    new_figure,
+    suptitle,
+)
 from dragoman.scoring.calibration import reliability
 from dragoman.scoring.lengths import LengthScore
 
@@ -48,3 +59,34 @@ def test_logarithmic_axes_show_plain_numbers(tmp_path: Path) -> None:
     assert "mathdefault" not in svg
     assert ">$x$<" in svg
     assert ">100<" in svg
+
+
+def test_labels_do_not_touch_and_titles_fit() -> None:
+    """Among letters <sos> ran into its neighbour, and long titles of narrow figures were cut off at both sides."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    labels = ["<sos>", *"narozhit", "<eos>"]
+    drawing = new_figure(1.6 + 0.24 * len(labels), 3)
+    suptitle(drawing, "decoder.stack.cells.0 (LSTM): gates and states of the 20 units that vary most")
+    draw_heat(drawing.subplots(), torch.zeros(4, len(labels)), [*"abcd"], labels)
+    canvas = FigureCanvasAgg(drawing)
+    canvas.draw()
+    (axes,) = drawing.axes
+    boxes = [tick.get_window_extent(canvas.get_renderer()) for tick in axes.get_xticklabels()]
+    leaning = [tick.get_rotation() for tick in axes.get_xticklabels()]
+    assert leaning == [55, *[0] * 8, 55]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes[1:-1]))
+    title = drawing.get_suptitle()
+    assert "\n" in title
+    extent = drawing._suptitle.get_window_extent(canvas.get_renderer())
+    assert extent.x0 >= 0
+    assert extent.x1 <= drawing.bbox.width
+
+
+def test_the_attention_picture_shows_unknown_characters_and_both_texts(tmp_path: Path) -> None:
+    tokenizer = CharacterTokenizer.train(CharactersConfig(), ["abc"])
+    assert token_labels(tokenizer, "a é", tokenizer.encode("a é")) == ["a", "␣", "é"]
+    seen = AttentionMap(("a", "é"), ("A",), {"decoder.attention": torch.ones(1, 1, 2) / 2}, ("aé", "A"))
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        svg = draw_attention([seen], tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "aé → A" in svg
