@@ -162,10 +162,21 @@ def timed(work: Callable[[], Any], device: torch.device) -> float:
 
 
 def _median_seconds(run: Callable[[], None], device: torch.device, min_seconds: float) -> float:
-    """The median of at least three calls that together take at least `min_seconds`."""
+    """The median of at least three calls that together take at least `min_seconds`.
+
+    On a CPU these are seconds of one core that this process had, so that other programs do not change them.
+    """
+    threads = torch.get_num_threads()
     seconds: list[float] = []
-    while len(seconds) < 3 or (sum(seconds) < min_seconds and len(seconds) < 200):
-        seconds.append(timed(run, device))
+    try:
+        if device.type == "cpu":
+            torch.set_num_threads(1)
+        while len(seconds) < 3 or (sum(seconds) < min_seconds and len(seconds) < 200):
+            started = time.process_time()
+            wall = timed(run, device)
+            seconds.append(time.process_time() - started if device.type == "cpu" else wall)
+    finally:
+        torch.set_num_threads(threads)
     return statistics.median(seconds)
 
 

@@ -340,7 +340,8 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
                 "flows",
                 "Gradient flow",
                 "How strongly the encoder's last state depends on the state some steps earlier, in a long source. "
-                "The slope of a plain recurrent network is steeper than that of gated cells.",
+                "In a plain network this shrinks or grows exponentially, below the dashed bound; a gated cell learns how "
+                "fast to forget, and follows the product of its forget gates.",
                 {
                     "sentence": long,
                     "flows": [
@@ -381,7 +382,7 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
     return View(
         "cost",
         "Cost against length",
-        "Time and memory of one layer of each kind that these systems have, measured on the CPU of this machine; the "
+        "Time and memory of one layer of each kind that these systems have, measured on one CPU core; the "
         "exponent is the slope on the longer half, 1 for a cost in proportion to the length, 2 for its square.",
         {
             "layers": [

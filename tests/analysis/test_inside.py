@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.analysis.attention_layers import attention_layers, merge_words
 from dragoman.analysis.attribution import attribute
 from dragoman.analysis.beam_tree import next_tokens, tempered
-from dragoman.analysis.gradients import gradient_flow, state_gradients, step_jacobians
+from dragoman.analysis.gradients import decay_slope, gradient_flow, state_gradients, step_jacobians
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
 from dragoman.analysis.subject import Axis, Subject, plain_axis, target_log_probabilities, text_axis
@@ -376,3 +376,24 @@ def test_log_probabilities_are_those_of_the_model() -> None:
     torch.testing.assert_close(
         target_log_probabilities(subject.model, subject.batch)[0], expected, atol=1e-5, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "low", "high"),
+    [
+        (RNNConfig(recurrent_init="uniform"), 0.54, 0.60),  # the circular law: weights up to 1/√n have radius 1/√3
+        (LSTMConfig(), 0.80, 1.0),  # σ(1) = 0.73 through the gate alone, and more through the candidate
+    ],
+)
+def test_gradients_shrink_before_training_as_theory_says(config: CellConfig, low: float, high: float) -> None:
+    torch.manual_seed(0)
+    width, steps = 192, 20
+    cell = build_cell(config, width, width)
+    projected = cell.project(torch.randn(steps, 1, width) * width**-0.5).unbind(0)
+    state, before = cell.start(1), []
+    for given in projected:
+        before.append(state)
+        state = cell.step(given, state)
+    with torch.no_grad():
+        norms = state_gradients(step_jacobians(cell, projected, before), width)
+    assert low < 10 ** decay_slope(norms[4:].tolist()) < high
