@@ -145,8 +145,8 @@ def draw_heat(
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=0, labelsize=9, colors=INK)
-    # The long labels alone lean among letters; words all lean.
-    lean_all = 2 * sum(len(label) > 2 for label in columns) > len(columns)
+    # Words all lean; among letters only <eos> and the like.
+    lean_all = any(len(label) > 2 for label in columns if not (label.startswith("<") and label.endswith(">")))
     for label in axes.get_xticklabels():
         if lean_all or len(label.get_text()) > 2:
             label.set(rotation=55, ha="left", va="bottom", rotation_mode="anchor")

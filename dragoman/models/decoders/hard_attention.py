@@ -63,7 +63,7 @@ class HardAttentionDecoder(MonotoneDecoder):
         """A softmax over tokens at every position, and the moves between positions."""
         rows, length, width = states.shape
         keys = source.keys
-        by_source = states.view(keys.shape[0], -1, width)  # (B, k·T, D)
+        by_source = states.reshape(keys.shape[0], -1, width)  # (B, k·T, D)
         if self.order == 0:
             scores = full_precision(by_source @ keys.transpose(1, 2))[:, :, None]  # (B, k·T, 1, S)
             total = (scores + source.bias[:, None]).logsumexp(-1)  # (B, k·T, S) over the positions in reach of each

@@ -48,7 +48,7 @@ export function lineChart({ series, xTitle, yTitle, logX = false, logY = false, 
   let [x0, x1] = categories ? [-0.5, categories.length - 0.5] : bounds(all.map((one) => one[0]));
   let [y0, y1] = bounds(all.flatMap((one) => [one[1], one[2] ?? one[1], one[3] ?? one[1]].filter((value) => !logY || value > 0)));
   if (zero && !logY) y0 = Math.min(0, y0);
-  if (y0 === y1) [y0, y1] = logY ? [y0 / 2, y1 * 2] : [y0 - 0.5, y1 + 0.5];
+  if (y0 === y1) [y0, y1] = logY ? [y0 / 2, y1 * 2] : zero && y0 === 0 ? [0, 1] : [y0 - 0.5, y1 + 0.5];
   if (x0 === x1) [x0, x1] = logX ? [x0 / 2, x1 * 2] : [x0 - 0.5, x1 + 0.5];
   if (!logY && !zero) { const pad = (y1 - y0) * 0.05; y0 -= pad; y1 += pad; }
   const scale = (value, low, high, log) => log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
