@@ -53,7 +53,7 @@ def guarded(arguments: list[str]) -> int:
             raise
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "dragoman"
-        print_error(error.format_message(), where)
+        print_error(f"{error.format_message()}{setting_hint(error)}", where)
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -95,6 +95,19 @@ def guarded(arguments: list[str]) -> int:
         print_error(f"internal error: {type(error).__name__}: {error}. Add --trace to see where, and please report it")
         return 1
     return 0
+
+
+def setting_hint(error: click.ClickException) -> str:
+    """The setting that an unknown option of a command with settings may mean, such as train.minutes for --minutes."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    if not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
+        return ""
+    from dragoman.config.loader import places_named
+    from dragoman.tasks.config import Config
+
+    places = places_named(Config, error.option_name.lstrip("-").replace("-", "_"), "")
+    return f" Settings are written place=value: did you mean {places[0]}=…?" if places else ""
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -739,3 +739,12 @@ def test_options_are_told_apart_from_settings(inside: Workshop, tmp_path: Path) 
     write_rows(inside.folder / "a=b.tsv", rows)
     said = call("train", "a=b.tsv", *SMALL, "train.steps=1", "--run", tmp_path / "r", "-q")
     assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "place"), [("train", "--minutes", "train.minutes"), ("check", "--steps", "train.steps")]
+)
+def test_an_option_that_is_a_setting_leads_to_its_place(command: str, option: str, place: str) -> None:
+    said = call(command, "pairs.tsv", option, "5")
+    assert said.code == 2
+    assert f"Settings are written place=value: did you mean {place}=…?" in said.err

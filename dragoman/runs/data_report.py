@@ -35,8 +35,11 @@ def vocabulary_sizes(corpus: Corpus) -> str:
     return f"{source} → {target.removeprefix('vocabulary ') if both else target}"
 
 
-def print_data_report(display: Display, corpus: Corpus, task: Task) -> None:
-    """Show how many examples there are, and what was left out of the files."""
+def print_data_report(display: Display, corpus: Corpus, task: Task, decoded: int = 0) -> None:
+    """Show how many examples there are, and what was left out of the files.
+
+    `decoded` is how many validation inputs are decoded; 0: all, or none.
+    """
     report = corpus.report
     train, valid = report["train"], report["valid"]
     if task.is_language_model:
@@ -49,6 +52,10 @@ def print_data_report(display: Display, corpus: Corpus, task: Task) -> None:
         display.info(
             f"data: {train['pairs']:,} training {unit}, {valid['pairs']:,} for validation; {vocabulary_sizes(corpus)}"
         )
+        if task.head_decoder is None and 0 < decoded < valid["pairs"]:
+            display.info(
+                f"validation: scores of text are those of {decoded:,} inputs (train.decode), the loss is of all"
+            )
     if isinstance(corpus.target_tokenizer, LabelVocabulary):
         names = corpus.target_tokenizer.names
         display.info(f"labels: {', '.join(names[:MAX_LABELS])}{', …' if len(names) > MAX_LABELS else ''}")

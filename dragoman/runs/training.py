@@ -136,7 +136,7 @@ def prepare_trainer(
     if base and fresh and processes.is_main:
         write_tensors(folder / BASE, base)
     processes.barrier()
-    print_data_report(display, corpus, task)
+    print_data_report(display, corpus, task, config.train.decode)
     for line in report:
         display.info(line)
     if warning:
