@@ -340,8 +340,8 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
                 "flows",
                 "Gradient flow",
                 "How strongly the encoder's last state depends on the state some steps earlier, in a long source. "
-                "In a plain network this shrinks or grows exponentially, below the dashed bound; a gated cell learns how "
-                "fast to forget, and follows the product of its forget gates.",
+                "In a plain network this shrinks or grows exponentially, below the dashed bound; a gated cell learns "
+                "how fast to forget, and follows the product of its forget gates.",
                 {
                     "sentence": long,
                     "flows": [

@@ -371,12 +371,19 @@ def _what_if(subject: Subject, beam: int | None) -> Iterator[View]:
         return
     with torch.no_grad():
         before = float(subject.log_probabilities().sum())
+    found = {change.kind for change in changes}
+    texts = {
+        "head": "one head is masked",
+        "gate": "one gate is held open or shut",
+        "word": f"one input {subject.input_unit} is left out",
+    }
+    kinds = [text for kind, text in texts.items() if kind in found] or ["another token is forced"]
+    forced = "; a forced token shows the output that would have followed it" if "token" in found else ""
     yield View(
         "whatif",
         "What if",
-        "Each bar is the change of the output's log-probability when one head is masked, one gate is held open or "
-        f"shut, or one input {subject.input_unit} is left out. A long bar to the left marks a part that this output "
-        "needs; a forced token shows the output that would have followed it.",
+        f"Each bar is the change of the output's log-probability when {' or '.join(kinds)}. A long bar to the left "
+        f"marks a part that this output needs{forced}.",
         {
             "before": before,
             "changes": [asdict(change) for change in changes],

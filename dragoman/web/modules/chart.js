@@ -1,6 +1,6 @@
 // Line charts and bars with axes, drawn as SVG.
 
-import { SERIES, number, room, shortened, svg } from "./core.js";
+import { SERIES, number, room, shortened, shown, svg } from "./core.js";
 
 function ticks(low, high, count = 5) {
   const raw = (high - low) / count || 1;
@@ -91,12 +91,19 @@ export function lineChart({ series, xTitle, yTitle, logX = false, logY = false, 
   return picture;
 }
 
+// A long label without its beginning: names of layers differ at their ends.
+function ending(text, length) {
+  const letters = [...shown(text)];
+  return letters.length <= length ? letters.join("") : `…${letters.slice(1 - length).join("")}`;
+}
+
 // Horizontal bars: rows of {label, value, text?, marked?, faint?}; negative values go to the left of zero.
-export function bars({ rows, pick, label = "bar chart", low = null, high = null }) {
+export function bars({ rows, pick, label = "bar chart", low = null, high = null, layers = false }) {
+  const cut = layers ? ending : shortened;
   const width = Math.min(700, room());
   const letter = 7.8; // a bold one
-  const longest = Math.max(3, Math.min(34, Math.floor((width * 0.45 - 14) / letter)));
-  const left = Math.max(...rows.map((row) => [...shortened(row.label, longest)].length)) * letter + 14;
+  const longest = Math.max(3, Math.min(34, Math.floor((width * (layers ? 0.55 : 0.45) - 14) / letter)));
+  const left = Math.max(...rows.map((row) => [...cut(row.label, longest)].length)) * letter + 14;
   const right = 74;
   const each = 25;
   const smallest = low ?? Math.min(0, ...rows.map((row) => row.value));
@@ -112,7 +119,7 @@ export function bars({ rows, pick, label = "bar chart", low = null, high = null 
     const group = svg("g", pick ? { tabindex: "0", role: "button", "aria-label": `${row.label}: ${row.text ?? number(row.value)}`, onclick: () => pick(index),
       onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(index); } } } : {});
     group.append(svg("rect", { x: 0, y: top - 1, width, height: each - 2, fill: row.marked ? "var(--accent-soft)" : "transparent", rx: 5 }),
-      svg("text", { x: left - 8, y: top + 11, "text-anchor": "end", "dominant-baseline": "central", "font-weight": row.marked ? 700 : 400 }, svg("title", {}, row.label), shortened(row.label, longest)),
+      svg("text", { x: left - 8, y: top + 11, "text-anchor": "end", "dominant-baseline": "central", "font-weight": row.marked ? 700 : 400 }, svg("title", {}, row.label), cut(row.label, longest)),
       svg("rect", { x: from, y: top + 2, width: Math.max(to - from, 1), height: each - 9, rx: 3, fill: row.colour ?? (row.faint ? "var(--line)" : row.value < 0 ? "var(--bad)" : "var(--accent)") }),
       svg("text", { x: to + 6, y: top + 11, "dominant-baseline": "central", class: "axis" }, row.text ?? number(row.value)));
     picture.append(group);

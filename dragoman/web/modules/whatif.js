@@ -20,7 +20,7 @@ export function drawWhatIf(view, data) {
   const controls = el("div", { class: "controls" });
   const frame = figure({
     name: "what-if", title: "change of log-probability",
-    drawing: () => bars({ rows: own().map((change) => ({ label: change.name, value: change.difference, text: signed(change.difference), marked: changes[change.index] === selected() })), pick: (index) => setState({ change: own()[index].index }), label: "change of log-probability" }),
+    drawing: () => bars({ rows: own().map((change) => ({ label: change.name, value: change.difference, text: signed(change.difference), marked: changes[change.index] === selected() })), layers: kind() === "gate" || kind() === "head", pick: (index) => setState({ change: own()[index].index }), label: "change of log-probability" }),
     rows: () => [["change", "log p after", "difference", "output"], own().map((change) => [change.name, change.score, change.difference, change.output ?? ""]), { numeric: [1, 2] }],
     data: () => view.data,
   });
