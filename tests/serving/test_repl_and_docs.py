@@ -32,7 +32,7 @@ def test_repl(inside: Workshop) -> None:
     assert lines[0] == lines[1] == expected
     assert lines[2].startswith("  2. ")
     assert any("←" in line for line in lines)
-    assert ":beam N" in said.out
+    assert "as in :beam 4" in said.err
     assert "trained without tags" in said.err
 
 
