@@ -69,10 +69,11 @@ export function lineChart({ series, xTitle, yTitle, logX = false, logY = false, 
   picture.append(svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle", class: "axis" }, xTitle),
     svg("text", { x: 13, y: (height - below + above) / 2, "text-anchor": "middle", class: "axis", transform: `rotate(-90 13 ${(height - below + above) / 2})` }, yTitle));
   if (marked !== null) picture.append(svg("line", { x1: x(marked), x2: x(marked), y1: above, y2: height - below, stroke: "var(--ink)", "stroke-dasharray": "3 3" }));
+  const alone = series.every((one) => one.points.length <= 1); // each in a category of its own
   series.forEach((one, index) => {
     const stroke = one.colour ?? colourOf(index);
     const points = one.points.filter(good);
-    const shift = categories ? (index - (series.length - 1) / 2) * Math.min(10, 60 / series.length) : 0;
+    const shift = categories && !alone ? (index - (series.length - 1) / 2) * Math.min(10, 60 / series.length) : 0;
     const clamp = (value) => Math.min(Math.max(value, above), height - below);
     for (const point of points) {
       if (point[2] === undefined || point[2] === null) continue;
