@@ -388,7 +388,7 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
             "layers": [
                 {
                     "name": fit.layer, "seconds_exponent": fit.seconds, "saved_exponent": fit.saved,
-                    "expected": fit.expected,
+                    "expected": fit.expected, "expected_saved": fit.expected_saved,
                     "points": [(one.length, one.seconds, one.saved) for one in costs if one.layer == fit.layer],
                 }
                 for fit in fits

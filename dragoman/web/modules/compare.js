@@ -154,7 +154,7 @@ function drawCost(view) {
   const update = () => { put(controls, toggle("memory", memory(), (now) => setState({ of: now ? "memory" : null }))); frame.draw(); };
   onState(update);
   update();
-  return [controls, legend(layers.map((layer) => layer.name)), frame, table(["layer", "exponent of time", "exponent of memory", "in theory"], layers.map((layer) => [layer.name, layer.seconds_exponent, layer.saved_exponent, layer.expected]), { numeric: [1, 2, 3] })];
+  return [controls, legend(layers.map((layer) => layer.name)), frame, table(["layer", "exponent of time", "in theory", "exponent of memory", "in theory"], layers.map((layer) => [layer.name, number(layer.seconds_exponent, 2), number(layer.expected, 0), number(layer.saved_exponent, 2), number(layer.expected_saved, 0)]), { numeric: [1, 2, 3, 4] })];
 }
 
 const VIEWS = { story: drawStory, scores: drawScores, curves: drawCurves, lengths: drawLengths, significance: drawSignificance, outputs: drawOutputs, attentions: drawAttentions, flows: drawFlows, cost: drawCost };
