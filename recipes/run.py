@@ -179,7 +179,7 @@ def train_and_evaluate(
     for test, entry in recipe["recipe"]["tests"].items():
         started = time.time()
         asked = how
-        if recipe["config"].get("task") not in ("language-model", "masked-language-model"):  # which answer nothing
+        if recipe["config"].get("task") not in ("language-model", "masked-language-model"):  # which have no outputs
             asked = [*how, "--output", str(work / f"{name}-{seed}.{test}.txt")]
         scores = evaluated(recipe, data_table(data, work, entry), run, asked, log)
         found["tests"][test] = scores | {"seconds": round(time.time() - started, 1)}

@@ -19,11 +19,11 @@ import pytest
 
 from dragoman.commands.shards import worker_part
 from dragoman.decoding.options import DecodingOptions
-from dragoman.errors import ConfigError, DragomanError
+from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.inference.shards import work as shard_work
 from dragoman.inference.shards.cluster import work_on_cluster
 from dragoman.inference.shards.local import work_in_processes
-from dragoman.inference.shards.plan import Job, described
+from dragoman.inference.shards.plan import Job, check_input, described
 from dragoman.inference.shards.reading import byte_range_lines
 from dragoman.inference.shards.work import predict_shard_of, work
 from tests.conftest import Workshop, call, words
@@ -226,3 +226,10 @@ def test_spawned_processes_survive_a_death(inside: Workshop, text: Path) -> None
     broken = replace(job, folder=str(inside.folder / "broken"), run=str(inside.folder / "none"))
     with pytest.raises(DragomanError):
         work_in_processes(broken, 2)
+
+
+def test_comma_separated_rows_are_not_cut_into_shards(tmp_path: Path) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text("a,b\n")
+    with pytest.raises(DataError, match=r"found \.csv, which cannot be cut into shards; write it as \.tsv"):
+        check_input(path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from dragoman.data.readers.lines import check_file, file_format
+from dragoman.data.readers.lines import check_file, file_format, is_csv
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError, MissingExtraError
@@ -133,6 +133,8 @@ def check_input(path: Path) -> None:
     check_file(path)
     if file_format(path)[1]:
         raise DataError(f"{path}: found a compressed file, which cannot be cut into shards; decompress it first")
+    if is_csv(path):
+        raise DataError(f"{path}: found .csv, which cannot be cut into shards; write it as .tsv or .parquet first")
     if is_parquet(path):
         parquet_file(path)
 
