@@ -140,18 +140,47 @@ def test_members_outside_the_run_are_refused(tmp_path: Path) -> None:
         member_folders(tmp_path)
 
 
-@pytest.mark.slow  # two more searches
+@pytest.mark.slow  # a search that is killed ten times
+@pytest.mark.timeout(1800)
 def test_a_killed_search_goes_on_to_the_same_leaderboard(searched: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = subprocess.Popen(command(searched, run), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not any((run / "trials").glob("*/checkpoints/*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (run / "config.toml").exists()
+    """Killed ten times, each time a little later after something in its folder has changed."""
+    run, killed = tmp_path / "run", 0
+
+    def content() -> list[tuple[str, int]]:
+        return sorted((str(path), path.stat().st_mtime_ns) for path in run.rglob("*") if path.exists())
+
+    while killed < 10:
+        process = subprocess.Popen(command(searched, run), stderr=subprocess.DEVNULL)
+        before, deadline = content(), time.monotonic() + 120
+        while content() == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.15 * killed)
+        if process.poll() is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        killed += 1
+    assert killed >= 5, "the search was finished too early to be killed"
     run_search(searched, run)
     assert scores(run) == scores(searched / "run")
+
+
+def test_ctrl_c_stops_a_search_and_the_same_command_goes_on(searched: Path, tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of a terminal; a search in the background begins with SIGINT ignored."""
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command(searched, run), stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not any((run / "trials").glob("*/lock")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1] == (
+        "stopped; the trials that were training are saved, and the same command goes on with the search"
+    )
 
 
 def test_distillation_says_what_is_lost(searched: Path) -> None:
