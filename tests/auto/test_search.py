@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.auto.search import plan
+from dragoman.auto.search.run import check_folder
 from dragoman.auto.search.state import SearchState, Trial, load_search
 from dragoman.commands.search import Duration
+from dragoman.errors import RunError
 from dragoman.inference.ensemble import member_folders, write_members
 from dragoman.inference.load import load_predictor
 from tests.conftest import call, words, write_rows
@@ -156,6 +158,7 @@ def test_a_killed_search_goes_on_to_the_same_leaderboard(searched: Path, tmp_pat
             time.sleep(0.02)
         time.sleep(0.15 * killed)
         if process.poll() is not None:
+            assert process.returncode == 0
             break
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -190,3 +193,11 @@ def test_distillation_says_what_is_lost(searched: Path) -> None:
     assert "teacher (2 models) → student on the validation pairs: " in said.out
     rows = [json.loads(line) for line in (searched / "student.data" / "train.jsonl").read_text().splitlines()]
     assert 90 <= len(rows) <= 180
+
+
+def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    check_folder(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(RunError, match="holds no search"):
+        check_folder(tmp_path)

@@ -331,10 +331,10 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def check_folder(folder: Path) -> None:
-    """A search needs a new folder, or one with a search."""
+    """A search needs a new folder, or one with a search; a search killed while it began leaves configurations alone."""
     if has_search(folder):
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {"trials", "lock"}):
         raise RunError(f"{folder}: already exists, and holds no search; name another folder with --run")
 
 
