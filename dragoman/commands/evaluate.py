@@ -183,6 +183,8 @@ def align_outputs(
     unit: Any = "characters" if characters else "words"
     readable = [pair for pair in zip(predictions, pairs, strict=True) if pair[0] is not NO_PREDICTION]
     found = edit_alignments([one.text for one, _ in readable], [one.references for _, one in readable], units=unit)
+    if show:
+        click.echo("each reference above its output; S substituted, I inserted, D deleted\n")
     for line in alignment_lines(found, unit, table=False) if show else ():
         click.echo(line)
     kinds = ("substitutions", "insertions", "deletions", "matches")
