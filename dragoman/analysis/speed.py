@@ -51,11 +51,11 @@ def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterato
         learn = build_step(trial, learner, Runtime(predictor.device))
         number = 0
 
-        def epoch(learn: Any = learn) -> None:
+        def epoch(learn: Any = learn, rate: float = trial.optimizer.learning_rate) -> None:
             nonlocal number
             for batch in batches:
                 number += 1
-                learn([(0, batch)], 0, number, int((batch.target != PAD).sum()))
+                learn([(0, batch)], 0, number, int((batch.target != PAD).sum()), rate)
 
         with side_stream(predictor.device):
             for _ in range(3 if mode != "off" else 1):  # a graph is captured when a batch shape comes again

@@ -99,19 +99,19 @@ def evaluate(
         evaluate_text(opened, files, given["batch_size"], as_json, device)
         return
     data = reading.applied(opened.config.data, files)
+    if opened.task.head_decoder is not None:
+        evaluate_labels(opened, data, files, given, as_json, output, device)
+    elif given["characters"] and not given["alignment"]:
+        raise DataError("--characters needs --alignment")
+    elif given["skip_unknown"]:
+        raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
+    else:
+        evaluate_pairs(opened, data, files, given, as_json, output, device)
     if trained_on(opened, files):
         print_warning(
             f"{files} is training data of this run, so the scores say little about new inputs; `dragoman info {run}` "
             "has those of the validation data"
         )
-    if opened.task.head_decoder is not None:
-        evaluate_labels(opened, data, files, given, as_json, output, device)
-        return
-    if given["characters"] and not given["alignment"]:
-        raise DataError("--characters needs --alignment")
-    if given["skip_unknown"]:
-        raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
-    evaluate_pairs(opened, data, files, given, as_json, output, device)
 
 
 def trained_on(run: Run, files: str | Pairs) -> bool:

@@ -51,7 +51,7 @@ class UnknownInputs:
             return
         shown = ", ".join(repr(surface)[:40] for surface, _ in self.surfaces.most_common(self.SHOWN))
         more = f" and {len(self.surfaces) - self.SHOWN:,} others" if len(self.surfaces) > self.SHOWN else ""
-        count = len(self.inputs)
+        count = len(set(self.inputs))  # a long input is read in parts
         print_warning(
             f"{count:,} input{'s have' if count > 1 else ' has'} characters or words that training did not have, read "
             f"as <unk>: {shown}{more} (first in input {self.inputs[0]:,})"

@@ -81,9 +81,11 @@ class Decoding:
     method: Method | None
     reranker: Reranker | None
 
-    def muted(self) -> Decoding:
-        """The same without reports of progress, for the parts of an input."""
-        return replace(self, stream=replace(self.stream, progress=None))
+    def of_parts(self, number: int) -> Decoding:
+        """The same for the parts of one input: they report no progress, and unknown words under its number."""
+        report = self.stream.on_unknown
+        on_unknown = None if report is None else lambda part, found: report(number, found)
+        return replace(self, stream=replace(self.stream, progress=None, on_unknown=on_unknown))
 
     @property
     def call(self) -> Call:
@@ -238,7 +240,7 @@ class Predictor(LoadedRun):
             predictions = self._ranked_window(short, decoding, first, traces)
             for index, several in parts.items():
                 if several:
-                    found = self._ranked_window(several, decoding.muted(), 1, None)
+                    found = self._ranked_window(several, decoding.of_parts(first + index), 1, None)
                     predictions[index] = join_predictions(found, spaces=" " in window[index].text)
             first += len(window)
             for index, prediction in enumerate(predictions):

@@ -83,8 +83,9 @@ class LabelValidator:
         tokenizer = self.corpus.target_tokenizer
         (expected,) = self.head_decoder.references(batch, tokenizer)
         answer = self.head_decoder.decode(model, batch.to(self.device), tokenizer)[0]
-        right = expected if isinstance(expected, str) else " ".join(expected) if isinstance(expected, tuple) else ""
-        return (self._first_text, answer.text), (right,) if self.head_decoder.outputs in ("labels", "tags") else ()
+        if self.head_decoder.outputs not in ("labels", "tags"):
+            return (self._first_text, answer.text), ()
+        return (self._first_text, answer.text), (expected if isinstance(expected, str) else " ".join(expected),)
 
     @cached_property
     def _first_text(self) -> str:
