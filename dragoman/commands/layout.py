@@ -75,8 +75,31 @@ class ReadingOptions:
         header = self.header
         if header is None:
             path = Path(str(files))
-            header = data.header and not parallel and (is_csv(path) or sentence_layout(path) == "columns")
+            possible = data.header and not parallel and (is_csv(path) or sentence_layout(path) == "columns")
+            header = possible and begins_with_header(data, path)
         return replace(data, columns=() if parallel else names, header=header, media=self.media or data.media)
+
+
+def begins_with_header(data: DataConfig, path: Path) -> bool:
+    """Whether a file has a header as the training file has one; a first line of other words is read as data, and told.
+
+    It is trusted to have one if columns have names, or if one of both files cannot be read now.
+    """
+    from dragoman.auto.first_line import first_rows
+    from dragoman.data.config import paths_of
+    from dragoman.data.readers.csv_files import is_header
+
+    rows = first_rows(path)
+    trained = [found[0] for name in paths_of(data.train) if (found := first_rows(Path(name)))]
+    named = any(not column.isdigit() for column in data.columns)
+    if named or not rows or not trained or rows[0] in trained or is_header(rows[0]):
+        return True
+    click.echo(
+        f"warning: {path}:1 is not the header of the training file and is read as data; add --header if it names the "
+        "columns",
+        err=True,
+    )
+    return False
 
 
 def reading_options(function: Command) -> Command:

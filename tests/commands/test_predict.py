@@ -143,3 +143,17 @@ def test_unknown_characters_of_labelled_texts_are_reported(classifier: Path) -> 
     assert ':why is for runs that search for a text; this one has task = "classify"' in typed.err
     assert "found ':nothing', expected one of these" in typed.err
     assert "training did not have" in typed.err
+
+
+def test_a_file_without_the_header_of_the_training_file_loses_no_line(inside: Workshop) -> None:
+    """Its first line was left out without a word."""
+    rows = [(word, "even" if len(word) % 2 == 0 else "odd") for word in words(20)]
+    headed = write_rows(inside.folder / "headed.tsv", [("text", "kind"), *rows])
+    bare = write_rows(inside.folder / "bare.tsv", rows[:5])
+    other = write_rows(inside.folder / "other.tsv", [("Wort", "Art"), *rows[:5]])
+    assert call("train", headed, "task=classify", "data.header=true", "--run", "runs/headed", *TINY).code == 0
+    said = call("predict", "runs/headed", bare)
+    assert len(said.lines) == 5
+    assert "bare.tsv:1 is not the header of the training file and is read as data; add --header" in said.err
+    assert len(call("predict", "runs/headed", other, "--header").lines) == 5
+    assert len(call("predict", "runs/headed", headed).lines) == 20
