@@ -9,10 +9,9 @@ from pathlib import Path
 from dragoman.auto.profile import PairProfile
 from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Pairs
-from dragoman.data.readers.csv_files import is_header
-from dragoman.data.readers.lines import file_format, is_csv, open_bytes, text_blocks
+from dragoman.data.readers.csv_files import csv_cells, csv_delimiter, is_header
+from dragoman.data.readers.lines import file_format, first_lines, is_csv
 from dragoman.data.readers.tmx import is_tmx
-from dragoman.errors import DataError
 
 FIRST_ROWS = 200
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_ .-]{0,29}")
@@ -36,18 +35,15 @@ def header_row(files: Files, data: DataConfig) -> tuple[str, ...]:
 
 def first_rows(path: Path) -> list[list[str]]:
     """The cells of the first lines of a tab- or comma-separated file; none if they cannot be read now."""
-    if is_tmx(path) or file_format(path)[0] != "columns" or not path.is_file():  # a pipe can be read only once
+    if is_tmx(path) or file_format(path)[0] != "columns":
         return []
-    try:
-        with open_bytes(path) as read:
-            block = next(text_blocks(read, str(path)), None)
-    except (DataError, OSError):
-        return []  # the reader says what is wrong
-    lines = block.lines[:FIRST_ROWS] if block is not None else []
+    lines = first_lines(path, FIRST_ROWS)
     if not is_csv(path):
         return [line.split("\t") for line in lines]
-    delimiter = ";" if lines and lines[0].count(";") > lines[0].count(",") else ","
-    return list(csv.reader(lines, delimiter=delimiter))
+    try:
+        return [csv_cells(line, csv_delimiter(lines[0])) for line in lines]
+    except csv.Error:
+        return []  # the reader says what is wrong
 
 
 def is_in_another_script(rows: list[list[str]]) -> bool:

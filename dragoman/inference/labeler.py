@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -190,7 +190,7 @@ class Labeler:
             yield usual[start : start + rows]
         yield from ([row] for row in order[len(usual) :])
 
-    def _readable_part(self, row: Sequence[Any], where: str, on_warning: OnWarning | None = None) -> Any:
+    def _readable_part(self, row: Sequence[Any], where: str, on_warning: OnWarning | None) -> Any:
         """The source; a classifier of texts leaves out the end of one that is too long, any other run refuses it."""
         try:
             self._check_length(row, where)
@@ -198,17 +198,24 @@ class Labeler:
         except DataError as error:
             if self.head_decoder.outputs != "labels" or not self.source_tokenizer.is_text:
                 raise
-            if on_warning is not None:
-                on_warning(f"{error}; the end of the text is not read")
+            warn_caller(on_warning, f"{error}; the end of the text is not read")
         separator = getattr(self.source_tokenizer, "separator", None)
         parts = [list(part) for _, part in groupby(row, key=lambda token: token == separator)]
-        while parts:  # the longer of two texts gives way
-            max(parts, key=len).pop()
-            shorter = list(chain.from_iterable(parts))
-            with suppress(DataError):
-                self._check_length(shorter, where)
-                return shorter
-        raise AssertionError("no text is short enough")
+        for _ in range(len(row) - self._most_tokens(len(row))):
+            max(parts, key=len).pop()  # the longer of two texts gives way
+        return list(chain.from_iterable(parts))
+
+    def _most_tokens(self, count: int) -> int:
+        """The largest number of tokens up to `count` that the model can read."""
+
+        def too_long(tokens: int) -> bool:
+            try:
+                self._check_length(range(tokens), "")
+            except DataError:
+                return True
+            return False
+
+        return bisect_left(range(1, count + 1), True, key=too_long)
 
     def _check_length(self, row: Sequence[Any], where: str) -> None:
         """Raise an error for a source longer than the model can read."""
@@ -232,7 +239,7 @@ class Labeler:
                 errors.append(str(row))
             else:
                 known.append(example)
-                tokens.append((self._readable_part(row[0], example.location), row[1]))
+                tokens.append((self._readable_part(row[0], example.location, lambda line: None), row[1]))  # told later
         return known, tokens, errors
 
     def _checked(

@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from dragoman.inference.load import load_run
 from tests.conftest import Workshop, call, quiet_machine, words, write_rows
 
 TINY = ("train.steps=2", "train.validate_every=2", "model.encoder.layers=1", "model.encoder.width=16")
@@ -157,3 +158,26 @@ def test_a_file_without_the_header_of_the_training_file_loses_no_line(inside: Wo
     assert "bare.tsv:1 is not the header of the training file and is read as data; add --header" in said.err
     assert len(call("predict", "runs/headed", other, "--header").lines) == 5
     assert len(call("predict", "runs/headed", headed).lines) == 20
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_classifier_reads_the_beginning_of_a_text_that_is_too_long(inside: Workshop) -> None:
+    """One such text stopped an evaluation. The longer of two texts gives way."""
+    rows = [(f"{word} b c", f"{word} d", "even" if len(word) % 2 == 0 else "odd") for word in words(40)]
+    pairs = write_rows(inside.folder / "two.tsv", rows)
+    bert = ("kind=bert", "layers=1", "width=16", "heads=2", "feedforward=32", "max_positions=10")
+    said = call(
+        "train", pairs, "task=classify", 'data.columns=["1","2","3"]', "data.max_length=9", "train.steps=2",
+        "train.validate_every=2", "--run", "runs/two", *(f"model.encoder.{setting}" for setting in bert),
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    word = rows[0][0].split()[0]
+    long = write_rows(inside.folder / "long.tsv", [(f"{word} b c" + " b" * 3000, f"{word} d", "odd")] * 2)
+    said = call("evaluate", "runs/two", long, "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["segments"] == 2
+    assert said.err.count("the end of the text is not read") == 2
+    labeler = load_run("runs/two", "cpu")
+    separator = labeler.source_tokenizer.separator
+    cut = labeler._readable_part([5, 6, 7, 8, 9, 5, 6, 7, separator, 5, 6], "input 1", lambda line: None)
+    assert cut == [5, 6, 7, 8, 9, 5, separator, 5, 6]

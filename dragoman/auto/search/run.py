@@ -156,7 +156,7 @@ class Search:
         self.show(state)
 
     def _probe(self, state: SearchState, pool: ProcessPoolExecutor, steps: int) -> dict[str, Outcome]:
-        """Train every trial for a few steps. Trials whose turn comes after a third of the time are left out."""
+        """Train every trial for a few steps. After PROBING of the time no further trial begins."""
         assert state.seconds is not None
         self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {steps} steps each")
         longest = max(SHORTEST_PROBE, PROBING * state.seconds * state.workers / len(state.trials))

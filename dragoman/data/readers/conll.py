@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultKind, Pairs
-from dragoman.data.readers.lines import check_file, file_format, is_csv, open_bytes, text_blocks
+from dragoman.data.readers.lines import check_file, file_format, first_lines, is_csv, open_bytes, text_blocks
 from dragoman.data.readers.pairs import column_numbers, columns_from_header, read_pairs
-from dragoman.errors import ConfigError, DataError, hint
+from dragoman.errors import ConfigError, hint
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DEFAULT_COLUMNS = {"conllu": (2, 4), "columns": (1, 2), "spaces": (1, 2)}  # word and tag
@@ -82,14 +82,7 @@ def has_tagged_words(path: Path) -> bool:
 
 
 def _first_lines(path: Path) -> list[str]:
-    if not path.is_file():  # a pipe can be read only once
-        return []
-    try:
-        with open_bytes(path) as read:
-            block = next(text_blocks(read, str(path)), None)
-    except (DataError, OSError):
-        return []  # the reader says what is wrong
-    return [line.strip("\r\n ") for line in block.lines[:PEEK]] if block is not None else []
+    return [line.strip("\r\n ") for line in first_lines(path, PEEK)]
 
 
 def _conllu_column(column: str) -> int:

@@ -58,9 +58,9 @@ def csv_rows(path: Path, columns: tuple[str, ...], header: bool) -> Iterator[Csv
                 yield line
                 continue
             if number == 1:
-                delimiter = ";" if line.count(";") > line.count(",") else ","
+                delimiter = csv_delimiter(line)
             try:
-                cells = next(csv.reader([line], delimiter=delimiter, strict=True), [])
+                cells = csv_cells(line, delimiter)
             except csv.Error as error:
                 yield Fault(f"{path}:{number}", "wrong-columns", f"not a row of comma-separated cells ({error})")
                 continue
@@ -70,6 +70,16 @@ def csv_rows(path: Path, columns: tuple[str, ...], header: bool) -> Iterator[Csv
                 if named:
                     continue
             yield CsvRow(number, cells, numbers)
+
+
+def csv_delimiter(first: str) -> str:
+    """Semicolon or comma, by the first line of a file."""
+    return ";" if first.count(";") > first.count(",") else ","
+
+
+def csv_cells(line: str, delimiter: str) -> list[str]:
+    """The cells of one line; csv.Error if it is no row."""
+    return next(csv.reader([line], delimiter=delimiter, strict=True), [])
 
 
 def is_header(cells: list[str]) -> bool:

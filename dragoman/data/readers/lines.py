@@ -227,6 +227,18 @@ def text_blocks(read: Read, name: str) -> Iterator[_Block]:
         first += len(lines)
 
 
+def first_lines(path: Path, count: int) -> list[str]:
+    """At most so many lines from the beginning of a file; none if it cannot be read now, or only once as a pipe."""
+    if not path.is_file():
+        return []
+    try:
+        with open_bytes(path) as read:
+            block = next(text_blocks(read, str(path)), None)
+    except (DataError, OSError):
+        return []  # the reader says what is wrong
+    return block.lines[:count] if block is not None else []
+
+
 def numbered_lines(read: Read, name: str) -> Iterator[str | Fault]:
     """All lines in order, or their faults."""
     for block in text_blocks(read, name):
