@@ -4,7 +4,8 @@ A small C library (LD_PRELOAD) counts open, read, write, fsync, rename and mkdir
 lets the n-th fail. The command must end well, or with one line and exit code 2. What it leaves must load, and the same
 command without a fault must end with the same bits as a run that was left alone.
 
-python benchmarks/campaign/faults.py [COUNT]        COUNT cases spread evenly over all; 0: every operation, every fault
+python benchmarks/campaign/faults.py [COUNT] [--processes P] [--seconds S] [--output FAILURES]
+    COUNT cases spread evenly over all; 0: every operation, every fault
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ import ctypes
 import errno
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
+from tests.training.kill_driver import Driver, ended, fork, leftovers, result, unloadable
 
 KILL, SHORT = -2, -1
 FAULTS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EINTR": errno.EINTR, "short": SHORT, "kill": KILL}
 OVERRIDES = ("train.steps=6", "train.save_every=2", "train.validate_every=3", "train.decode=4", "train.log_every=2")
 MAX_SECONDS = 120
+PAIRS = 60  # of the corpus: every row is read at least once
 
 
 def build_library(folder: Path) -> Path:
@@ -43,41 +44,51 @@ def build_library(folder: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", nargs="?", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
+    add_options(parser)
     arguments = parser.parse_args()
     if "DRAGOMAN_FAULTS" not in os.environ:  # start anew with the library loaded
         with tempfile.TemporaryDirectory(prefix="dragoman-faults-") as folder:
             library = str(build_library(Path(folder)))
             environment = os.environ | {"LD_PRELOAD": library, "DRAGOMAN_FAULTS": library, "OMP_NUM_THREADS": "1"}
             return subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="dragoman-faults-") as folder:
-        cases, failures, counts = Injector(Path(folder).resolve()).campaign(arguments.count, arguments.seed)
-    print(f"faults: {cases} cases, {len(failures)} failures, {time.monotonic() - started:.0f} s")
-    for what, count in sorted(counts.items()):
-        print(f"  {what:<28}{count:>6}")
-    for line in failures:
-        print(line)
-    return 1 if failures else 0
+    with scratch("faults") as folder:
+        faults = Faults(Path(folder).resolve(), arguments.count, arguments.seed)
+        print(f"faults: {faults.operations:,} operations, {len(faults.cases):,} cases", flush=True)
+        report = Lanes("faults", Path(folder).resolve(), arguments, 3 * MAX_SECONDS).run(len(faults.cases), faults)
+    return report.show()
 
 
-class Injector:
+class Faults:
     """Runs with one fault each."""
 
-    def __init__(self, folder: Path) -> None:
-        from tests.training.kill_driver import Driver
-
+    def __init__(self, folder: Path, count: int, seed: int) -> None:
+        """Spread `count` cases evenly over operations and faults; 0: all of them."""
         self.library = ctypes.CDLL(os.environ["DRAGOMAN_FAULTS"])
-        self.driver, self.folder = Driver(folder), folder
+        self.driver = Driver(folder, pairs=PAIRS)
+        straight = folder / "straight"
+        straight.mkdir()
+        code, said, counted = self.run(straight)
+        assert code == 0, said
+        self.operations, letters = int(counted.split()[0]), counted.split()[1]
+        self.expected = result(straight / "run")
+        cases = [(at, name) for at in range(1, self.operations + 1) for name in FAULTS]
+        random.Random(seed).shuffle(cases)
+        if count and count < len(cases):  # as many of each operation: most are reads of single rows
+            seen: Counter[str] = Counter()
+            ranked = []
+            for at, name in cases:
+                seen[letters[at - 1] + name] += 1
+                ranked.append((seen[letters[at - 1] + name], at, name))
+            cases = [(at, name) for _, at, name in sorted(ranked)[:count]]
+        self.cases = cases
 
     def run(self, folder: Path, at: int = 0, fault: int = 0) -> tuple[int | None, str, str]:
         """Train with a fault: the exit code, what the command said, and the counts of the library."""
-        from tests.training.kill_driver import ended, fork
 
         def work() -> int:
             os.environ["DRAGOMAN_CACHE"] = str(folder / "cache")
             arguments = ["train", str(self.driver.configs["best"]), "--quiet", "--run", str(folder / "run"), *OVERRIDES]
-            self.library.fault_start(str(folder).encode(), ctypes.c_long(at), fault)
+            self.library.fault_start(f"{folder}/".encode(), ctypes.c_long(at), fault)
             code = self.driver.guarded(arguments)
             count = ctypes.c_long.in_dll(self.library, "fault_count").value
             name = (ctypes.c_char * 64).in_dll(self.library, "fault_name").value.decode()
@@ -93,57 +104,30 @@ class Injector:
         counts.unlink(missing_ok=True)
         return code, errors.read_text(encoding="utf-8"), said
 
-    def campaign(self, count: int, seed: int) -> tuple[int, list[str], Counter[str]]:
-        """Spread cases over all operations and faults; failures with all that repeats them."""
-        from tests.training.kill_driver import result
-
-        straight = self.folder / "straight"
-        straight.mkdir()
-        code, said, counted = self.run(straight)
-        assert code == 0, said
-        operations, letters = int(counted.split()[0]), counted.split()[1]
-        expected = result(straight / "run")
-        cases = [(at, name) for at in range(1, operations + 1) for name in FAULTS]
-        random.Random(seed).shuffle(cases)
-        if count and count < len(cases):  # as many of each operation: most are reads of single rows
-            seen: Counter[str] = Counter()
-            ranked = []
-            for at, name in cases:
-                seen[letters[at - 1] + name] += 1
-                ranked.append((seen[letters[at - 1] + name], at, name))
-            cases = [(at, name) for _, at, name in sorted(ranked)[:count]]
-        failures: list[str] = []
-        counts: Counter[str] = Counter({"operations of a run": operations})
-        for at, name in cases:
-            wrong = self.case(at, name, expected, counts)
-            if wrong:
-                failures.append(f"operation {at}, {name}: {wrong}")
-        return len(cases), failures, counts
-
-    def case(self, at: int, name: str, expected: dict[str, Any], counts: Counter[str]) -> str:
-        """What is wrong after one fault; empty if nothing is."""
-        from tests.training.kill_driver import leftovers, result, unloadable
-
-        folder = self.folder / f"{at}-{name}"
-        folder.mkdir()
+    def __call__(self, number: int, folder: Path) -> Outcome:
+        at, name = self.cases[number]
         code, said, counted = self.run(folder, at, FAULTS[name])
         operation = (counted.split() + ["?", "?", "?"])[2]
         outcome = {0: "ended well", 2: "refused", -9: "killed"}.get(code, "FAILED")  # type: ignore[call-overload]
-        counts[f"{name} {operation if name != 'kill' else ''} {outcome}"] += 1
+        counts = Counter({f"{name} {operation if name != 'kill' else ''} {outcome}": 1})
+        wrong = self.problem(folder, name, operation, code, said)
+        return Outcome(counts, f"operation {at}, {name}, {operation}: {wrong}" if wrong else "")
+
+    def problem(self, folder: Path, name: str, operation: str, code: int | None, said: str) -> str:
+        """What is wrong after one fault; empty if nothing is."""
         if code not in (0, 2, -9) or "Traceback" in said or (code == 2 and len(said.splitlines()) > 3):
-            return f"{operation}: exit code {code}: {said[-300:]}"
+            return f"exit code {code}: {said[-300:]}"
         if name in ("EINTR", "short") and code != 0 and operation in ("read", "pread", "write", "open"):
-            return f"{operation}: not tolerated, exit code {code}: {said[-300:]}"
+            return f"not tolerated, exit code {code}: {said[-300:]}"
         if (folder / "run").exists() and (wrong := unloadable(folder / "run")):
-            return f"{operation}: left a state that cannot be loaded: {wrong}"
+            return f"left a state that cannot be loaded: {wrong}"
         code, said, _ = self.run(folder)
         if code != 0:
-            return f"{operation}: the next run ended with {code}: {said[-300:]}"
-        if result(folder / "run") != expected:
-            return f"{operation}: the next run ended with other bits"
+            return f"the next run ended with {code}: {said[-300:]}"
+        if result(folder / "run") != self.expected:
+            return "the next run ended with other bits"
         if left := leftovers(folder):
-            return f"{operation}: left {left}"
-        shutil.rmtree(folder)
+            return f"left {left}"
         return ""
 
 

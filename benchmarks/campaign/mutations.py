@@ -3,7 +3,8 @@
 Each case must end well or in one DragomanError, within 5 seconds and 1 GB. A case is a pure function of its kind and
 number, so that `--only KIND:NUMBER` repeats it.
 
-python benchmarks/campaign/mutations.py [COUNT] [--kinds config,data,tokenizer,run,engine,media] [--only KIND:NUMBER]
+python benchmarks/campaign/mutations.py [COUNT] [--kinds config,data,tokenizer,run,engine,media] [--processes N]
+    [--seconds S] [--output FAILURES] [--seed SEED] [--only KIND:NUMBER]
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ import signal
 import struct
 import sys
 import tarfile
-import tempfile
 import time
 import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
+
 MAX_SECONDS, MAX_BYTES = 5, 1 << 30
-KINDS = ("config", "data", "tokenizer", "run", "engine", "media")
+# Kinds, and how many of 41 cases they get: cheap ones have more.
+SHARES = {"config": 12, "data": 8, "tokenizer": 8, "run": 4, "engine": 1, "media": 8}
+KINDS = tuple(SHARES)
 ODD_VALUES: list[Any] = [
     *(-1, 0, 1, 2, 3, 7, 2**31, 2**63, -(2**63), 1e308, -0.0, 0.5, float("nan"), float("inf"), True, False),
     *("", " ", "none", "auto", "transformer", "x" * 5000, "\x1b[31m", "../..", "/dev/null", "ü\u202e", "1", "[", "0x1"),
@@ -147,8 +152,8 @@ def toml(table: Any) -> bytes:
 def mutate_file(path: Path, draw: random.Random) -> None:
     """Change a file, by its structure where it has one."""
     data = path.read_bytes()
+    path.unlink()  # it may be a hard link to the sound file
     if draw.random() < 0.05:
-        path.unlink()
         return
     if draw.random() < 0.6:
         with contextlib.suppress(ValueError):  # mutated before
@@ -169,7 +174,8 @@ class Subjects:
         (folder / "data").mkdir()
         (folder / "media").mkdir()
         write_data(folder / "data")
-        write_media(folder / "media")
+        if "media" in kinds:
+            write_media(folder / "media")
         self.tables = config_tables()
         if not {"tokenizer", "run", "engine"} & set(kinds):
             return
@@ -177,6 +183,7 @@ class Subjects:
         if not child:
             code = 1
             try:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
                 train_runs(folder)
                 code = 0
             except BaseException:
@@ -232,17 +239,18 @@ class Subjects:
         """A copy of a run."""
         run = draw.choice(self.runs)
         target = self.scratch / "run"
-        shutil.copytree(run, target)
+        shutil.copytree(run, target, copy_function=os.link)
         return target
 
     def tokenizer(self, draw: random.Random) -> None:
         """Load a tokenizer; encode and decode with it."""
         from dragoman.data.tokenizers.load import load_tokenizer
 
-        run = self.copied(draw)
-        mutate_file(draw.choice(sorted((run / "tokenizer").iterdir())), draw)
+        folder = self.scratch / "tokenizer"
+        shutil.copytree(draw.choice(self.runs) / "tokenizer", folder)
+        mutate_file(draw.choice(sorted(folder.iterdir())), draw)
         for side in ("source", "target"):
-            tokenizer = load_tokenizer(run / "tokenizer", side)
+            tokenizer = load_tokenizer(folder, side)
             if tokenizer.is_text:
                 tokenizer.decode(tokenizer.encode("abc ü 語 12"))
 
@@ -358,15 +366,23 @@ def write_data(folder: Path) -> None:
 def write_media(folder: Path) -> None:
     """Recordings, pictures and archives of every format."""
     import numpy as np
-    import soundfile
-    from PIL import Image
 
-    noise = (0.1 * np.random.default_rng(0).standard_normal((4000, 2))).astype(np.float32)
-    for suffix in ("wav", "flac", "ogg", "aiff"):
-        soundfile.write(folder / f"a.{suffix}", noise, 8000)
-    pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
-    for suffix in ("png", "jpg", "tif", "gif", "bmp", "ppm", "webp"):
-        Image.fromarray(pixels).save(folder / f"a.{suffix}")
+    try:
+        import soundfile
+
+        noise = (0.1 * np.random.default_rng(0).standard_normal((4000, 2))).astype(np.float32)
+        for suffix in ("wav", "flac", "ogg", "aiff"):
+            soundfile.write(folder / f"a.{suffix}", noise, 8000)
+    except ImportError:
+        print("media: recordings are left out, since soundfile is not installed")
+    try:
+        from PIL import Image
+
+        pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
+        for suffix in ("png", "jpg", "tif", "gif", "bmp", "ppm", "webp"):
+            Image.fromarray(pixels).save(folder / f"a.{suffix}")
+    except ImportError:
+        print("media: pictures are left out, since pillow is not installed")
     for name, mode in (("a.tar", "w"), ("a.tar.gz", "w:gz")):
         with tarfile.open(folder / name, mode, format=tarfile.GNU_FORMAT) as tar:  # type: ignore[call-overload]
             for number in range(6):
@@ -402,10 +418,12 @@ def train_runs(folder: Path) -> None:
         },
     }  # fmt: skip
     for name, table in tables.items():
-        dragoman.train(table | {"train": train}, folder / "runs" / name, quiet=True)
+        search = {} if "task" in table else {"search": {"beam": 2, "max_length": 6}}
+        dragoman.train(table | search | {"train": train}, folder / "runs" / name, quiet=True)
     run = str(folder / "runs" / "translate")
     assert guarded(["calibrate", run, str(folder / "pairs.tsv")]) == 0
-    assert dragoman.load(run, engine="ctranslate2").predict(["abc"])
+    if find_spec("ctranslate2") is not None:
+        assert dragoman.load(run, engine="ctranslate2").predict(["abc"])
 
 
 # ---------------------------------------------------------------------- running
@@ -419,8 +437,6 @@ def run_case(subjects: Subjects, kind: str, number: int, seed: int) -> str:
     """How a case ends: "well", "refused", or what went wrong."""
     from dragoman.errors import DragomanError
 
-    shutil.rmtree(subjects.scratch, ignore_errors=True)
-    subjects.scratch.mkdir()
     signal.alarm(MAX_SECONDS * 4)  # of a busy machine; CPU time is what counts
     start = time.process_time()
     try:
@@ -445,76 +461,56 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def work(subjects: Subjects, cases: list[tuple[str, int]], done: mmap.mmap, log: Path, seed: int) -> None:
-    """Run cases from the number in `done` on, in a child of its own; outcomes go to the log."""
+class Process:
+    """Limits of time and memory in the process of a lane, which are set before its first case."""
 
-    def late(*given: Any) -> None:
-        raise TooSlow
+    def __init__(self, subjects: Subjects, kinds: list[str], seed: int) -> None:
+        self.subjects, self.seed = subjects, seed
+        self.pattern = [kind for kind in kinds for _ in range(SHARES[kind])]
+        self.owner = self.base = 0
 
-    signal.signal(signal.SIGALRM, late)
-    base = peak()
-    limit = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE + 4 * MAX_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))  # a bomb ends the case, not the machine
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    with log.open("a", encoding="utf-8") as file:
-        while (index := int.from_bytes(done[:8], "little")) < len(cases):
-            kind, number = cases[index]
-            outcome = run_case(subjects, kind, number, seed)
-            grown = peak() - base
-            if grown > MAX_BYTES and outcome in ("well", "refused"):
-                outcome = f"memory: {grown / 1e9:.1f} GB"
-            file.write(json.dumps([kind, number, outcome]) + "\n")
-            file.flush()
-            done[:8] = (index + 1).to_bytes(8, "little")
-            if grown > MAX_BYTES // 2:  # the peak never falls: begin anew
-                return
+    def limit(self) -> None:
+        """Set the limits, once in a process."""
 
+        def late(*given: Any) -> None:
+            raise TooSlow
 
-def campaign(folder: Path, cases: list[tuple[str, int]], seed: int) -> tuple[Counter[str], list[tuple[str, int, str]]]:
-    """Run all cases; how many ended well or were refused by kind, and the failures."""
-    subjects, log = Subjects(folder, {kind for kind, _ in cases}), folder / "log.jsonl"
-    done = mmap.mmap(-1, 8)
-    while int.from_bytes(done[:8], "little") < len(cases):
-        before = int.from_bytes(done[:8], "little")
-        child = os.fork()
-        if not child:
-            try:
-                work(subjects, cases, done, log, seed)
-            finally:
-                os._exit(0)
-        status = os.waitpid(child, 0)[1]
-        after = int.from_bytes(done[:8], "little")
-        if status and after < len(cases):
-            with log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([*cases[after], f"the process died ({status})"]) + "\n")
-            done[:8] = (after + 1).to_bytes(8, "little")
-        elif after == before:
-            raise AssertionError("a worker made no progress")
-    counts: Counter[str] = Counter()
-    failures = []
-    for line in log.read_text(encoding="utf-8").splitlines():
-        kind, number, outcome = json.loads(line)
+        if self.owner == os.getpid():
+            return
+        self.owner, self.base = os.getpid(), peak()
+        signal.signal(signal.SIGALRM, late)
+        limit = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE + 4 * MAX_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))  # a bomb ends the case, not the machine
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+
+    def __call__(self, number: int, folder: Path) -> Outcome:
+        self.limit()
+        size = len(self.pattern)
+        kind = self.pattern[(number + number // size) % size]  # so that lanes do not keep to some kinds
+        self.subjects.scratch = folder
+        outcome = run_case(self.subjects, kind, number, self.seed)
+        grown = peak() - self.base
         good = outcome in ("well", "refused")
-        counts[f"{kind} {outcome if good else 'FAILED'}"] += 1
-        if not good:
-            failures.append((kind, number, outcome))
-    return counts, failures
+        if grown > MAX_BYTES and good:
+            outcome, good = f"memory: {grown / 1e9:.1f} GB", False
+        counts = Counter({f"{kind} {outcome if good else 'FAILED'}": 1})
+        failure = "" if good else f"--seed {self.seed} --only {kind}:{number} {outcome}"
+        return Outcome(counts, failure, renew=grown > MAX_BYTES // 2)  # the peak never falls
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", nargs="?", type=int, default=10_000)
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="repeat one case, with its traceback")
+    add_options(parser)
     arguments = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="dragoman-mutations-") as name:
+    with scratch("mutations") as name:
         os.environ["DRAGOMAN_CACHE"] = str(Path(name) / "cache")
         if arguments.only:
             kind, _, number = arguments.only.partition(":")
@@ -522,25 +518,18 @@ def main() -> int:
             subjects.scratch.mkdir()
             getattr(subjects, kind)(random.Random(f"{arguments.seed}/{kind}/{number}"))
             return 0
-        kinds = arguments.kinds.split(",")
-        # Engines are written anew for each case, so there are fewer of them.
-        cases = [
-            (kind, n)
-            for n in range(arguments.count // len(kinds) + 1)
-            for kind in kinds
-            if kind != "engine" or not n % 20
-        ]
-        counts, failures = campaign(Path(name), cases[: arguments.count], arguments.seed)
-    print(f"mutations: {sum(counts.values()):,} cases, {len(failures)} failures, {time.monotonic() - started:.0f} s")
-    for what, count in sorted(counts.items()):
-        print(f"  {what:<22}{count:>9,}")
-    shown: Counter[str] = Counter()
-    for kind, number, outcome in failures:
-        place = outcome.rpartition(" at ")[2] if " at " in outcome else outcome[:60]
-        shown[place] += 1
-        if shown[place] <= 2:
-            print(f"{kind}:{number} {outcome}")
-    return 1 if failures else 0
+        kinds = present(arguments.kinds.split(","))
+        process = Process(Subjects(Path(name), kinds), kinds, arguments.seed)
+        lanes = Lanes("mutations", Path(name), arguments, 8 * MAX_SECONDS)
+        return lanes.run(arguments.count, process).show()
+
+
+def present(kinds: list[str]) -> list[str]:
+    """The kinds whose packages are installed; says which are left out."""
+    if "engine" in kinds and find_spec("ctranslate2") is None:
+        print("engine: left out, since ctranslate2 is not installed")
+        kinds = [kind for kind in kinds if kind != "engine"]
+    return kinds
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, is_dataclass
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
-from dragoman.config.fields import accepted, default_of, fields_of, kind_of, kinds_of
+from dragoman.config.fields import accepted, default_of, fields_of, kind_of, kinds_of, type_hints
 from dragoman.config.loader import Table, build
 from dragoman.config.toml_text import inline, join_place, one_of, shown, toml_key
 from dragoman.errors import ConfigError
@@ -93,7 +93,7 @@ def describe(cls: type[DataclassInstance], place: str = "") -> list[Setting]:
 
 
 def _describe_class(cls: Any, place: str, when: str, instance: object) -> Iterator[Setting]:
-    hints = get_type_hints(cls, include_extras=True)
+    hints = type_hints(cls)
     for name, field in fields_of(cls).items():
         expected, default, inner = accepted(hints[name]), default_of(field), join_place(place, name)
         note, kinds = field.metadata.get("help", ""), kinds_of(expected.tables)

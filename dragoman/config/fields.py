@@ -6,8 +6,9 @@ import dataclasses
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from dragoman.config.schema import Range
 from dragoman.config.toml_text import either, one_of
@@ -60,6 +61,7 @@ def union_members(annotation: Any, limits: Range) -> Iterator[tuple[Any, Range]]
         yield annotation, limits
 
 
+@cache
 def accepted(annotation: Any) -> Accepted:
     """The values that a type annotation accepts."""
     scalars: dict[Any, Range] = {}
@@ -88,7 +90,13 @@ def accepted(annotation: Any) -> Accepted:
     return Accepted(scalars, tuple(choices), tuple(lists), tuple(tables), none)
 
 
-def fields_of(cls: Any) -> dict[str, dataclasses.Field[Any]]:
+@cache
+def type_hints(cls: Any) -> Mapping[str, Any]:
+    """The annotations of a class. Evaluating them takes most of the time of reading a configuration."""
+    return get_type_hints(cls, include_extras=True)
+
+
+def fields_of(cls: Any) -> Mapping[str, dataclasses.Field[Any]]:
     """The fields of a dataclass that its constructor takes, by name."""
     return {field.name: field for field in dataclasses.fields(cls) if field.init}
 

@@ -17,9 +17,9 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
-from dragoman.config.fields import WORDS, Accepted, accepted, default_of, fields_of, kind_of, kinds_of
+from dragoman.config.fields import WORDS, Accepted, accepted, default_of, fields_of, kind_of, kinds_of, type_hints
 from dragoman.config.toml_text import either, join_place, one_of, shown
 from dragoman.errors import ConfigError, hint, nearest
 
@@ -64,7 +64,7 @@ def _build_instance(
                 known = f" Did you mean {either(deeper)}?"
             elsewhere = f" for kind {kind}, only for {either(owners)}"
             errors.append(f"{join_place(place, key)}: no such setting" + (elsewhere if owners else f".{known}"))
-    hints = get_type_hints(cls, include_extras=True)
+    hints = type_hints(cls)
     values: Table = {}
     for name, field in fields.items():
         expected, default, inner = accepted(hints[name]), default_of(field), join_place(place, name)
@@ -90,7 +90,7 @@ def _build_instance(
 def places_named(cls: Any, name: str, place: str, depth: int = 3) -> list[str]:
     """The places of settings called `name` in the tables below a class, at most four."""
     found: list[str] = []
-    hints = get_type_hints(cls, include_extras=True)
+    hints = type_hints(cls)
     for field in fields_of(cls) if depth else ():
         if hints[field] is Any:
             continue

@@ -1,7 +1,7 @@
-"""Kill a training run at random moments and prove that it ends with the same bits as one that was left alone.
+"""Tiny training runs of every task in forked children, and what an interrupted run must have in common with others.
 
 Children are forked from a process that has everything imported but has never computed a gradient (autograd refuses
-to run in the child of one that has), so a try costs no start-up. The tests and benchmarks/campaign/kills.py share it.
+to run in the child of one that has), so a try costs no start-up. The tests and benchmarks/campaign share it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import hashlib
 import json
 import os
 import random
-import shutil
-import signal
 import sys
 import time
-from collections import Counter
+import wave
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 STEPS, SAVE_EVERY, VALIDATE_EVERY = 40, 3, 10
 TRANSFORMER = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "feedforward": 32, "dropout": 0.1}
@@ -66,6 +65,12 @@ def table(pairs: Path, case: str = "ema") -> dict[str, Any]:
 
 
 SMALL = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "feedforward": 32, "dropout": 0.1}
+FRAMES: dict[str, Any] = {
+    "subsampling": {"kind": "frame-stacking", "frames": 2}, "dropout": 0.1,
+    "inner": {
+        "kind": "convs2s", "layers": 1, "embedding": 16, "width": 16, "kernel": 3, "dropout": 0.1, "positions": "none",
+    },
+}  # fmt: skip
 # Other tasks: what their configuration has besides the data and the training.
 TASKS: dict[str, dict[str, Any]] = {
     "classify": {"tokenizer": {"source": {"kind": "words"}}, "model": {"encoder": SMALL}},
@@ -76,11 +81,61 @@ TASKS: dict[str, dict[str, Any]] = {
         "tokenizer": {"source": {"kind": "characters"}},
         "model": {"encoder": SMALL | {"kind": "bert"}},
     },
+    "transcribe": {
+        "tokenizer": {
+            "source": {"kind": "audio", "sample_rate": 4000, "num_mels": 8, "window": 0.02, "normalise": "corpus"},
+            "target": {"kind": "characters"},
+        },
+        "model": {"encoder": FRAMES, "augment": {"kind": "specaugment", "time_share": 0.02, "band_share": 0.1}},
+    },
+    "transcribe-lines": {
+        "task": "transcribe",
+        "tokenizer": {"source": {"kind": "line-image", "height": 8}, "target": {"kind": "characters"}},
+        "model": {"encoder": FRAMES, "augment": {"kind": "line", "shift": 1, "squeeze": 0.05}},
+    },
+    "caption": {
+        "tokenizer": {"source": {"kind": "picture", "size": 16}, "target": {"kind": "words"}},
+        "model": {
+            "augment": {"kind": "picture", "shift": 1, "zoom": 0.1},
+            "encoder": {"kind": "resnet", "channels": [8], "blocks": 1, "width": 16, "dropout": 0.1},
+            "decoder": {"kind": "recurrent", "embedding": 16, "width": 16, "dropout": 0.1},
+        },
+    },
 }
+NEEDS = {"transcribe": "soundfile", "transcribe-lines": "PIL", "caption": "PIL"}  # packages of a task
+
+
+def write_media_data(folder: Path, task: str) -> Path:
+    """Small recordings or pictures of noise, each with a text."""
+    draw, noise = random.Random(task), np.random.default_rng(1)
+    place = folder / task
+    place.mkdir()
+    rows = []
+    for number in range(40):
+        text = "".join(draw.choices("abc", k=draw.randint(2, 4)))
+        if task == "transcribe":
+            name = f"{number}.wav"
+            with wave.open(str(place / name), "wb") as file:
+                file.setnchannels(1)
+                file.setsampwidth(2)
+                file.setframerate(4000)
+                file.writeframes(noise.integers(-9000, 9000, 800 + 50 * number).astype("<i2").tobytes())
+        else:
+            from PIL import Image
+
+            name = f"{number}.png"
+            shape = (16, 16, 3) if task == "caption" else (8, 40 + number)
+            Image.fromarray(noise.integers(0, 255, shape).astype(np.uint8)).save(place / name)
+        rows.append(f"{name}\t{' '.join(text) if task == 'caption' else text}\n")
+    path = place / "data.tsv"
+    path.write_text("".join(rows), encoding="utf-8")
+    return path
 
 
 def write_task_data(folder: Path, task: str) -> Path:
     """A small fixed file in the format of a task."""
+    if task in NEEDS:
+        return write_media_data(folder, task)
     draw = random.Random(task)
     rows = [draw.choices(("one", "two", "three", "four", "five"), k=draw.randint(2, 7)) for _ in range(200)]
     lines = {
@@ -99,7 +154,8 @@ def task_table(path: Path, task: str) -> dict[str, Any]:
         "steps": STEPS, "batch_tokens": 128, "save_every": SAVE_EVERY, "validate_every": VALIDATE_EVERY,
         "log_every": 4, "device": "cpu", "optimizer": {"learning_rate": 0.001, "warmup": 10},
     }  # fmt: skip
-    return {"task": task, "data": {"train": str(path), "holdout": 30}, **TASKS[task], "train": train}
+    data = {"train": str(path), "holdout": 10 if task in NEEDS else 30}
+    return {"task": task, "data": data, **TASKS[task], "train": train}
 
 
 def write_config(path: Path, content: dict[str, Any]) -> Path:
@@ -167,43 +223,6 @@ def ended(child: int, within: float) -> int | None:
         time.sleep(min(left, 0.002))
 
 
-@dataclass
-class Campaign:
-    """What came of many kills."""
-
-    kills: int = 0
-    unloadable: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
-    moments: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-
-    @property
-    def good(self) -> bool:
-        """Whether every state could be loaded and every end was the same."""
-        return not self.unloadable and not self.differing
-
-    def line(self) -> str:
-        """The summary."""
-        where = ", ".join(f"{count} {moment}" for moment, count in sorted(self.moments.items()))
-        return (
-            f"{self.kills} kills ({where}), unloadable states {len(self.unloadable)}, "
-            f"distinct final hashes {1 + len(self.differing)}, {self.seconds:.0f} s"
-        )
-
-
-def moment(folder: Path) -> str:
-    """What a killed run was doing, as far as its files tell."""
-    run = folder / "run"
-    if leftovers(folder):
-        return "while writing"
-    if not run.exists():
-        return "before the run folder"
-    steps = sorted((run / "checkpoints").glob("[0-9]*"))
-    if not steps:
-        return "before a checkpoint"
-    return "after the last step" if int(steps[-1].name) == STEPS else "between checkpoints"
-
-
 def unloadable(run: Path) -> str:
     """Why a run folder, just as a kill left it, could not be used; empty if it could."""
     from dragoman.errors import DragomanError
@@ -250,98 +269,34 @@ def warm_up(content: dict[str, Any]) -> None:
     score_text(["a"], [["a"]])
 
 
-class Driver:
-    """Straight runs, and runs that are killed again and again."""
+# A shorter run, for those who run it often.
+SHORT = {"steps": 12, "save_every": 3, "validate_every": 4, "log_every": 4}
 
-    def __init__(self, folder: Path, tasks: Sequence[str] = ()) -> None:
+
+class Driver:
+    """Runs in forked children."""
+
+    def __init__(self, folder: Path, tasks: Sequence[str] = (), pairs: int = 300) -> None:
         """`tasks` are tried besides the cases of translation."""
         from dragoman.cli import guarded
 
         self.folder = folder
         self.guarded = guarded
-        pairs = write_pairs(folder / "pairs.tsv")
-        for case in CASES:
-            warm_up(table(pairs, case))
-        self.configs = {case: write_config(folder / f"{case}.toml", table(pairs, case)) for case in CASES}
-        for task in tasks:
-            content = task_table(write_task_data(folder, task), task)
-            self.configs[task] = write_config(folder / f"{task}.toml", content)
-        self.straight: dict[str, tuple[dict[str, Any], float]] = {}
+        path = write_pairs(folder / "pairs.tsv", pairs)
+        tables = {case: table(path, case) for case in CASES}
+        for content in tables.values():
+            warm_up(content)
+        tables |= {task: task_table(write_task_data(folder, task), task) for task in tasks}
+        for content in tables.values():
+            content["train"] |= SHORT
+        self.configs = {case: write_config(folder / f"{case}.toml", one) for case, one in tables.items()}
 
-    def start(self, case: str, folder: Path, *overrides: str) -> int:
-        """Start or resume a run as the command line would; gives the child's id."""
+    def start(self, case: str, folder: Path, before: Callable[[], None] = lambda: None, *overrides: str) -> int:
+        """Start or resume a run as the command line would, after `before` in the child; gives the child's id."""
 
         def work() -> int:
             os.environ["DRAGOMAN_CACHE"] = str(folder / "cache")
+            before()
             return self.guarded(["train", str(self.configs[case]), "--quiet", "--run", str(folder / "run"), *overrides])
 
         return fork(work, folder / "errors.txt")
-
-    def expected(self, case: str) -> tuple[dict[str, Any], float]:
-        """What a run that is left alone gives, and how long it takes."""
-        if case not in self.straight:
-            folder = self.folder / f"straight-{case}"
-            folder.mkdir()
-            started = time.monotonic()
-            code = ended(self.start(case, folder), 120)
-            seconds = time.monotonic() - started
-            assert code == 0, (folder / "errors.txt").read_text(encoding="utf-8")
-            self.straight[case] = result(folder / "run"), seconds
-        return self.straight[case]
-
-    def campaign(self, kills: int, seed: int = 0, lives: int = 5) -> Campaign:
-        """Kill runs at random moments, up to so many times each, and compare their ends with the straight run's."""
-        draw = random.Random(seed)
-        done = Campaign()
-        started = time.monotonic()
-        number = 0
-        while done.kills < kills:
-            case = list(self.configs)[number % len(self.configs)]
-            expected, seconds = self.expected(case)
-            folder = self.folder / f"killed-{number}"
-            folder.mkdir()
-            code: int | None = None
-            for _ in range(min(lives, kills - done.kills)):
-                # A quarter of the kills fall into start-up, reading, tokenising and the first steps, and a quarter
-                # into the writing of some file.
-                kind = draw.random()
-                delay = draw.uniform(0, 0.15) if kind < 0.25 else draw.uniform(0, 0.7 * seconds)
-                code = self._life(case, folder, delay, done, in_writing=kind > 0.75)
-                if code is not None:
-                    break
-            if code is None:
-                code = self._life(case, folder, None, done)
-            left = leftovers(folder)
-            if code != 0 or left or result(folder / "run") != expected:
-                done.differing.append(f"{folder.name}: {case}, exit code {code}, left {left}")
-            else:
-                shutil.rmtree(folder)
-            number += 1
-        done.seconds = time.monotonic() - started
-        return done
-
-    def _life(
-        self, case: str, folder: Path, delay: float | None, done: Campaign, in_writing: bool = False
-    ) -> int | None:
-        """Start or resume a run, and kill it after a while; its exit code, or None if it was killed."""
-        child = self.start(case, folder)
-        code = ended(child, 120 if delay is None else delay)
-        while code is None and in_writing and not writing(folder):
-            code = ended(child, 0)
-        wrong = ""
-        if code is None:
-            os.kill(child, signal.SIGKILL)
-            code = ended(child, 120)
-            assert code is not None
-            if code == -signal.SIGKILL:
-                done.kills += 1
-                done.moments[moment(folder)] += 1
-                wrong = unloadable(folder / "run") if (folder / "run").exists() else ""
-                code = None
-        if (folder / "errors.txt").exists():
-            # A kill must never damage a checkpoint: falling back with a warning would hide it.
-            said = (folder / "errors.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-            wrong = wrong or "".join(line for line in said if not line.startswith("warning: training has diverged"))
-        if wrong:
-            done.unloadable.append(f"{folder.name}: {wrong}")
-        return code
