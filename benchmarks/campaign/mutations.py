@@ -29,6 +29,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -396,6 +397,8 @@ def train_runs(folder: Path) -> None:
     import dragoman
     from dragoman.cli import guarded
 
+    ticks = count()
+    time.perf_counter = lambda: next(ticks) / 1000  # files with times have the same bytes every time
     small = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "feedforward": 32}
     train = {"steps": 4, "validate_every": 2, "save_every": 2, "log_every": 1, "device": "cpu"}
     train |= {"optimizer": {"learning_rate": 1e-2, "warmup": 1}}

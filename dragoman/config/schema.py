@@ -38,6 +38,7 @@ class Range:
 
 # Types that many settings have.
 Size = Annotated[int, Range(1)]
+Depth = Annotated[int, Range(1, 10_000)]  # layers: each takes time to build, however narrow it is
 SizeOrNone = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
 

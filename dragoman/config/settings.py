@@ -3,10 +3,11 @@
 from dragoman.config.dump import Setting, as_table, describe, differences, dump
 from dragoman.config.loader import build, read_toml
 from dragoman.config.overrides import dropped_settings, is_kind, merge, override
-from dragoman.config.schema import Range, Share, Size, SizeOrNone, setting
+from dragoman.config.schema import Depth, Range, Share, Size, SizeOrNone, setting
 from dragoman.config.toml_text import inline
 
 __all__ = [
+    "Depth",
     "Range",
     "Setting",
     "Share",

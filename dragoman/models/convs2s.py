@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dragoman.config.settings import Share, Size, setting
+from dragoman.config.settings import Depth, Share, Size, setting
 from dragoman.layers.convolution import WeightNormConvolution
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import AbsolutePositionsConfig, LearnedConfig, build_absolute_positions
@@ -19,7 +19,7 @@ SQRT_HALF = 0.5**0.5  # keeps the variance of a sum of two
 class ConvS2SStackConfig:
     """Settings of a stack of gated convolutions with residual connections."""
 
-    layers: Size = setting(6, help="number of convolutions")
+    layers: Depth = setting(6, help="number of convolutions")
     embedding: Size = setting(512, help="size of the embeddings and of the stack's output")
     width: Size = setting(512, help="output channels of every convolution")
     kernel: Size = setting(3, help="kernel size of every convolution, in positions")

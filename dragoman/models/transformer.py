@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, Share, Size, setting
+from dragoman.config.settings import Depth, Range, Share, Size, setting
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
@@ -35,7 +35,7 @@ class TransformerConfig:
     """A stack of Transformer blocks: an encoder, a decoder, or a language model."""
 
     kind: ClassVar[str] = "transformer"
-    layers: Size = setting(6, help="number of Transformer blocks")
+    layers: Depth = setting(6, help="number of Transformer blocks")
     width: Size = setting(512, help="size of the hidden vectors (d_model)")
     heads: Size = setting(8, help="number of attention heads; must divide width")
     feedforward: Size = setting(2048, help="inner size of the feed-forward layers")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,8 +68,7 @@ class Run:
         """The trained model in evaluation mode."""
         source, target = self.tokenizers()
         tensors = read_tensors(weights) if weights is not None else self._own_weights()
-        numbers = sum(tensor.numel() for tensor in tensors.values())
-        with limit_parameters(numbers, f"{self.folder}/config.toml"):
+        with limit_parameters(tensors, f"{self.folder}/config.toml"):
             model = self.task.model(self.config, source, target)
         if isinstance(model, FittedModel):
             model.load(tensors)
@@ -124,20 +123,21 @@ def licence_of(folder: str | Path) -> str:
 
 
 @contextmanager
-def limit_parameters(numbers: int, where: str) -> Iterator[None]:
-    """Refuse to build a far larger model than the weights have numbers, before it takes memory.
+def limit_parameters(weights: Mapping[str, torch.Tensor], where: str) -> Iterator[None]:
+    """Refuse to build a far larger or deeper model than the weights, before it takes memory or time.
 
     A parameter that is registered has no memory yet; its initialisation takes it. Shared ones count several
     times.
     """
-    thread, total = threading.get_ident(), 0
+    thread, total, tensors = threading.get_ident(), 0, 0
+    numbers = sum(tensor.numel() for tensor in weights.values())
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal total
+        nonlocal total, tensors
         if parameter is None or threading.get_ident() != thread:  # other threads may build models of their own
             return
-        total += parameter.numel()
-        if total > 4 * numbers + 1_000_000:
+        total, tensors = total + parameter.numel(), tensors + 1
+        if total > 4 * numbers + 1_000_000 or tensors > 4 * len(weights) + 1_000:
             raise too_large
 
     too_large = RunError(

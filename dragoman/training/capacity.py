@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -11,28 +12,55 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dragoman.errors import DragomanError
 
-UNUSUAL = 4096  # a model without a larger size or number of layers fits into any machine's memory, or nearly so
+UNUSUAL, DEEP = 4096, 65  # a model of smaller sizes and fewer layers fits into any machine's memory, or nearly so
 COPIES = 4  # weights, gradients and two moments
 
 
-def count_parameters(build: Callable[[], nn.Module]) -> int:
-    """The number of parameters of a model that is built without memory for them; 0 if it cannot be built so."""
+class _TooLargeError(Exception):
+    """A model with more parameters than could ever fit."""
+
+
+def count_parameters(build: Callable[[], nn.Module], limit: float = math.inf) -> int:
+    """The number of parameters of a model that is built without memory for them; 0 if it cannot be built so.
+
+    Building stops at twice the limit, so that a model of many layers is not built to its end. Shared parameters are
+    counted several times meanwhile.
+    """
+    registered = 0
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal registered
+        registered += parameter.numel() if parameter is not None else 0
+        if registered > 2 * limit:
+            raise _TooLargeError
+
+    hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
             return sum(parameter.numel() for parameter in build().parameters())
+    except _TooLargeError:
+        return registered
     except (RuntimeError, NotImplementedError, TypeError, ValueError, OverflowError) as error:
         if "overflow" in str(error).lower() or "invalid size" in str(error).lower():
             return 1 << 62
         return 0  # a constructor that computes with its tensors
+    finally:
+        hook.remove()
 
 
-def largest_number(table: Mapping[str, Any]) -> int:
-    """The largest whole number among settings, at any depth."""
-    values = (largest_number(value) if isinstance(value, Mapping) else value for value in table.values())
-    return max((value for value in values if isinstance(value, int)), default=0)
+def is_unusual(table: Mapping[str, Any]) -> bool:
+    """Whether some setting, at any depth, is so large that the model may not fit into memory."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            if is_unusual(value):
+                return True
+        elif isinstance(value, int) and value >= (DEEP if name in ("layers", "blocks") else UNUSUAL):
+            return True
+    return False
 
 
 def check_capacity(build: Callable[[], nn.Module], sizes: Mapping[str, Any], device: torch.device) -> None:
@@ -40,13 +68,17 @@ def check_capacity(build: Callable[[], nn.Module], sizes: Mapping[str, Any], dev
 
     Counting takes seconds when it is done first, so models whose settings are all of usual size are not counted.
     """
-    if largest_number(sizes) < UNUSUAL:
+    if not is_unusual(sizes):
         return
-    parameters = count_parameters(build)
-    needed, available = 4 * COPIES * parameters, available_memory(device)
+    available = available_memory(device)
+    parameters = count_parameters(build, available / (4 * COPIES) if available else math.inf)
+    needed = 4 * COPIES * parameters
     if available and needed > available:
         size = f"{needed / 2**30:,.1f} GiB" if parameters < 1 << 62 else "far more"
-        count = f"{parameters:,} parameters" if parameters < 1 << 62 else "more parameters than can be counted"
+        at_least = "at least " if needed > 2 * available else ""
+        count = "more parameters than can be counted"
+        if parameters < 1 << 62:
+            count = f"{at_least}{parameters:,} parameters"
         raise DragomanError(
             f"the model has {count}; training needs {size} for weights, gradients and optimiser, and "
             f"{available / 2**30:,.1f} GiB are free on {device}; lower model sizes such as model.encoder.width"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from torch import nn
 
 from dragoman.training.capacity import count_parameters
@@ -28,6 +30,18 @@ def test_a_model_beyond_the_memory_is_refused_before_it_is_built(inside: Worksho
         assert said.code == 2
         assert "lower model sizes such as model.encoder.width" in said.err
     assert not (inside.folder / "huge").exists()
+
+
+def test_a_model_of_endless_layers_is_refused_at_once(inside: Workshop) -> None:
+    """Layers take time to build, even without memory."""
+    started = time.process_time()
+    for layers, message in ((10**6, "found 1000000, expected at least 1 and at most 10000"), (10**4, "at least ")):
+        for kind in ("transformer", "recurrent"):
+            settings = (f"model.encoder.kind={kind}", f"model.encoder.layers={layers}", "model.encoder.width=4096")
+            said = call("check", "pairs.tsv", *settings)
+            assert said.code == 2
+            assert message in said.err
+    assert time.process_time() - started < 10
 
 
 def test_parameters_are_counted_without_memory() -> None:

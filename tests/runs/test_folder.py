@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,16 @@ def test_settings_of_a_far_larger_model_take_no_memory(configure: Configure, tmp
         path.write_text(sizes)
         with pytest.raises(RunError, match=r"config.toml: describes a far larger model than the weights"):
             Run(tmp_path / "run").model(torch.device("cpu"))
+    deep = (
+        text.replace("layers = 1", "layers = 10000")
+        .replace("width = 16", "width = 2")
+        .replace("heads = 2", "heads = 1")
+    )
+    path.write_text(deep.replace("feedforward = 32", "feedforward = 1"))  # small, but long to build
+    started = time.process_time()
+    with pytest.raises(RunError, match=r"config.toml: describes a far larger model than the weights"):
+        Run(tmp_path / "run").model(torch.device("cpu"))
+    assert time.process_time() - started < 5
     path.write_text(text)
     Run(tmp_path / "run").model(torch.device("cpu"))
 

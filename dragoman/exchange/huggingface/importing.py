@@ -82,8 +82,7 @@ def write_run(imported: Imported, path: Path, folder: Path, about: Mapping[str, 
     train = replace(imported.config.train, optimizer=OptimizerConfig(learning_rate=FINE_TUNING_RATE))
     config = replace(imported.config, train=train)
     config = settings.build(type(config), settings.as_table(config))  # with all checks
-    numbers = sum(tensor.numel() for tensor in imported.weights.values())
-    with limit_parameters(numbers, f"{folder / 'config.json'}"):
+    with limit_parameters(imported.weights, f"{folder / 'config.json'}"):
         model = task_of(config).model(config, imported.source_tokenizer, imported.target_tokenizer)
     check_weights(model, imported.weights, folder)
     parameters = {name: imported.weights[name].contiguous() for name, _ in model.named_parameters()}

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from dragoman.config.settings import Share, Size, setting
+from dragoman.config.settings import Depth, Share, Size, setting
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.feed_forward import FeedForward
 from dragoman.layers.masking import masked_mean
@@ -19,7 +19,7 @@ class FeedForwardStackConfig:
     """The same feed-forward layers at every position; positions do not see each other."""
 
     kind: ClassVar[str] = "feed-forward"
-    layers: Size = setting(1, help="number of feed-forward layers")
+    layers: Depth = setting(1, help="number of feed-forward layers")
     width: Size = setting(512, help="size of the hidden vectors")
     feedforward: Size = setting(2048, help="inner size of the feed-forward layers")
     activation: Literal["relu", "gelu", "silu"] = setting("relu", help="activation of the feed-forward layers")

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Share, Size, SizeOrNone, setting
+from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.rnn import VariationalDropout
@@ -65,7 +65,7 @@ class RecurrentDecoderBase:
     """Settings of every recurrent decoder."""
 
     cell: CellConfig = setting(LSTMConfig(), help="recurrent cell")
-    layers: Size = setting(1, help="number of layers")
+    layers: Depth = setting(1, help="number of layers")
     embedding: SizeOrNone = setting(256, help="size of the target embeddings; 0: one-hot vectors without weights")
     width: Size = setting(512, help="size of the recurrent state")
     begin: Literal["project", "copy", "zero"] = setting(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dragoman.config.settings import Share, Size, SizeOrNone, setting
+from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
 from dragoman.layers.dropout import dropout
 from dragoman.layers.embeddings import TokenEmbedding
@@ -47,7 +47,7 @@ class RecurrentStackConfig:
 
     kind: ClassVar[str] = "recurrent"
     cell: CellConfig = setting(LSTMConfig(), help="recurrent cell")
-    layers: Size = setting(3, help="number of layers")
+    layers: Depth = setting(3, help="number of layers")
     embedding: Size = setting(400, help="size of the embeddings")
     width: Size = setting(1150, help="size of all layers except the last")
     last: SizeOrNone = setting(0, help="size of the last layer; 0: that of the embeddings, so that both can be tied")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Range, Share, Size, setting
+from dragoman.config.settings import Depth, Range, Share, Size, setting
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
@@ -30,7 +30,7 @@ class BertEncoderConfig:
     """BERT's Transformer encoder of one or two texts."""
 
     kind: ClassVar[str] = "bert"
-    layers: Size = setting(12, help="number of Transformer blocks")
+    layers: Depth = setting(12, help="number of Transformer blocks")
     width: Size = setting(768, help="size of the hidden vectors")
     heads: Size = setting(12, help="number of attention heads; must divide width")
     feedforward: Size = setting(3072, help="inner size of the feed-forward layers")

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, Size, setting
+from dragoman.config.settings import Depth, Share, Size, setting
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.masking import crop_to_maximum
@@ -21,7 +21,7 @@ class DenseEncoderConfig:
 
     kind: ClassVar[str] = "dense"
     max_positions: Size = setting(32, help="longest source, in tokens with <eos>; also the number of memory entries")
-    layers: Size = setting(2, help="number of hidden layers")
+    layers: Depth = setting(2, help="number of hidden layers")
     embedding: Size = setting(64, help="size of the source embeddings")
     hidden: Size = setting(512, help="size of the hidden layers")
     width: Size = setting(256, help="size of each memory entry")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, Size, SizeOrNone, setting
+from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.data.tokenizers.base import SOS
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.embeddings import Embedding
@@ -26,7 +26,7 @@ class ElmoEncoderConfig:
 
     kind: ClassVar[str] = "elmo"
     cell: CellConfig = setting(LSTMConfig(), help="recurrent cell")
-    layers: Size = setting(2, help="number of layers in each direction")
+    layers: Depth = setting(2, help="number of layers in each direction")
     width: Size = setting(512, help="size of the embeddings and of every layer in each direction")
     residual_from: SizeOrNone = setting(2, help="first layer with a residual connection, counted from 1; 0: none")
     dropout: Share = setting(0.1, help="dropout on embeddings, between layers and on the output")

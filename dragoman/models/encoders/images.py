@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, Size, setting
+from dragoman.config.settings import Depth, Share, Size, setting
 from dragoman.data.media.images import COLOURS
 from dragoman.errors import ConfigError, DragomanError, MissingExtraError, hint
 from dragoman.layers.convolution import NonLocal
@@ -29,7 +29,7 @@ class ResNetConfig:
 
     kind: ClassVar[str] = "resnet"
     channels: tuple[Size, ...] = setting((32, 64, 128, 256), help="channels of every stage")
-    blocks: Size = setting(2, help="residual blocks per stage")
+    blocks: Depth = setting(2, help="residual blocks per stage")
     width: Size = setting(256, help="size of the memory")
     non_local: bool = setting(False, help="a non-local block after the last stage (Wang et al. 2018)")
     dropout: Share = setting(0.1, help="dropout on the memory")

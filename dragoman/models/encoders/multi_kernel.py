@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, Size, setting
+from dragoman.config.settings import Depth, Share, Size, setting
 from dragoman.layers.convolution import NonLocal, pad_same
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
@@ -24,7 +24,7 @@ class MultiKernelConfig:
 
     kind: ClassVar[str] = "multi-kernel"
     kernels: tuple[Size, ...] = setting((3, 5, 11), help="kernel sizes of the parallel convolutions of a layer")
-    layers: Size = setting(2, help="number of layers")
+    layers: Depth = setting(2, help="number of layers")
     embedding: Size = setting(256, help="size of the source embeddings")
     width: Size = setting(384, help="size of the memory; a multiple of the number of kernels")
     dropout: Share = setting(0.2, help="dropout on embeddings and after every layer")

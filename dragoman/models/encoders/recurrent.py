@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
+from dragoman.config.settings import Depth, Range, Share, Size, SizeOrNone, setting
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import Embedding
@@ -22,7 +22,7 @@ class RecurrentEncoderConfig:
 
     kind: ClassVar[str] = "recurrent"
     cell: CellConfig = setting(LSTMConfig(), help="recurrent cell")
-    layers: Size = setting(1, help="number of layers")
+    layers: Depth = setting(1, help="number of layers")
     embedding: SizeOrNone = setting(256, help="size of the source embeddings; 0: one-hot vectors without weights")
     width: Size = setting(512, help="size of the layers and of the memory; both directions together")
     widths: tuple[Size, ...] = setting((), help="size of each layer; the last must be width; empty: width for all")
