@@ -39,9 +39,15 @@ def is_row(row: Any) -> bool:
     """Whether a JSON value is a row as the trainer writes it."""
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return False
-    numbers = row.get("valid", row)
-    names = ("loss",) if "valid" in row else ("loss", "tokens_per_second", "seconds")
-    return isinstance(numbers, dict) and all(type(numbers.get(name)) in (int, float) for name in names)
+    if "valid" not in row:
+        return are_numbers([row.get(name) for name in ("loss", "tokens_per_second", "seconds")])
+    scores = row["valid"]
+    return isinstance(scores, dict) and "loss" in scores and are_numbers([row.get("seconds"), *scores.values()])
+
+
+def are_numbers(values: list[Any]) -> bool:
+    """Whether all values are numbers of JSON."""
+    return all(type(value) in (int, float) for value in values)
 
 
 class MetricsLog:

@@ -374,3 +374,11 @@ def test_counting_tokens_needs_bounded_memory() -> None:
     assert len(counts) <= 100
     assert counts["common"] == 5000
     assert counts["late"] == 9
+
+
+def test_a_piece_that_is_not_utf8_is_damage(subwords: dict[str, Tokenizer], tmp_path: Path) -> None:
+    subwords["bpe"].save(tmp_path, "source")
+    model = tmp_path / "source.model"
+    model.write_bytes(model.read_bytes().replace("▁".encode(), b"\xe2\xff\x81"))
+    with pytest.raises(RunError, match=r"source.model: damaged tokenizer file"):
+        load_tokenizer(tmp_path, "source")

@@ -163,7 +163,11 @@ def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expecte
         tokenizer = LanguageTagTokenizer(tokenizer, tags)
     if has_separator:
         tokenizer = TextPairTokenizer(tokenizer)
-    if tokenizer.fingerprint() != expected:
+    try:
+        found = tokenizer.fingerprint()
+    except ValueError as error:  # a piece of a SentencePiece model that is not UTF-8
+        raise RunError(f"{content}: damaged tokenizer file ({error})") from error
+    if found != expected:
         raise RunError(f"{content}: damaged tokenizer file (it is not the one that {path.name} was saved with)")
     if model_digest not in (None, found_digest):
         raise RunError(f"{content}: damaged tokenizer file (it was changed after it was saved)")
