@@ -140,8 +140,8 @@ def pair_attention(
     source_words = [word_spans(text, tags, letters[0]) for text, _ in pairs]
     target_words = [word_spans(text, (), letters[1]) for _, text in pairs]
     kept = [index for index in range(len(pairs)) if source_words[index] and target_words[index]]
-    sources = dict(zip(kept, predictor.source_tokenizer.encode_batch([pairs[index][0] for index in kept]), strict=True))
-    targets = dict(zip(kept, predictor.target_tokenizer.encode_batch([pairs[index][1] for index in kept]), strict=True))
+    encoded = predictor.codec.encode_pairs([pairs[index][0] for index in kept], [pairs[index][1] for index in kept])
+    sources, targets = (dict(zip(kept, side, strict=True)) for side in encoded)
     order = sorted(kept, key=lambda index: (len(targets[index]), len(sources[index])))
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]

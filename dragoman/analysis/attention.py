@@ -95,7 +95,7 @@ def attention_map(predictor: Predictor, text: str, output: str | None = None) ->
     if output is None:
         output = predictor.predict([text])[0].text
     target = predictor.target_tokenizer.encode(output)
-    batch = predictor.collator.collate([source], [target]).to(predictor.device)
+    batch = predictor.collator.collate(*predictor.codec.encode_pairs([text], [output])).to(predictor.device)
     layers = {name: weights[0] for name, weights in cross_attention_weights(predictor.model, batch).items()}
     end = predictor.source_tokenizer.pieces([EOS])
     tokens = [*token_labels(predictor.source_tokenizer, text, source), *end]

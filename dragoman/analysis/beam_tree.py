@@ -73,8 +73,7 @@ def beam_tree(
 @torch.no_grad()
 def continue_prefixes(predictor: Predictor, text: str, prefixes: Sequence[Sequence[int]]) -> list[Continuation]:
     """The greedy continuation of each prefix (token ids) of an output for a text."""
-    source = predictor.source_tokenizer.encode(text)
-    batch = predictor.collator.collate([source]).to(predictor.device)
+    batch = predictor.collator.collate(predictor.codec.encode_sources([text])).to(predictor.device)
     config = predictor.config.search
     limit = int(limits_for(batch, config, predictor.length_ratio)[0])
     if predictor.model.max_positions is not None:
@@ -91,7 +90,7 @@ def continue_prefixes(predictor: Predictor, text: str, prefixes: Sequence[Sequen
         ):
             tokens, scores = tuple(token for token, _ in after), tuple(score for _, score in after)
             hypothesis = scorer.hypothesis((*prefixes[index], *tokens), (*before, *scores))
-            text_ = predictor.target_tokenizer.decode([*prefixes[index], *tokens])
+            text_ = predictor.codec.target_of(text).decode([*prefixes[index], *tokens])
             out[index] = Continuation(tokens, scores, hypothesis.score, hypothesis.normalised, text_)
     return [one for one in out if one is not None]
 
@@ -148,7 +147,8 @@ def next_tokens(subject: Subject, count: int = 40) -> NextTokens | None:
         log_probabilities = model.read(inputs, model.start(batch))[0][0].float().cpu()  # (T, V)
     except AssertionError:  # CTC alone has no steps
         return None
-    top, tokens = log_probabilities.topk(min(count, log_probabilities.shape[1]), 1)
+    possible = int((log_probabilities > -torch.inf).sum(1).min())
+    top, tokens = log_probabilities.topk(min(count, possible), 1)
     others = log_probabilities.scatter(1, tokens, -torch.inf)
     rest = torch.stack([(others / temperature).logsumexp(1) for temperature in TEMPERATURES], 1)
     return NextTokens(tokens, top, TEMPERATURES, rest, batch.target[0].cpu())

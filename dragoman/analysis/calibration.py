@@ -16,7 +16,6 @@ from torch import Tensor
 from dragoman.analysis.align_files import read_parallel
 from dragoman.data.batch import batch_of
 from dragoman.data.collate import batches_by_length
-from dragoman.data.corpus import prepare_corpus
 from dragoman.data.examples import Pairs
 from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.decoding.search import search
@@ -170,7 +169,7 @@ def teacher_forced(predictor: Predictor, rows: Rows, batch_size: int) -> TokenBa
 def validation_rows(predictor: Predictor) -> Rows:
     """The validation pairs of the run as token ids; raises RunError if its data have changed."""
     config = predictor.config
-    corpus = prepare_corpus(config.data, config.tokenizer)
+    corpus = predictor.run.task.prepare(config)
     check_same_data(predictor.run.folder, corpus)
     everything = range(len(corpus.valid))
     sources, targets = corpus.valid.source.rows(everything), corpus.valid.target.rows(everything)
@@ -180,9 +179,8 @@ def validation_rows(predictor: Predictor) -> Rows:
 def read_rows(predictor: Predictor, files: str | Pairs, tag: str | None = None) -> Rows:
     """The sources and first targets of a file as token ids."""
     pairs = read_parallel(predictor.config.data, files)
-    sources = predictor.source_tokenizer.encode_batch(list(predictor.read_as([source for source, _ in pairs], tag)))
-    targets = predictor.target_tokenizer.encode_batch([target for _, target in pairs])
-    return list(zip(sources, targets, strict=True))
+    sources = list(predictor.read_as([source for source, _ in pairs], tag))
+    return list(zip(*predictor.codec.encode_pairs(sources, [target for _, target in pairs]), strict=True))
 
 
 def calibrate(predictor: Predictor, rows: Rows | None = None, *, bins: int = 15, batch_size: int = 32) -> Calibration:
@@ -213,7 +211,7 @@ def calibrate_outputs(
     """Decode at most MAX_OUTPUTS rows, evenly spread, as `predict` does, and fit the scale of their confidences."""
     if len(rows) > MAX_OUTPUTS:
         rows = [rows[number * len(rows) // MAX_OUTPUTS] for number in range(MAX_OUTPUTS)]
-    model, decode = predictor.model, predictor.target_tokenizer.decode
+    model, decode = predictor.model, predictor.codec.target_of(None).decode
     outputs: dict[int, tuple[int, ...]] = {}
     for indices, batch in batches_by_length([source for source, _ in rows], batch_size):
         searched = search(model, batch.to(predictor.device), predictor.config.search, predictor.length_ratio)

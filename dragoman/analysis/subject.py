@@ -176,9 +176,9 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
     else:
         axis = text_axis(tokenizer, text, source, unit=source_unit)
     written = loaded.predict([text])[0].text if target is None else target
-    ids = loaded.target_tokenizer.encode(written)
-    batch = loaded.collator.collate([source], [ids]).to(loaded.device)
-    target_axis = text_axis(loaded.target_tokenizer, written, ids, unit=target_unit)
+    batch = loaded.collator.collate(*loaded.codec.encode_pairs([text], [written])).to(loaded.device)
+    tokenizer = loaded.target_tokenizer
+    target_axis = text_axis(tokenizer, written, tokenizer.encode(written), unit=target_unit)
     return Subject(loaded, loaded.model, batch, axis, target_axis, target is not None)
 
 

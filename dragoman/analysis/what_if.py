@@ -94,7 +94,7 @@ def _forced_tokens(subject: Subject, before: Tensor, alternatives: int = 3) -> I
         for token in [one for one in row if one != target[step] and one not in (*SUPPRESSED_TOKENS, EOS)][:alternatives]
     ]
     continued = continue_prefixes(loaded, subject.source.text, [[*target[:step], token] for step, token in places])
-    pieces = loaded.target_tokenizer.pieces
+    pieces = loaded.codec.target_of(subject.source.text).pieces
     for (step, token), one in zip(places, continued, strict=True):
         name = f"{step + 1}: {pieces([token])[0]} for {pieces([target[step]])[0]}"
         yield Change("token", name, (step, token), one.total, one.total - float(before.sum()), (), one.text)
@@ -156,7 +156,7 @@ def _words(subject: Subject, before: Tensor) -> Iterator[Change]:
         text = None if name == "<eos>" else without_word(subject, word)
         if text is None or name.startswith("<2"):
             continue
-        source = loaded.collator.collate([loaded.source_tokenizer.encode(text)]).to(loaded.device)
+        source = loaded.collator.collate(loaded.codec.encode_sources([text])).to(loaded.device)
         batch = subject.batch._replace(source=source.source, source_mask=source.source_mask)
         after = target_log_probabilities(subject.model, batch)[0]
         yield _change("word", name, (word,), before, after)

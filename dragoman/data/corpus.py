@@ -34,6 +34,7 @@ from dragoman.data.tokenizers.base import UNK, NoTextError, Tokenizer
 from dragoman.data.tokenizers.labels import FewLabelsError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig, load_run_tokenizer, load_tokenizer
+from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import digest, remove_folder, sync
 
@@ -53,6 +54,7 @@ class Corpus:
     valid: Store
     valid_texts: Path  # JSON lines: source, references
     report: dict[str, Any]  # counts, faults, fingerprint
+    codec: PairCodec
     collator: Collator = PAIR_COLLATOR
 
 
@@ -310,19 +312,21 @@ def _empty_part(config: DataConfig, split: TrainValidSplit, part: str, too_long:
     )
 
 
-def open_corpus(folder: Path, key: str) -> Corpus:
+def open_corpus(folder: Path, key: str, example_format: ExampleFormat = PAIR_FORMAT) -> Corpus:
     """A corpus that was prepared before; `key` is its fingerprint."""
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     source = load_tokenizer(folder / "tokenizer", "source")
     if isinstance(source, FeatureExtractor):
         source.use_store(FeatureColumn(folder / FEATURES))
+    target = load_tokenizer(folder / "tokenizer", "target")
     return Corpus(
         source,
-        load_tokenizer(folder / "tokenizer", "target"),
+        target,
         open_store(folder / "train"),
         open_store(folder / "valid"),
         folder / "valid.jsonl",
         report | {"fingerprint": key},
+        example_format.codec(source, target),
     )
 
 
@@ -352,7 +356,7 @@ def prepare_corpus(
                         raise
         except OSError as error:
             raise DataError(f"{cache}: cannot write the token store here ({error.strerror})") from None
-    return open_corpus(folder, key)
+    return open_corpus(folder, key, example_format)
 
 
 def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, example_format: ExampleFormat) -> Corpus:

@@ -81,7 +81,9 @@ class Ensemble:
     def _averaged(self, calls: Sequence[Any], tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
         results = (call(tokens, own) for call, own in zip(calls, state.states, strict=True))
         outputs, states = zip(*results, strict=True)
-        return self.average(torch.stack(outputs)), EnsembleState(states)
+        # Where some members copy unknown words and others cannot, none does: their scores are −∞.
+        vocabulary = min(output.shape[-1] for output in outputs)
+        return self.average(torch.stack([output[..., :vocabulary] for output in outputs])), EnsembleState(states)
 
     def score(self, batch: Batch) -> TokenScores:
         """Teacher-forced scores of the batch's targets."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.classical.model import FittedModel
+from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, RunError
@@ -26,6 +27,7 @@ class Backend:
     model: Any
     length_ratio: float
     engines: EngineChoice
+    codec: PairCodec
 
 
 def open_backend(first: LoadedRun, options: DecodingOptions) -> Backend:
@@ -35,14 +37,16 @@ def open_backend(first: LoadedRun, options: DecodingOptions) -> Backend:
     if first.half != (options.precision == "bfloat16"):
         first = LoadedRun(first.run, str(first.device), options.precision)
     if not options.ensemble:
-        return Backend(first.model, first.length_ratio, engines)
+        return Backend(first.model, first.length_ratio, engines, first.codec)
     runs = [first, *(opened(run, str(first.device), options.precision) for run in options.ensemble)]
     for other in runs[1:]:
         check_vocabularies(first, other, "an ensemble")
     if any(isinstance(run.model, FittedModel) for run in runs):
         raise ConfigError("an ensemble averages neural models; found one without a neural network")
     model = Ensemble([run.model for run in runs], options.average)
-    return Backend(model, max(run.length_ratio for run in runs), engines)
+    copies = all(run.codec.copies for run in runs)  # other models cannot read the ids of copied words
+    codec = first.codec if copies else PairCodec(first.source_tokenizer, first.target_tokenizer)
+    return Backend(model, max(run.length_ratio for run in runs), engines, codec)
 
 
 def write_members(folder: Path, members: Sequence[str]) -> None:

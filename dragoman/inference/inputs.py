@@ -11,6 +11,7 @@ from typing import Any
 from dragoman.data.examples import Example, Fault
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag, split_tag
+from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.decoding.constraints.source import Terminology, add_source_constraints
 from dragoman.decoding.constraints.spec import (
     FIELDS,
@@ -106,7 +107,12 @@ def tagged_sources(examples: Sequence[Example], tag: str | None, tags: tuple[str
 
 
 def encode_inputs(
-    run: LoadedRun, inputs: list[ConstrainedInput], indices: list[int], first: int, stream: StreamOptions
+    run: LoadedRun,
+    codec: PairCodec,
+    inputs: list[ConstrainedInput],
+    indices: list[int],
+    first: int,
+    stream: StreamOptions,
 ) -> tuple[list[Any], list[int]]:
     """What the model reads of the inputs at these indices, and the indices of those that can be read."""
     texts = [inputs[index].text for index in indices]
@@ -123,7 +129,7 @@ def encode_inputs(
                 stream.done(1)
         sources, indices = [source for source, _ in readable], [index for _, index in readable]
     else:
-        sources = run.source_tokenizer.encode_batch(texts)
+        sources = codec.encode_sources(texts)
         if stream.on_unknown is not None:
             for index, text, tokens in zip(indices, texts, sources, strict=True):
                 if unknown := unknown_surfaces(text, tokens, run.source_tokenizer):

@@ -26,6 +26,7 @@ class LoadedRun:
         self.run, self.config = run, run.config
         self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        self.codec = run.task.example_format(run.config).codec(self.source_tokenizer, self.target_tokenizer)
         self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.half = precision == "bfloat16"
         self.model: Any = run.model(self.device)

@@ -48,6 +48,8 @@ def speculative(run: LoadedRun, draft: Draft) -> Speculative:
     """Greedy search in `run` with the tokens that a draft run proposes: the same output in fewer calls."""
     small = opened(draft.run, str(run.device))
     check_vocabularies(run, small, "a draft")
+    if run.codec.copies and not small.codec.copies:
+        raise ConfigError(f"draft: {draft.run} cannot copy words that it does not know, as {run.run.folder} can")
     return Speculative(small.model, draft.tokens)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Example
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
@@ -101,6 +101,17 @@ class Decoding:
     def scores(self) -> bool:
         """Whether the search must compute scores."""
         return self.options.scores or self.reranker is not None
+
+
+def prediction_of(hypothesis: Hypothesis, target: Tokenizer) -> Prediction:
+    """A hypothesis as text."""
+    tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
+    return Prediction(
+        text=target.decode(tokens),
+        score=hypothesis.normalised,
+        tokens=tuple(target.pieces(tokens)),
+        token_scores=hypothesis.token_scores,
+    )
 
 
 class Predictor(LoadedRun):
@@ -219,7 +230,7 @@ class Predictor(LoadedRun):
         if options.n_best > config.beam and method is None:
             raise ConfigError(f"n_best: found {options.n_best}, expected at most the beam of {config.beam}")
         options = replace(options, method=method)
-        searched = None if method is None else WithText(method, self.target_tokenizer.decode)
+        searched = None if method is None else WithText(method, self.backend(options).codec.target_of(None).decode)
         reranker = self.reranker(options, stream.on_warning)
         decoding = Decoding(options, stream, config, self.backend(options), searched, reranker)
         decoding.backend.engines.can_search(decoding.call, traced=stream.on_trace is not None)
@@ -246,8 +257,8 @@ class Predictor(LoadedRun):
             for index, prediction in enumerate(predictions):
                 if report is not None and traces is not None:
                     trace = traces[index]
-                    nodes = trace.as_table(0, self.target_tokenizer.pieces) if trace is not None else []
-                    report(window[index].text, nodes)
+                    target = decoding.backend.codec.target_of(window[index].text)
+                    report(window[index].text, trace.as_table(0, target.pieces) if trace is not None else [])
                 yield prediction
 
     def _parts_of_long_inputs(
@@ -298,7 +309,8 @@ class Predictor(LoadedRun):
         stream = decoding.stream
         indices = [index for index, one in enumerate(inputs) if split_tag(one.text, self.tags)[1].strip()]
         stream.done(len(inputs) - len(indices))
-        sources, indices = encode_inputs(self, inputs, indices, first, stream)
+        codec = decoding.backend.codec
+        sources, indices = encode_inputs(self, codec, inputs, indices, first, stream)
         automata = self._automata(inputs, indices, first, decoding)
         kept: list[Trace | None] | None = None if traces is None else [None] * len(indices)
         hypotheses: list[tuple[int, list[Hypothesis]]] = []
@@ -308,7 +320,8 @@ class Predictor(LoadedRun):
         confidences = self._confidences(sources, hypotheses, decoding)
         for row, best in hypotheses:
             index = indices[row]
-            predictions = [self._prediction(one) for one in best]
+            target = codec.target_of(inputs[index].text)
+            predictions = [prediction_of(one, target) for one in best]
             if confidences is not None and self.calibration is not None:
                 scale = self.calibration.scale
                 predictions = [with_confidences(one, next(confidences), scale) for one in predictions]
@@ -329,11 +342,15 @@ class Predictor(LoadedRun):
         """The constraints of each input as automata over tokens; None: no input has any."""
         if not any(inputs[index].constraints for index in indices):
             return None
-        stream, positions = decoding.stream, decoding.backend.model.max_positions
+        stream, positions, codec = decoding.stream, decoding.backend.model.max_positions, decoding.backend.codec
         max_tokens = min(decoding.config.max_length or math.inf, math.inf if positions is None else positions - 1)
         automata = [
-            self.constraint_compiler.compile(inputs[index].constraints, stream.input_name(first + index), max_tokens)
-            for index in indices
+            self.constraint_compiler.extended(codec.target_of(text)).compile(
+                constraints, stream.input_name(first + index), max_tokens
+            )
+            if constraints
+            else None
+            for index, (text, constraints) in ((index, inputs[index]) for index in indices)
         ]
         return automata if any(automata) else None
 
@@ -406,24 +423,14 @@ class Predictor(LoadedRun):
         temperature, model = self.calibration.temperature, decoding.backend.model
         return iter(token_confidences(model, outputs, temperature, self.device, decoding.options.batch_size))
 
-    def _prediction(self, hypothesis: Hypothesis) -> Prediction:
-        tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
-        return Prediction(
-            text=self.target_tokenizer.decode(tokens),
-            score=hypothesis.normalised,
-            tokens=tuple(self.target_tokenizer.pieces(tokens)),
-            token_scores=hypothesis.token_scores,
-        )
-
     def loss(
         self, examples: Sequence[Example], options: DecodingOptions | None = None, **keywords: Any
     ) -> ReferenceLoss:
         """The loss of the first references; those that the model cannot output at all are left out and counted."""
         (options,) = self._options(options, keywords)
-        sources = self.source_tokenizer.encode_batch(tagged_sources(examples, options.tag, self.tags))
-        targets = self.target_tokenizer.encode_batch([example.references[0] for example in examples])
-        model = self.backend(options).model
-        return reference_loss(model, sources, targets, self.collator, self.device, options.batch_size)
+        backend, texts = self.backend(options), [example.references[0] for example in examples]
+        sources, targets = backend.codec.encode_pairs(tagged_sources(examples, options.tag, self.tags), texts)
+        return reference_loss(backend.model, sources, targets, self.collator, self.device, options.batch_size)
 
     def _likelihood(self, examples: Sequence[Example], options: DecodingOptions) -> dict[str, Any]:
         """Loss, perplexity and token accuracy of the first references, as far as the model has them."""

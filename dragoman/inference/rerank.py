@@ -171,8 +171,7 @@ def reverse_scores(
     their order stays that of the forward model.
     """
     outputs = [ensure_tag(output, tag, reverse.tags, f"output {number}") for number, (output, _) in enumerate(pairs, 1)]
-    inputs = reverse.source_tokenizer.encode_batch(outputs)
-    targets = reverse.target_tokenizer.encode_batch([source for _, source in pairs])
+    inputs, targets = reverse.codec.encode_pairs(outputs, [source for _, source in pairs])
     maximum = reverse.model.max_positions
     order = [index for index, row in enumerate(targets) if maximum is None or len(row) < maximum]
     order.sort(key=lambda index: (len(targets[index]), len(inputs[index])))

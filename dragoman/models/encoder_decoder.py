@@ -160,7 +160,7 @@ class EncoderDecoder(BaseModel):
         self.config = config
         self.num_steps = 0  # training steps done, for scheduled sampling
         ties = TIES[config.tie]
-        self.first_tag = source_vocabulary - tags
+        self.source_vocabulary, self.first_tag = source_vocabulary, source_vocabulary - tags
         assert self.first_tag == target_vocabulary or 0 not in ties[1:], "tied tables need one vocabulary"
         self.space = space
         source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space)
@@ -220,13 +220,21 @@ class EncoderDecoder(BaseModel):
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Encode sources (B, S)."""
+        copies = None
+        if isinstance(self.decoder, PointerGenerator):
+            source, copies = source % self.source_vocabulary, source // self.source_vocabulary
         seen = source
         if self.training:
             share = self.config.word_dropout
             seen = word_dropout(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
         memory = self.encoder(seen, mask)
         if self.copied is not None and getattr(self.encoder, "entries_are_tokens", True):
-            memory = memory._replace(tokens=self.copied[source[:, : memory.mask.shape[1]]])
+            length = memory.mask.shape[1]
+            tokens = self.copied[source[:, :length]]
+            if copies is not None and isinstance(self.decoder, PointerGenerator):
+                copies = copies[:, :length]
+                tokens = torch.where(copies > 0, self.decoder.vocabulary - 1 + copies, tokens)
+            memory = memory._replace(tokens=tokens)
         return memory
 
     def _hidden(self, inputs: Tensor, state: State) -> Tensor:
@@ -290,28 +298,27 @@ class EncoderDecoder(BaseModel):
         if batch.candidates is not None:
             return self._expected_risk(batch, batch.candidates, state)
         inputs = self._teacher_inputs(target)
+        smoothing = config.label_smoothing if self.training else 0.0
+        real = target != PAD
         if isinstance(self.decoder, PointerGenerator) and self._plain_forcing():
-            smoothing = config.label_smoothing if self.training else 0.0
-            real = target != PAD
             state = state if config.prompt else self.decoder.without_cache(state)
             losses = self.decoder.losses(inputs, target, state, smoothing)
             return Loss((losses * real).sum(), real.sum())
         if self._sums_alignments():
             assert isinstance(self.decoder, MonotoneDecoder)
-            real = target != PAD
             return Loss((self.decoder.losses(inputs, target, state) * real).sum(), real.sum())
         probability = config.forcing.teacher_probability(self.num_steps) if self.training else 1.0
         if isinstance(config.forcing, TeacherForcingConfig) or probability >= 1.0:
             hidden = self._hidden(inputs, state)
         else:
             hidden = self._scheduled_sampling(inputs, state, probability, config.forcing.passes)
-        if self.training:
-            total = summed_loss(
-                config.softmax, hidden, target, self.output, config.label_smoothing, self.cross_entropy, batch.words
-            )
+        if isinstance(self.decoder, PointerGenerator):
+            total = (self.decoder.losses_of(hidden, target, smoothing) * real).sum()
+        elif self.training:
+            total = summed_loss(config.softmax, hidden, target, self.output, smoothing, self.cross_entropy, batch.words)
         else:
             total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.cross_entropy)
-        return Loss(total, (target != PAD).sum())
+        return Loss(total, real.sum())
 
     def _sums_alignments(self) -> bool:
         """Whether the decoder computes the loss itself, over the target tokens alone."""
@@ -350,12 +357,16 @@ class EncoderDecoder(BaseModel):
     def scores(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Like `step`, with logits (N, V)."""
         hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
-        return self.output(hidden[:, -1]), state
+        return self._possible(self.output(hidden[:, -1]), state), state
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
         hidden, state = self.decoder(tokens, state)
-        return log_probabilities(self.output(hidden)), state
+        return log_probabilities(self._possible(self.output(hidden), state)), state
+
+    def _possible(self, scores: Tensor, state: State) -> Tensor:
+        """The scores (N, …, V), −∞ for tokens that cannot follow."""
+        return self.decoder.suppress_absent(scores, state) if isinstance(self.decoder, PointerGenerator) else scores
 
     def score(self, batch: Batch) -> TokenScores:
         """Score every target token."""

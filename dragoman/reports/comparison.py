@@ -82,9 +82,8 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
     valid = [row for row in rows if "valid" in row]
     model = predictor.model
     some = list(test[:MEMORY_ROWS])
-    source = predictor.source_tokenizer.encode_batch([one.source for one in some])
-    target = predictor.target_tokenizer.encode_batch([one.references[0] for one in some])
-    batch = predictor.collator.collate(source, target).to(predictor.device)
+    encoded = predictor.codec.encode_pairs([one.source for one in some], [one.references[0] for one in some])
+    batch = predictor.collator.collate(*encoded).to(predictor.device)
     fitted = isinstance(model, FittedModel)
     return {
         "parameters": sum(one.numel() for one in model.tensors.values()) if fitted else parameter_count(model),

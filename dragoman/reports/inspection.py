@@ -261,6 +261,7 @@ def _beam(subject: Subject, beam: int | None) -> Iterator[View]:
         tree = beam_tree(loaded, subject.source.text, beam=beam)
     except DragomanError:  # a search without steps
         return
+    target = loaded.codec.target_of(subject.source.text)
     yield View(
         "beam",
         "Beam search",
@@ -271,7 +272,7 @@ def _beam(subject: Subject, beam: int | None) -> Iterator[View]:
             "nodes": tree.nodes,
             "continuations": {
                 number: {
-                    "pieces": loaded.target_tokenizer.pieces(one.tokens),
+                    "pieces": target.pieces(one.tokens),
                     "text": one.text,
                     "total": one.total,
                     "score": one.score,
@@ -347,7 +348,10 @@ def _next(subject: Subject, beam: int | None) -> Iterator[View]:
     found = next_tokens(subject)
     if found is None:
         return
-    tokenizer = subject.loaded.tokenizer if isinstance(subject.loaded, Completer) else subject.loaded.target_tokenizer
+    loaded = subject.loaded
+    tokenizer = loaded.tokenizer if isinstance(loaded, Completer) else loaded.target_tokenizer
+    if isinstance(loaded, Predictor) and subject.source is not None:
+        tokenizer = loaded.codec.target_of(subject.source.text)
     yield View(
         "next",
         "Next token",

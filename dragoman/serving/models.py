@@ -163,9 +163,8 @@ class ServedModel:
             collate = None
         else:
             predictor = self.predictor
-            sources = predictor.source_tokenizer.encode_batch([source for source, _ in inputs])
-            rows = predictor.target_tokenizer.encode_batch([target for _, target in inputs])
-            pieces, collate = predictor.target_tokenizer.pieces, predictor.collator.collate
+            sources, rows = predictor.codec.encode_pairs(*(list(side) for side in zip(*inputs, strict=True)))
+            pieces, collate = predictor.codec.target_of(None).pieces, predictor.collator.collate
             self._check_lengths(sources)
         return [
             ScoredPair(sum(scores), sum(scores) / len(scores), tuple(pieces([*row, EOS])), scores)
@@ -219,7 +218,7 @@ class ServedModel:
         predictor = self.predictor
         if not hasattr(predictor.model, "read") or not hasattr(predictor.model, "step"):
             raise RunError(f'model: "{self.name}" does not write token by token, so no search can go on')
-        vocabulary = predictor.target_tokenizer
+        vocabulary = predictor.codec.target_of(text)
         if any(token >= len(vocabulary) for token in tokens):
             raise RunError(f"tokens: found {max(tokens)}, expected token ids below {len(vocabulary):,}")
         longest = predictor.model.max_positions

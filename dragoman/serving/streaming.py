@@ -159,7 +159,7 @@ def stream_prediction(
         if build.constrained:
             raise ConfigError("stream: found constraints with it, expected one of them: they need beam search")
         source = build(text)
-        decode = model.predictor.target_tokenizer.decode  # type: ignore[assignment]
+        decode = model.predictor.codec.target_of(source.text).decode  # type: ignore[assignment]
 
         def search(on_token: OnToken) -> Any:
             return search_tokens(model, source, options, on_token)

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from dragoman.analysis.alignment import WordAlignment, token_word_shares, word_spans
 from dragoman.data.sentences import Sentence, join_sentences
+from dragoman.data.tokenizers.base import SPECIALS, UNK
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Output
 from dragoman.documents.html import parse_blocks
@@ -170,7 +171,9 @@ def word_confidences(model: ServedModel, prediction: Prediction) -> list[float] 
     None where words cannot be told.
     """
     tokenizer, text = model.predictor.target_tokenizer, prediction.text
-    if tuple(tokenizer.pieces(tokenizer.encode(text))) != prediction.tokens:
+    pieces = tokenizer.pieces(tokenizer.encode(text))
+    copied = [own if token == SPECIALS[UNK] else token for token, own in zip(pieces, prediction.tokens, strict=False)]
+    if len(pieces) != len(prediction.tokens) or tuple(copied) != prediction.tokens:
         return None
     tokens = prediction.token_confidences or tuple(map(math.exp, prediction.token_scores))
     words = word_spans(text, (), model.predictor.by_letter[1])

@@ -16,12 +16,14 @@ from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import TokenizersConfig
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.formats.pairs import PAIR_FORMAT
+from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
 from dragoman.data.tokenizers.base import PAD, SPECIALS, Tokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
+from dragoman.data.tokenizers.pair_codec import COPYABLE
 from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig
 from dragoman.errors import ConfigError
+from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsEncoder
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
@@ -151,7 +153,9 @@ class Translate(Task):
 
     def example_format(self, config: Config) -> ExampleFormat:
         """Pairs of token rows."""
-        return PAIR_FORMAT
+        copies = isinstance(getattr(config.model, "decoder", None), PointerGeneratorConfig)
+        sides = {side.kind for side in (config.tokenizer.source, config.tokenizer.target) if side is not None}
+        return COPY_FORMAT if copies and sides <= {*COPYABLE, RunTokenizerConfig.kind} else PAIR_FORMAT
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Padded token rows on both sides."""

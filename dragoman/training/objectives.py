@@ -77,7 +77,7 @@ class MinimumRisk:
 
     def __init__(self, config: MinimumRiskConfig, corpus: Corpus) -> None:
         self.config = config
-        self.tokenizer = corpus.target_tokenizer
+        self.tokenizer = corpus.codec.target_of(None)
         self.ratio: float = corpus.report["length_ratio"]
 
     def prepare(self, model: Any, batch: Batch) -> Batch:

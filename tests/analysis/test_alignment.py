@@ -33,6 +33,7 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import TokenizerConfig, train_tokenizer
+from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, DataError
@@ -94,6 +95,7 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
         collator=PAIR_COLLATOR,
         source_tokenizer=source,
         target_tokenizer=tokenizer,
+        codec=PairCodec(source, tokenizer),
         tags=tuple(tags),
     )
     told.read_as = lambda texts, tag=None: Predictor.read_as(told, texts, tag)

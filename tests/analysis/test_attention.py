@@ -14,6 +14,7 @@ from dragoman.analysis.layer_table import layer_table, parameter_count
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.errors import DataError
 from dragoman.layers.attention import CrossAttention
@@ -249,6 +250,9 @@ class Numbers:
     def encode(self, text: str) -> list[int]:
         return [int(piece) for piece in text.split()]
 
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
     def pieces(self, tokens: list[int]) -> list[str]:
         return ["<eos>" if token == EOS else str(token) for token in tokens]
 
@@ -260,6 +264,7 @@ def predictor_of(model: EncoderDecoder, written: str) -> Any:
         collator=PAIR_COLLATOR,
         source_tokenizer=Numbers(),
         target_tokenizer=Numbers(),
+        codec=PairCodec(Numbers(), Numbers()),
         predict=lambda texts: [SimpleNamespace(text=written) for _ in texts],
     )
 

@@ -12,6 +12,8 @@ from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, UNK
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.pair_codec import MAX_COPIES, PairCodec, copying_codec
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.exchange.ctranslate2 import blockers
@@ -23,7 +25,11 @@ from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.translate import copied_ids
 
-SOURCES, TARGETS = [[5, 6, 7, 5], [12, 4], [9]], [[5, 8], [4, 4, 10], [9]]
+V, SIZE = 11, 13  # of the target and of the source vocabulary
+COPY = [SIZE * (1 + number) for number in range(3)]  # added to a source token: copy 0, 1 or 2
+# The third source has two unknown words, the first of them twice, and a known one that the target vocabulary lacks.
+SOURCES = [[5, 6, 7, 5], [12, 4], [UNK + COPY[0], 9, UNK + COPY[1], UNK + COPY[0], 11 + COPY[2]]]
+TARGETS = [[5, 8], [4, 4, 10], [V + 1, 9, V, V + 2, UNK]]
 
 
 def model_of(inner: str, width: int = 8, vocabulary: int = 11) -> EncoderDecoder:
@@ -51,21 +57,23 @@ def by_hand(model: EncoderDecoder, source: list[int], prefix: list[int]) -> list
     assert isinstance(decoder, PointerGenerator)
     batch = batch_of([source])
     memory = model.encode(batch.source, batch.source_mask)
-    hidden, _ = decoder.inner(torch.tensor([[2, *prefix]]), decoder.inner.start(memory))
+    read = torch.tensor([[2, *(token if token < V else UNK for token in prefix)]])
+    hidden, _ = decoder.inner(read, decoder.inner.start(memory))
     h, keys, values = hidden[0, -1], memory.keys[0], memory.values[0]
     query = decoder.query.weight @ h
     scores = [float(query @ (decoder.key.weight @ key)) / math.sqrt(len(query)) for key in keys]
     total = sum(math.exp(score) for score in scores)
     attention = [math.exp(score) / total for score in scores]
     context = torch.stack([weight * value for weight, value in zip(attention, values, strict=True)]).sum(0)
-    x = decoder.embedding(torch.tensor([[2, *prefix]]))[0, -1]
+    x = decoder.embedding(read)[0, -1]
     z = float(decoder.gate.weight[0] @ torch.cat([context, h, x]) + decoder.gate.bias[0])
     generate = 1 / (1 + math.exp(-z))
     logits = (decoder.output.weight @ (h + decoder.context.weight @ context)).tolist()
     normaliser = sum(math.exp(logit) for logit in logits)
-    probabilities = [generate * math.exp(logit) / normaliser for logit in logits]
+    probabilities = [generate * math.exp(logit) / normaliser for logit in logits] + [0.0] * MAX_COPIES
     for token, weight in zip([*source, EOS], attention, strict=True):
-        probabilities[token if 4 <= token < 11 else UNK] += (1 - generate) * weight
+        copy, own = divmod(token, SIZE)
+        probabilities[V + copy - 1 if copy else own if 4 <= own < V else UNK] += (1 - generate) * weight
     return probabilities
 
 
@@ -107,6 +115,58 @@ def test_separate_vocabularies_match_by_text() -> None:
     ids = copied_ids(source, target)
     for letter, copied in (("a", PAD), ("b", target.encode("b")[0]), ("e", target.encode("e")[0])):
         assert int(ids[source.encode(letter)[0]]) == copied
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_the_search_writes_copies_of_its_own_source_alone(model: EncoderDecoder, beam: int) -> None:
+    """All tokens are possible, and the score of an output is the teacher-forced one."""
+    config, copied = SearchConfig(beam=beam, max_length=6), set()
+    with torch.no_grad():
+        torch.nn.init.constant_(model.decoder.gate.bias, -3.0)  # type: ignore[union-attr]
+        together = search(model, batch_of(SOURCES), config, 1.0, n_best=beam)
+        for row, found in enumerate(together):
+            (alone,) = search(model, batch_of([SOURCES[row]]), config, 1.0, n_best=beam)
+            assert [one.tokens for one in alone] == [one.tokens for one in found]
+            own = {V + token // SIZE - 1 for token in SOURCES[row] if token >= SIZE}
+            for one in found:
+                copied |= {token for token in one.tokens if token >= V}
+                assert own >= {token for token in one.tokens if token >= V}
+                assert UNK not in one.tokens
+                score = model.score(batch_of([SOURCES[row]], [one.tokens[:-1]])).log_probabilities.sum()
+                assert one.score == pytest.approx(float(score), abs=1e-10)
+    assert copied
+
+
+def test_unknown_words_of_a_source_have_ids_of_their_own() -> None:
+    source = train_tokenizer(WordsConfig(), ["to meets and Bob ."])
+    target = train_tokenizer(WordsConfig(), ["trifft und ( ) ."])
+    codec, size = copying_codec(source, target), len(target)
+    text = "Ann meets (Zoe) and Ann . Bob"
+    (row,), (ids,) = codec.encode_pairs([text], ["Zoe trifft (Ann) und Bob und Eve"])
+    # Ann meets ( Zoe ) and Ann . Bob: the target knows "." alone; its brackets stand apart from words
+    assert [token // len(source) for token in row] == [1, 2, 3, 4, 5, 6, 1, 0, 7]
+    assert [token % len(source) for token in row] == source.encode(text)
+    extended = codec.target_of(text)
+    assert extended.pieces(ids)[:1] == ["Zoe"]
+    assert extended.decode(ids) == "Zoe trifft (Ann) und Bob und ⁇"
+    assert extended.encode("Zoe trifft (Ann) und Bob und Eve") == ids
+    assert len(target) == size, "the tokenizer itself is as it was"
+    assert codec.target_of("trifft und .") is target
+    assert codec.encode_sources([text]) == [row]
+
+
+def test_sources_with_too_many_unknown_words_keep_the_first() -> None:
+    joint = train_tokenizer(WordsConfig(), ["a b c"])
+    codec, words = copying_codec(joint, joint), [f"w{number}" for number in range(MAX_COPIES + 5)]
+    (row,), (ids,) = codec.encode_pairs([" ".join(words)], [" ".join(reversed(words))])
+    assert row[MAX_COPIES:] == [UNK] * 5
+    assert ids[:5] == [UNK] * 5
+    assert ids[5:] == [len(joint) + number for number in reversed(range(MAX_COPIES))]
+
+
+def test_characters_and_words_are_never_compared() -> None:
+    words, characters = train_tokenizer(WordsConfig(), ["a b"]), train_tokenizer(CharactersConfig(), ["a b"])
+    assert type(copying_codec(words, characters)) is PairCodec
 
 
 def test_it_learns_to_copy_a_large_vocabulary_fast() -> None:

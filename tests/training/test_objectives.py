@@ -13,6 +13,7 @@ import torch
 
 from dragoman.data.batch import Batch, RiskCandidates, batch_of, pad_tokens
 from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.errors import RunError
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -46,7 +47,7 @@ def build(dropout: float = 0.0) -> EncoderDecoder:
 
 
 def objective(**settings: Any) -> MinimumRisk:
-    corpus: Any = SimpleNamespace(target_tokenizer=Spelling(), report={"length_ratio": 1.0})
+    corpus: Any = SimpleNamespace(codec=PairCodec(Spelling(), Spelling()), report={"length_ratio": 1.0})
     return MinimumRisk(MinimumRiskConfig(**settings), corpus)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 
 Row = tuple[list[Any], list[Any]]  # source and target of an example as a store keeps them
@@ -46,6 +47,10 @@ class ExampleFormat(ABC):
     @abstractmethod
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
         """The rows of a store, or a fault for an example whose target cannot be encoded."""
+
+    def codec(self, source: Tokenizer, target: Tokenizer) -> PairCodec:
+        """How texts become the rows of these tokenizers, and outputs become text."""
+        return PairCodec(source, target)
 
     def fits(self, row: Row, max_length: int) -> bool:
         """Whether a row is short enough for training."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
@@ -11,6 +11,7 @@ from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.pair_codec import MAX_COPIES, PairCodec, copying_codec
 
 
 class PairFormat(ExampleFormat):
@@ -52,9 +53,24 @@ class PairFormat(ExampleFormat):
 
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
         """The tokens of the source, its language tag included, and of the first reference."""
-        source_rows = source.encode_batch([example.model_input for example in examples])
-        target_rows = target.encode_batch([example.references[0] for example in examples])
-        return list(zip(source_rows, target_rows, strict=True))
+        inputs, texts = [one.model_input for one in examples], [one.references[0] for one in examples]
+        return list(zip(*self.codec(source, target).encode_pairs(inputs, texts), strict=True))
+
+
+class CopyFormat(PairFormat):
+    """The same for models that copy source tokens which the target vocabulary lacks."""
+
+    name = "copied pairs"
+
+    def codec(self, source: Tokenizer, target: Tokenizer) -> PairCodec:
+        """Such tokens have ids of their own."""
+        return copying_codec(source, target)
+
+    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+        """Ids go beyond the vocabularies."""
+        sizes = {"source": len(source) * (1 + MAX_COPIES), "target": len(target) + MAX_COPIES}
+        return {column: "uint16" if size <= 1 << 16 else "uint32" for column, size in sizes.items()}
 
 
 PAIR_FORMAT: ExampleFormat = PairFormat()
+COPY_FORMAT: ExampleFormat = CopyFormat()

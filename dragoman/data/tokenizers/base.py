@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dragoman.errors import DataError, RunError
 
@@ -87,11 +88,22 @@ class VocabularyTokenizer(Tokenizer):
     def __init__(self, config: DataclassInstance, tokens: Sequence[str]) -> None:
         self.config = config
         self._tokens = (*SPECIALS, *tokens)
-        self._ids = {token: index for index, token in enumerate(tokens, len(SPECIALS))}
+        self._ids: Mapping[str, int] = {token: index for index, token in enumerate(tokens, len(SPECIALS))}
         self.space = self._ids.get(" ")
 
     def __len__(self) -> int:
         return len(self._tokens)
+
+    def split(self, text: str) -> Sequence[str]:
+        """The tokens of a text, known or not: one for each id of `encode`."""
+        raise NotImplementedError
+
+    def extended(self, tokens: Sequence[str]) -> Self:
+        """The same tokenizer with more tokens, whose ids follow its vocabulary; cheap, for the words of one source."""
+        other = copy.copy(self)
+        other._tokens = (*self._tokens, *tokens)
+        other._ids = ChainMap({token: index for index, token in enumerate(tokens, len(self))}, self._ids)  # type: ignore[arg-type]
+        return other
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The token of each id, special tokens included."""

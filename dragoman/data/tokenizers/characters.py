@@ -54,7 +54,11 @@ class CharacterTokenizer(VocabularyTokenizer):
     def encode(self, text: str) -> list[int]:
         """One id per code point or feature."""
         get = self._ids.get
-        return [get(token, UNK) for token in _split(text, self.config.features)]
+        return [get(token, UNK) for token in self.split(text)]
+
+    def split(self, text: str) -> Sequence[str]:
+        """Code points and features."""
+        return _split(text, self.config.features)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The characters and features, joined."""
@@ -62,7 +66,7 @@ class CharacterTokenizer(VocabularyTokenizer):
 
     def spans(self, text: str) -> list[Span]:
         """One character per token; a feature covers the mark before it, too."""
-        ends = accumulate(map(len, _split(text, self.config.features)), initial=0)
+        ends = accumulate(map(len, self.split(text)), initial=0)
         return list(pairwise(ends))
 
     def fingerprint(self) -> str:

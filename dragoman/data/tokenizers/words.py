@@ -79,11 +79,24 @@ class WordTokenizer(VocabularyTokenizer):
         """One id per word, punctuation mark or unusual whitespace."""
         if not self._punctuation:
             get = self._ids.get
-            return [get(token, UNK) for token in _split_spaces(text)]
+            return [get(token, UNK) for token in self.split(text)]
         cached, encode_chunk, ids = self._cache.get, self._encode_chunk, list[int]()
         for chunk in _chunks(text):
             ids.extend(cached(chunk) or encode_chunk(chunk))
         return ids
+
+    def split(self, text: str) -> list[str]:
+        """Words and punctuation marks, the latter with their joiners."""
+        if not self._punctuation:
+            return _split_spaces(text)
+        return [token for chunk in _chunks(text) for token in _chunk_tokens(chunk)]
+
+    def extended(self, tokens: Sequence[str]) -> WordTokenizer:
+        """The same tokenizer with more words or marks."""
+        other = super().extended(tokens)
+        other._cache = {}
+        other._surfaces = [*self._surfaces, *map(_surface, tokens)]
+        return other
 
     def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
         get = self._ids.get

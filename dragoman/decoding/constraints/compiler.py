@@ -24,10 +24,16 @@ MAX_PLACEHOLDERS = 500  # characters of all placeholders that a search must writ
 class ConstraintCompiler:
     """Compiles constraints for one target vocabulary; equal constraints share one automaton and its caches."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, token_bytes: TokenBytes | None = None) -> None:
         self.tokenizer = tokenizer
-        self.token_bytes = TokenBytes(tokenizer)
+        self.token_bytes = token_bytes or TokenBytes(tokenizer)
         self._compiled: dict[OutputConstraints, ConstraintAutomaton | None] = {NO_CONSTRAINTS: None}
+
+    def extended(self, tokenizer: Tokenizer) -> ConstraintCompiler:
+        """A compiler for a tokenizer with the same tokens and further ones, such as the words of one source."""
+        if tokenizer is self.tokenizer:
+            return self
+        return ConstraintCompiler(tokenizer, self.token_bytes.extended(tokenizer))
 
     def compile(
         self, constraints: OutputConstraints, location: str = "input", max_tokens: float = math.inf

@@ -24,12 +24,23 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        pieces = tokenizer.pieces(range(len(tokenizer)))
-        kind = tokenizer.kind
-        glued = kind == "words" and getattr(getattr(tokenizer, "config", None), "split", "") == "punctuation"
         self.texts: list[tuple[bytes, bytes]] = []  # of each token in the contexts START and INSIDE
         self.next_context: list[int] = []  # the context that each token leaves for the next one
-        for index, piece in enumerate(pieces):
+        self._add_tokens()
+
+    def extended(self, tokenizer: Tokenizer) -> TokenBytes:
+        """The bytes of a tokenizer with the same tokens and further ones."""
+        other = TokenBytes.__new__(TokenBytes)
+        other.tokenizer, other.texts, other.next_context = tokenizer, [*self.texts], [*self.next_context]
+        other._add_tokens()
+        return other
+
+    def _add_tokens(self) -> None:
+        """Add the tokens that are not there yet."""
+        tokenizer, first = self.tokenizer, len(self.texts)
+        kind = tokenizer.kind
+        glued = kind == "words" and getattr(getattr(tokenizer, "config", None), "split", "") == "punctuation"
+        for index, piece in enumerate(tokenizer.pieces(range(first, len(tokenizer))), first):
             if index in NO_TEXT:
                 self.texts.append((b"", b""))
                 self.next_context.append(START)

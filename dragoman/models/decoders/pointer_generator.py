@@ -5,7 +5,10 @@
 
     P_vocab = softmax(V (h + W c))                                            (eq. 4)
 
-Source and target tokens are equal if their texts are. The paper points with the attention of its one recurrent layer.
+Source and target tokens are equal if their texts are. Source tokens that the target vocabulary lacks extend it, as in
+section 2.2 of the paper: copy j of a source is the token V + j, which is read as <unk> (data/tokenizers/pair_codec.py).
+
+The paper points with the attention of its one recurrent layer.
 Here the pointer is an attention of its own over the encoder's output, with context c, since a Transformer or ConvS2S
 has many, one per layer and head. The softmax reads c too, as in the paper: otherwise it cannot know which source token
 it replaces, and learns slowly once the pointer copies well.
@@ -18,9 +21,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dragoman.config.settings import SizeOrNone, setting
 from dragoman.data.tokenizers.base import PAD, UNK
+from dragoman.data.tokenizers.pair_codec import MAX_COPIES
 from dragoman.layers.embeddings import Embedding
 from dragoman.models.contracts import Decoder, Memory, State
 from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
@@ -68,7 +73,7 @@ class Source:
 class PointerGenerator(nn.Module):
     """Mixes the softmax over the vocabulary with attention over source tokens.
 
-    A source token without an equal target token counts as <unk>, so all probabilities sum to 1.
+    A source position without a token to copy (<eos>, a language tag) counts as <unk>, so all probabilities sum to 1.
     """
 
     gives_log_probabilities = True
@@ -92,13 +97,14 @@ class PointerGenerator(nn.Module):
     def set_output(self, layer: nn.Linear) -> None:
         """Take the output layer of the model."""
         self.output = layer
-        self.width = layer.out_features
+        self.vocabulary = layer.out_features  # V
+        self.width = self.vocabulary + MAX_COPIES
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """static = (that of the inner decoder, keys, values, mask, target token of each position)."""
         state = self.inner.start(memory, capacity)
         tokens = torch.zeros_like(memory.mask, dtype=torch.long) if memory.tokens is None else memory.tokens
-        tokens = tokens.masked_fill(tokens == PAD, UNK)
+        tokens = tokens.masked_fill(tokens == PAD, UNK)  # (B, S)
         static = (state.static, self.key(memory.keys), memory.values, memory.mask, tokens)
         return state._replace(static=static)
 
@@ -112,6 +118,7 @@ class PointerGenerator(nn.Module):
     def _read(self, tokens: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor, State]:
         """Logits (N, T, V), attention (N, T, S) and logit of p_gen (N, T, 1) after tokens (N, T)."""
         source = Source(state.static)
+        tokens = tokens.masked_fill(tokens >= self.vocabulary, UNK)
         hidden, after = self.inner(tokens, state._replace(static=source.inner))
         rows, length = tokens.shape
         query = self.query(hidden).view(source.keys.shape[0], -1, source.keys.shape[2])  # (B, k·T, P)
@@ -123,14 +130,24 @@ class PointerGenerator(nn.Module):
         return logits, attention.view(rows, length, -1), gate, after._replace(static=state.static)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens (N, T) → log-probabilities (N, T, V) of the next tokens."""
+        """tokens (N, T) → log-probabilities (N, T, V + copies) of the next tokens."""
         logits, attention, gate, after = self._read(tokens, state)
         copied = Source(state.static).tokens  # (B, S)
         weights = (attention * (-gate).sigmoid()).view(copied.shape[0], -1, copied.shape[1])  # (B, k·T, S)
-        mixed = (logits.softmax(-1) * gate.sigmoid()).view(*weights.shape[:2], -1)  # (B, k·T, V)
+        generated = F.pad(logits.softmax(-1) * gate.sigmoid(), (0, MAX_COPIES))
+        mixed = generated.view(*weights.shape[:2], -1)  # (B, k·T, V + copies)
         mixed = mixed.scatter_add(2, copied[:, None].expand_as(weights), weights)
         tiny = torch.finfo(mixed.dtype).tiny
         return mixed.clamp(min=tiny).log().view(*tokens.shape, -1), after
+
+    def suppress_absent(self, scores: Tensor, state: State) -> Tensor:
+        """Set copies that a source does not have to −∞, in place, in scores (N, V + copies) or (N, T, V + copies)."""
+        tokens = Source(state.static).tokens
+        numbers = (tokens - self.vocabulary + 1).clamp(min=0)  # (B, S), 0 for other tokens
+        absent = torch.ones(len(tokens), 1 + MAX_COPIES, dtype=torch.bool, device=tokens.device)
+        absent = absent.scatter(1, numbers, False)[:, None, 1:]  # (B, 1, copies)
+        scores.view(len(tokens), -1, self.width)[:, :, self.vocabulary :].masked_fill_(absent, -torch.inf)
+        return scores
 
     def losses(self, inputs: Tensor, target: Tensor, state: State, smoothing: float) -> Tensor:
         """−log p of the target tokens alone (B, T), which needs no distribution over the vocabulary but the softmax's.
@@ -142,11 +159,18 @@ class PointerGenerator(nn.Module):
         same = copied[:, None] == target.reshape(copied.shape[0], -1, 1)  # (B, k·T, S)
         copy = (attention * same.view_as(attention)).sum(-1)  # (N, T)
         normaliser = logits.logsumexp(-1)
-        chosen = logits.gather(-1, target[:, :, None])[:, :, 0] - normaliser
+        known = target < self.vocabulary
+        chosen = logits.gather(-1, (target * known)[:, :, None])[:, :, 0] - normaliser
         share = gate[:, :, 0]
         tiny = torch.finfo(copy.dtype).tiny
-        mixed = chosen.exp() * share.sigmoid() + copy * (-share).sigmoid()
+        mixed = chosen.exp() * known * share.sigmoid() + copy * (-share).sigmoid()
         losses: Tensor = -(1 - smoothing) * mixed.clamp(min=tiny).log()
         if smoothing:
             losses = losses - smoothing * (logits.mean(-1) - normaliser)
         return losses
+
+    def losses_of(self, log_probabilities: Tensor, target: Tensor, smoothing: float) -> Tensor:
+        """The same from log-probabilities (B, T, V + copies); label smoothing covers the vocabulary, not the copies."""
+        chosen = log_probabilities.gather(-1, target[:, :, None])[:, :, 0]
+        spread = log_probabilities[:, :, : self.vocabulary].mean(-1)
+        return -(1 - smoothing) * chosen - smoothing * spread

@@ -55,7 +55,7 @@ def connect_output(decoder: Any, layer: nn.Linear) -> nn.Linear | LogProbabiliti
     if not getattr(decoder, "gives_log_probabilities", False):
         return layer
     decoder.set_output(layer)
-    return LogProbabilities(layer.out_features)
+    return LogProbabilities(decoder.width)
 
 
 @dataclass(frozen=True)

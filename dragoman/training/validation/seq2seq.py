@@ -79,7 +79,7 @@ class Seq2SeqValidator:
         self.rows = 64 if frames else 256
         with corpus.valid_texts.open(encoding="utf-8") as file:
             rows = rows_to_decode(with_all_references(map(json.loads, file)), corpus.source_tokenizer.tags, decode)
-        sources = corpus.source_tokenizer.encode_batch([row["source"] for row in rows])
+        sources = corpus.codec.encode_sources([row["source"] for row in rows])
         # The stores hold no text longer than data.max_length; the model may be unable to read longer ones.
         longest = max(int(store.source.lengths().max(initial=0)) for store in (corpus.train, corpus.valid))
         usable = [index for index, source in enumerate(sources) if len(source) <= longest]
@@ -127,7 +127,7 @@ class Seq2SeqValidator:
         for indices, batch in batches_by_length(self.sources, self.rows, self.corpus.collator):
             hypotheses = search(model, batch.to(self.device), self.search, ratio)
             for index, (best, *_) in zip(indices, hypotheses, strict=True):
-                outputs[index] = self.corpus.target_tokenizer.decode(best.tokens)
+                outputs[index] = self.corpus.codec.target_of(self.texts[index]).decode(best.tokens)
                 if interrupted():
                     return None
         scores = score_table(outputs, self.references, self.names, units=self.units)
