@@ -19,15 +19,8 @@ from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.inputs import WINDOW
 from dragoman.inference.predictor import Predictor
-from dragoman.scoring.alignment import (
-    SYMMETRIZATIONS,
-    GoldAlignment,
-    Link,
-    Links,
-    alignment_score,
-    links_text,
-    swap_direction,
-)
+from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, links_text, swap_direction
+from dragoman.scoring.symmetrization import METHODS, symmetrize_links
 
 Pair = tuple[str, str]  # a source as the model reads it, with its language tag, and a target
 
@@ -311,7 +304,7 @@ def without_links(source: str, target: str, predictor: Predictor) -> WordAlignme
 
 def symmetrize(forward: WordAlignment, backward: WordAlignment, method: str = "grow-diag") -> WordAlignment:
     """One alignment from both directions; the weights are those of the forward alignment."""
-    if method not in SYMMETRIZATIONS:
-        raise ConfigError(f"symmetrization: found '{method}'. {hint(method, SYMMETRIZATIONS)}")
-    links: frozenset[Link] = SYMMETRIZATIONS[method](forward.links, swap_direction(backward.links))
+    if method not in METHODS:
+        raise ConfigError(f"symmetrization: found '{method}'. {hint(method, METHODS)}")
+    links = symmetrize_links(forward.links, swap_direction(backward.links), method)
     return WordAlignment(forward.source, forward.target, links, forward.weights)

@@ -6,7 +6,8 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from functools import partial
+from itertools import islice, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +17,10 @@ from torch import Tensor
 from dragoman.analysis.alignment import Pair, WordAlignment, token_word_shares, word_spans
 from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import Note
+from dragoman.classical.pair_groups import Floats
 from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Ragged
-from dragoman.classical.word_alignment import BothDirections, Floats, Vocabulary, combined_links
+from dragoman.classical.word_alignment import BothDirections, Vocabulary
 from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
@@ -31,22 +33,33 @@ FUNCTION_WORDS = 0.005  # words that make up this share of a text neither begin 
 ENOUGH = 20_000  # if it has so many words
 
 NO_WEIGHTS = torch.empty(0, 0)
-Posteriors = tuple[list[Floats], list[Floats]]  # of every pair (T, S+1) and (S, T+1), the empty word first
+LinksWeights = tuple[Links, Tensor]  # the weights are (T, S)
 
 
 def aligned_ahead(
-    pairs: Iterable[Pair], align: Callable[[Sequence[Pair]], Posteriors]
-) -> Iterator[tuple[Pair, Floats, Floats]]:
-    """Every pair with its posteriors; a thread computes those of the next pairs while the caller uses these."""
+    pairs: Iterable[Pair], align: Callable[[Sequence[Pair]], Iterable[LinksWeights]]
+) -> Iterator[tuple[Pair, LinksWeights]]:
+    """Every pair with its links; a thread computes those of the next pairs while the caller uses these."""
     stream = iter(pairs)
     with ThreadPoolExecutor(1) as worker:
         some = list(islice(stream, WINDOW))
         pending = worker.submit(align, some)
         while some:
-            posteriors, done = pending.result(), some
+            found, done = pending.result(), some
             some = list(islice(stream, WINDOW))
             pending = worker.submit(align, some)
-            yield from zip(done, *posteriors, strict=True)
+            yield from zip(done, found, strict=True)
+
+
+def align_rows(
+    both: BothDirections, left: Ragged, right: Ragged, combine: str, threshold: float | None, weights: bool
+) -> Iterator[LinksWeights]:
+    """The links of every pair, and with `weights` the geometric means of both directions' probabilities."""
+    links, one, other = both.align_rows(left, right, combine, threshold=threshold, keep=weights)
+    means: Iterable[Tensor] = repeat(NO_WEIGHTS, len(left))
+    if weights:
+        means = map(mean_weights, one.posteriors, other.posteriors)
+    return zip(links.rows(len(left)), means, strict=True)
 
 
 class RawAligner:
@@ -80,20 +93,19 @@ class RawAligner:
         weights: bool = True,
     ) -> Iterator[WordAlignment]:
         """The links of every pair; `weights` are the geometric means of both directions' probabilities."""
-        for (source, target), one, other in aligned_ahead(pairs, self.posteriors):
-            left, right = tuple(source.split()), tuple(target.split())
-            if len(one) != len(right) or len(other) != len(left):  # too long
-                yield WordAlignment(left, right, frozenset(), torch.zeros(len(right), len(left)))
-            else:
-                links = combined_links(one, other, combine, threshold)
-                yield WordAlignment(left, right, links, mean_weights(one, other) if weights else NO_WEIGHTS)
 
-    def posteriors(self, pairs: Sequence[Pair]) -> Posteriors:
-        """Of every pair; empty for those that are too long."""
-        words = list(map(usable_words, pairs))
-        return self.both.align_rows(*(
-            vocabulary.rows([pair[side] for pair in words]) for side, vocabulary in enumerate(self.vocabularies)
-        ))  # fmt: skip
+        def align(pairs: Sequence[Pair]) -> list[LinksWeights]:
+            words = list(map(usable_words, pairs))
+            left, right = (
+                vocabulary.rows([pair[side] for pair in words]) for side, vocabulary in enumerate(self.vocabularies)
+            )
+            return list(align_rows(self.both, left, right, combine, threshold, weights))
+
+        for (source, target), (links, found) in aligned_ahead(pairs, align):
+            left, right = tuple(source.split()), tuple(target.split())
+            if weights and found.shape != (len(right), len(left)):  # too long
+                found = torch.zeros(len(right), len(left))
+            yield WordAlignment(left, right, links, found)
 
 
 def usable_words(pair: Pair) -> tuple[list[str], list[str]]:
@@ -126,30 +138,32 @@ class RunAligner:
         tagged = self.predictor.read_as((source for source, _ in pairs), tag)
         read = zip(tagged, (target for _, target in pairs), strict=True)
         tokenizers = self.predictor.source_tokenizer, self.predictor.target_tokenizer
-        for (source, target), one, other in aligned_ahead(read, self.posteriors):
+        align = partial(self.align_tokens, combine=combine, threshold=threshold)
+        for (source, target), (links, weights) in aligned_ahead(read, align):
             left, right = word_spans(source, self.predictor.tags), word_spans(target)
-            links, weights = frozenset[tuple[int, int]](), torch.zeros(len(right), len(left))
-            if len(one) and len(other):
-                columns = shares(tokenizers[0], source, left, len(other))
-                rows = shares(tokenizers[1], target, right, len(one))
-                links = links_of_words(combined_links(one, other, combine, threshold), columns, rows)
-                weights = (rows / rows.sum(0).clamp(min=1e-9)).T @ mean_weights(one, other) @ columns
+            if weights.numel():
+                columns = shares(tokenizers[0], source, left, weights.shape[1])
+                rows = shares(tokenizers[1], target, right, weights.shape[0])
+                links = links_of_words(links, columns, rows)
+                weights = (rows / rows.sum(0).clamp(min=1e-9)).T @ weights @ columns
+            else:
+                weights = torch.zeros(len(right), len(left))
             words = [tuple(text[slice(*span)] for span in spans) for text, spans in ((source, left), (target, right))]
             yield WordAlignment(words[0], words[1], links, weights)
 
-    def posteriors(self, pairs: Sequence[Pair]) -> Posteriors:
-        """Of the tokens of every pair; empty for those that are too long."""
+    def align_tokens(self, pairs: Sequence[Pair], combine: str, threshold: float | None) -> list[LinksWeights]:
+        """The links of the tokens of every pair; none for those that are too long."""
         tokenizers = self.predictor.source_tokenizer, self.predictor.target_tokenizer
         sources, targets = (
             encode_without_case(tokenizer, known, [pair[side] for pair in pairs])
             for side, (tokenizer, known) in enumerate(zip(tokenizers, self.model.known, strict=True))
         )
         usable = [max(len(one), len(other)) <= MAX_WORDS for one, other in zip(sources, targets, strict=True)]
-        rows = (
+        left, right = (
             Ragged.of([row if fits else [] for row, fits in zip(side, usable, strict=True)])
             for side in (sources, targets)
         )
-        return self.model.posteriors(*rows)
+        return list(align_rows(self.model.both, *self.model.numbered(left, right), combine, threshold, True))
 
 
 def encode_without_case(tokenizer: Tokenizer, known: Mapping[str, int], texts: Sequence[str]) -> list[list[int]]:

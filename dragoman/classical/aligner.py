@@ -15,7 +15,7 @@ from torch import Tensor
 from dragoman.classical.dictionary import output
 from dragoman.classical.model import Note, Output, Tokens, Transducer, rows_of
 from dragoman.classical.rows import Ragged
-from dragoman.classical.word_alignment import BothDirections, Floats
+from dragoman.classical.word_alignment import BothDirections, fold_case, without_case
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
@@ -56,11 +56,8 @@ class WordAlignerModel(Transducer):
         self.sizes = len(source), len(target)
         self.both = BothDirections(config.method, config.iterations)
         pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))
-        self.known = known(pieces[0]), known(pieces[1])
-        self.folded = tuple(
-            np.array([numbers[piece.casefold()] for piece in side], np.int32)
-            for numbers, side in zip(self.known, pieces, strict=True)
-        )
+        self.known = without_case(pieces[0]), without_case(pieces[1])
+        self.folded = fold_case(pieces[0]), fold_case(pieces[1])
         spelt = {piece: token for token, piece in enumerate(pieces[1])}
         self.same = [spelt.get(piece, -1) for piece in pieces[0]]
 
@@ -98,18 +95,13 @@ class WordAlignerModel(Transducer):
 
     def numbered(self, sources: Ragged, targets: Ragged) -> tuple[Ragged, Ragged]:
         """Tokens as the aligners count them: without case. Nothing has the number 0, that of <pad>."""
-        left, right = (fold[rows.flat] for fold, rows in zip(self.folded, (sources, targets), strict=True))
-        return Ragged(left, sources.offsets), Ragged(right, targets.offsets)
-
-    def posteriors(self, sources: Ragged, targets: Ragged) -> tuple[list[Floats], list[Floats]]:
-        """Of every pair p(source token | target token) (T, S+1) and p(target token | source token) (S, T+1)."""
-        return self.both.align_rows(*self.numbered(sources, targets))
+        return sources.mapped(self.folded[0]), targets.mapped(self.folded[1])
 
     def attention(self, batch: Batch) -> Tensor:
         """p(source token | target token) as attention (B, 1, T, S); <eos> has the share of the empty word."""
         sources, targets = rows_of(batch.source), rows_of(batch.target)
         out = torch.zeros(len(sources), 1, batch.target.shape[1], batch.source.shape[1])
-        found, _ = self.posteriors(Ragged.of(sources), Ragged.of(targets))
+        found = self.both.forward.align_rows(*self.numbered(Ragged.of(sources), Ragged.of(targets))).posteriors
         for row, (one, source, target) in enumerate(zip(found, sources, targets, strict=True)):
             shares = torch.from_numpy(one)
             out[row, 0, : len(target), : len(source)] = shares[:, 1:]
@@ -149,13 +141,5 @@ class WordAlignerModel(Transducer):
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         """log p(target | source and the length of the target)."""
         rows = self.numbered(Ragged.of(sources), Ragged.of(targets))
-        logs: list[float] = self.both.forward.align_rows(*rows)[1].tolist()
+        logs: list[float] = self.both.forward.align_rows(*rows, keep=False).logs.tolist()
         return logs
-
-
-def known(pieces: Sequence[str]) -> dict[str, int]:
-    """The first token of every spelling without case: vocabularies begin with frequent tokens."""
-    first: dict[str, int] = {}
-    for token, piece in enumerate(pieces):
-        first.setdefault(piece.casefold(), token)
-    return first

@@ -36,15 +36,18 @@ class KeyIndex:
     def find(self, wanted: Ints) -> NDArray[np.int32]:
         """The places of wanted keys; the number of all keys for those that are not there."""
         flat = np.ascontiguousarray(wanted).ravel()
-        out = np.full(len(flat), len(self.keys), np.int32)
-        pending = np.arange(len(flat) if len(self.keys) else 0)
-        for number in range(len(ROUNDS)):
+        if not len(self.keys):
+            return np.zeros(wanted.shape, np.int32)
+        places = self.slots.take(self._slots(flat, 0))
+        found = self.keys.take(places, mode="clip") == flat  # the slot of the first key is not empty
+        out = np.where(found, places, np.int32(len(self.keys)))
+        pending = np.flatnonzero((places >= 0) & ~found)
+        for number in range(1, len(ROUNDS)):
             some = flat[pending]
-            places = self.slots[self._slots(some, number)]
-            taken = places >= 0
-            found = taken & (self.keys[np.maximum(places, 0)] == some)
+            places = self.slots.take(self._slots(some, number))
+            found = self.keys.take(places, mode="clip") == some
             out[pending[found]] = places[found]
-            pending = pending[taken & ~found]
+            pending = pending[(places >= 0) & ~found]
         if len(self.rest) and len(pending):
             keys = self.keys[self.rest]
             places = np.minimum(np.searchsorted(keys, flat[pending]), len(keys) - 1)

@@ -20,17 +20,18 @@ from dragoman.classical.phrase_decoder import FEATURES, LANGUAGE, MAX_TOKENS, TA
 from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Ragged
 from dragoman.classical.tuning import tune
-from dragoman.classical.word_alignment import PRIOR, WordAligner, combined_links
+from dragoman.classical.word_alignment import BothDirections, fold_case
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, Tokenizer
+from dragoman.scoring.alignment import Links
 
 Floats = NDArray[np.float64]
 # Before tuning: phrase and lexical probabilities, phrases, words, distance, language model.
 START = np.array([0.2, 0.2, 0.2, 0.2, 0.1, 0.8, 0.2, 0.6])
 DISCOUNT = 0.5  # of phrase counts: what was seen once may be chance
 COPIED = -4.0  # log-probabilities of a token that no phrase translates and that is copied
-CHUNK = 2048
+CHUNK = 16384
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,10 @@ class PhraseBased(Transducer):
     def __init__(self, config: PhraseBasedConfig, source: Tokenizer, target: Tokenizer) -> None:
         super().__init__()
         self.config, self.vocabulary = config, len(target)
-        self.pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))
-        spelled = {piece: token for token, piece in enumerate(self.pieces[1])}
-        self.same = [spelled.get(piece, -1) for piece in self.pieces[0]]
+        pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))
+        self.folded = fold_case(pieces[0]), fold_case(pieces[1])
+        spelled = {piece: token for token, piece in enumerate(pieces[1])}
+        self.same = [spelled.get(piece, -1) for piece in pieces[0]]
 
     @property
     def tensor_names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -87,23 +89,20 @@ class PhraseBased(Transducer):
             self.tune(pairs, note)
         return losses
 
-    def align(self, left: Ragged, right: Ragged, note: Note) -> tuple[list[float], list[frozenset[tuple[int, int]]]]:
+    def align(self, left: Ragged, right: Ragged, note: Note) -> tuple[list[float], list[Links]]:
         """HMM alignments of both directions, combined."""
-        sides = [[[self.pieces[side][token] for token in rows[index]] for index in range(len(rows))]
-                 for side, rows in ((0, left), (1, right))]  # fmt: skip
-        ahead, back = (WordAligner("hmm", self.config.alignment, PRIOR) for _ in range(2))
-        losses = ahead.fit(sides[0], sides[1], note)
-        back.fit(sides[1], sides[0], note)
-        links: list[frozenset[tuple[int, int]]] = []
+        both = BothDirections("hmm", self.config.alignment)
+        left, right = left.mapped(self.folded[0]), right.mapped(self.folded[1])
+        losses = both.fit_rows(left, right, (len(self.folded[0]), len(self.folded[1])), note)
+        links: list[Links] = []
         for first in range(0, len(left), CHUNK):
-            some = [side[first : first + CHUNK] for side in sides]
             note("combining alignments", first)
-            for one, other in zip(ahead.posteriors(*some), back.posteriors(some[1], some[0]), strict=True):
-                links.append(combined_links(one, other, "grow-diag-final-and"))
+            some = np.arange(first, min(first + CHUNK, len(left)))
+            links += both.align_rows(left.take(some), right.take(some), "grow-diag-final-and")[0].rows(len(some))
         return losses, links
 
     def extract(
-        self, left: Ragged, right: Ragged, links: Sequence[frozenset[tuple[int, int]]], note: Note
+        self, left: Ragged, right: Ragged, links: Sequence[Links], note: Note
     ) -> Counter[tuple[Tokens, Tokens]]:
         """Count all phrase pairs."""
         found: Counter[tuple[Tokens, Tokens]] = Counter()
@@ -200,7 +199,7 @@ def output(tokens: Tokens, score: float) -> Output:
 
 
 def word_table(
-    left: Ragged, right: Ragged, links: Sequence[frozenset[tuple[int, int]]]
+    left: Ragged, right: Ragged, links: Sequence[Links]
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
     """w(target | source) and w(source | target) of linked tokens, by relative frequency."""
     counts: Counter[tuple[int, int]] = Counter()

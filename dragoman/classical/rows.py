@@ -55,6 +55,10 @@ class Ragged:
         """The length of every row."""
         return np.diff(self.offsets)
 
+    def mapped(self, numbers: NDArray[Any]) -> Ragged:
+        """Every integer replaced by its number."""
+        return Ragged(numbers[self.flat], self.offsets)
+
     def take(self, rows: NDArray[np.int64]) -> Ragged:
         """Some rows."""
         lengths = self.lengths[rows]

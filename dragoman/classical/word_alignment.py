@@ -17,20 +17,17 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.classical.fertility import FertilityModel
+from dragoman.classical.hmm_alignment import JUMPS, forward_backward
 from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.model import Note
+from dragoman.classical.pair_groups import CELLS, Floats, Group, Ints, padded_groups
 from dragoman.classical.rows import Ragged
-from dragoman.scoring.alignment import SYMMETRIZATIONS, Links, swap_direction
+from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Words = Sequence[str]
 NULL = 0  # the number of the empty word
-CELLS = 1_000_000  # links handled at a time
 MAX_LINKS = 30_000_000  # of the pairs that EM reads; more pairs are sampled evenly
 FLOOR = 1e-9  # probability of links that EM has not seen
-EMPTY = 0.2  # probability that an HMM goes to the empty word
-JUMPS = 40  # longer jumps count as this long
 PRIOR = 0.01  # of a word's translations: few words have many
 KINDS = ("ibm1", "ibm2", "ibm3", "hmm")
 
@@ -64,34 +61,26 @@ class Vocabulary:
         )
 
 
-class Group(NamedTuple):
-    """Pairs whose sources have one length S."""
-
-    indices: Ints  # (N,)
-    links: NDArray[np.int32]  # (N, T, S+1) numbers of links, the empty word first; the last number is for padding
-    lengths: Ints  # (N,) of the targets
-
-    @property
-    def real(self) -> NDArray[np.bool_]:
-        """(N, T), True = a target word."""
-        return np.arange(self.links.shape[1]) < self.lengths[:, None]
+def without_case(pieces: Sequence[str]) -> dict[str, int]:
+    """The first token of every spelling without case: vocabularies begin with frequent tokens."""
+    first: dict[str, int] = {}
+    for token, piece in enumerate(pieces):
+        first.setdefault(piece.casefold(), token)
+    return first
 
 
-def padded_groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
-    """Pairs by source length: indices (N,), sources (N, S+1), the empty word first, targets (N, T), lengths (N,)."""
-    order = indices[np.lexsort((indices, targets.lengths[indices], sources.lengths[indices]))]
-    for same in np.split(order, np.flatnonzero(np.diff(sources.lengths[order])) + 1):
-        first = 0
-        while first < len(same):
-            width = int(sources.lengths[same[first]]) + 1
-            count = max(1, CELLS // (width * max(1, int(targets.lengths[same[min(first + 64, len(same) - 1)]]))))
-            some = same[first : first + count]
-            first += count
-            left, right = sources.take(some), targets.take(some)
-            padded = np.full((len(some), max(1, int(right.lengths.max()))), -1, np.int64)
-            padded[np.arange(padded.shape[1]) < right.lengths[:, None]] = right.flat
-            rows = np.concatenate([np.zeros((len(some), 1), np.int64), left.flat.reshape(len(some), -1)], 1)
-            yield some, rows.astype(np.int64), padded, right.lengths
+def fold_case(pieces: Sequence[str]) -> NDArray[np.int32]:
+    """For every token the first one of the same spelling without case."""
+    first = without_case(pieces)
+    return np.array([first[piece.casefold()] for piece in pieces], np.int32)
+
+
+class Aligned(NamedTuple):
+    """What an aligner finds of many pairs."""
+
+    links: LinkRows
+    logs: Floats  # log p(target | source), of model 3 with the best alignment; −inf for a target without source words
+    posteriors: list[Floats]  # of every pair (T, S+1), the empty word first
 
 
 class WordAligner:
@@ -151,7 +140,7 @@ class WordAligner:
         """The keys of all links of these pairs, sorted; a part at a time, so that memory stays small."""
         found, parts, size = np.empty(0, np.int64), list[Ints](), 0
         for _, rows, columns, _ in padded_groups(left, right, some):
-            parts.append(distinct(self._keys(rows, columns)[columns >= 0]))
+            parts.append(distinct(self._keys(rows, columns).swapaxes(1, 2)[columns >= 0]))
             size += len(parts[-1])
             if size > max(len(found), 4 * CELLS):
                 found, parts, size = distinct(np.concatenate([found, *parts])), [], 0
@@ -169,8 +158,8 @@ class WordAligner:
         for indices, rows, columns, lengths in padded_groups(left, right, some):
             group = Group(indices, self._numbers(self._keys(rows, columns)), lengths)
             for row, alignment, _, _ in self._climbed(group, rows):
-                found.append((rows[row], alignment))
-                links = group.links[row, np.arange(len(alignment)), alignment]
+                found.append((rows[:, row], alignment))
+                links = group.links[np.arange(len(alignment)), alignment, row]
                 np.add.at(counts, links, 1.0)
         counts[-1] = 0.0
         self.fertility.update(found)
@@ -179,17 +168,17 @@ class WordAligner:
     def _climbed(self, group: Group, sources: Ints) -> Iterator[tuple[int, Ints, Floats, float]]:
         """The alignment of every pair by model 3, the gains of moving each of its links, and its log-probability."""
         start, _, _ = self._posteriors(group, "ibm2")
-        emitted = np.maximum(self.table[group.links], FLOOR)
+        emitted = np.maximum(self.table.take(group.links), FLOOR)
         for row, length in enumerate(group.lengths.tolist()):
-            scores = self.fertility.scores(sources[row], emitted[row, :length])
-            first = start[row, :length].argmax(1)
+            scores = self.fertility.scores(sources[:, row], emitted[:length, :, row])
+            first = start[:length, :, row].argmax(1)
             if (first == NULL).sum() > length // 2:  # model 3 gives the empty word at most half of the words
-                first = start[row, :length, 1:].argmax(1) + 1
+                first = start[:length, 1:, row].argmax(1) + 1
             alignment, gains = scores.climb(first)
             yield row, alignment, gains, scores.score(alignment)
 
     def _keys(self, sources: Ints, targets: Ints) -> Ints:
-        return sources[:, None, :] * (self.sizes[1] + 1) + targets[:, :, None]
+        return sources * (self.sizes[1] + 1) + targets[:, None]
 
     def _numbers(self, keys: Ints) -> NDArray[np.int32]:
         """The numbers of links; the last for padding and for links that EM has not seen."""
@@ -208,8 +197,8 @@ class WordAligner:
                 jumps += moved
             if stage == "ibm2":
                 for length in np.unique(group.lengths).tolist():
-                    key = (group.links.shape[2] - 1, length)
-                    found = posterior[group.lengths == length, :length].sum(0)
+                    key = (group.links.shape[1] - 1, length)
+                    found = posterior[:length, :, group.lengths == length].sum(2)
                     places[key] = places.get(key, 0.0) + found
         self._normalise(counts, self.prior)
         if stage == "hmm":
@@ -229,121 +218,70 @@ class WordAligner:
             part = slice(first, min(first + CELLS, len(own)))
             if prior:
                 above = torch.digamma(torch.from_numpy(own[part] + prior)).numpy()
-                self.table[part] = np.exp(above - below[self.owners[part]])
+                self.table[part] = np.exp(above - below.take(self.owners[part]))
             else:
-                self.table[part] = own[part] / np.maximum(totals[self.owners[part]], 1e-300)
+                self.table[part] = own[part] / np.maximum(totals.take(self.owners[part]), 1e-300)
 
     def _posteriors(self, group: Group, stage: str, counting: bool = False) -> tuple[Floats, Floats, Floats | None]:
-        """p(link | pair) (N, T, S+1), the log-likelihood (N,) of the pairs, and with `counting` expected jumps."""
-        emitted = self.table[group.links]  # EM has seen all links, and that of padding is 0
+        """p(link | pair) (T, S+1, N), the log-likelihood (N,) of the pairs, and with `counting` expected jumps."""
+        emitted = self.table.take(group.links)  # EM has seen all links, and that of padding is 0
         if not counting:
             emitted[group.links == len(self.keys)] = FLOOR
-            emitted *= group.real[:, :, None]
+            emitted *= group.real[:, None]
         if stage == "hmm":
-            return self._forward_backward(group, emitted, counting)
-        if stage == "ibm2":
-            emitted = emitted * self._place_weights(group)
-        else:
-            emitted = emitted / group.links.shape[2]
-        totals = emitted.sum(2)
-        real = group.real
-        logs = np.log(np.where(real, np.maximum(totals, 1e-300), 1.0)).sum(1)
-        return emitted / np.where(real, np.maximum(totals, 1e-300), 1.0)[:, :, None], logs, None
+            return forward_backward(emitted, group.first, self.jumps, counting)
+        emitted *= self._place_weights(group) if stage == "ibm2" else 1 / group.links.shape[1]
+        totals = np.where(group.real, np.maximum(emitted.sum(1), 1e-300), 1.0)
+        emitted /= totals[:, None]
+        return emitted, np.log(totals).sum(0), None
 
     def _place_weights(self, group: Group) -> Floats:
-        """a(i | j, S, T) of model 2: (N, T, S+1); equal where these lengths are new."""
-        width = group.links.shape[2]
+        """a(i | j, S, T) of model 2: (T, S+1, N); equal where these lengths are new."""
+        width = group.links.shape[1]
         out = np.full(group.links.shape, 1 / width)
         for length in np.unique(group.lengths).tolist():
             table = self.places.get((width - 1, length))
             if table is not None:
-                out[group.lengths == length, :length] = table
+                out[:length, :, group.lengths == length] = table[:, :, None]
         return out
-
-    def transitions(self, length: int) -> tuple[Floats, Floats]:
-        """p(next source word | last) (S, S) of the HMM, and p(first source word) (S,)."""
-        places = np.arange(length)
-        weights = self.jumps[np.clip(places[None] - places[:, None], -JUMPS, JUMPS) + JUMPS]
-        first = self.jumps[np.clip(places + 1, -JUMPS, JUMPS) + JUMPS]
-        return weights / weights.sum(1, keepdims=True), first / first.sum()
-
-    def _forward_backward(self, group: Group, emitted: Floats, counting: bool) -> tuple[Floats, Floats, Floats | None]:
-        """The HMM of Och and Ney (2003): a state for every source word, and one for the empty word after each."""
-        length, steps = group.links.shape[2] - 1, group.links.shape[1]
-        matrix, first = self.transitions(length)
-        null, own = EMPTY * emitted[:, :, :1], (1 - EMPTY) * emitted[:, :, 1:]  # (N, T, 1), (N, T, S)
-        padding = [np.flatnonzero(~alive) for alive in group.real.T]  # by step: rows whose target has ended
-        ahead = np.empty((steps, 2, *own[:, 0].shape))  # real and empty states
-        scales = np.ones((steps, len(own)))
-        before = np.broadcast_to(first, own[:, 0].shape)  # (N, S): the last source word, whichever state
-        for step in range(steps):
-            real, empty = ahead[step]
-            np.multiply(before @ matrix if step else first, own[:, step], out=real)
-            np.multiply(before, null[:, step], out=empty)
-            scales[step] = np.maximum(real.sum(1) + empty.sum(1), 1e-300)
-            ahead[step] /= scales[step][:, None]
-            if len(ended := padding[step]):
-                scales[step, ended], ahead[step][:, ended] = 1.0, ahead[step - 1][:, ended]
-            before = real + empty
-        behind = np.ones_like(own[:, 0])  # (N, S), the same for both states of a source word
-        posterior = np.zeros_like(emitted)
-        moved = np.zeros((length, length))
-        for step in range(steps - 1, -1, -1):
-            real, empty = ahead[step]
-            np.multiply(real, behind, out=posterior[:, step, 1:])
-            posterior[:, step, 0] = np.einsum("ns,ns->n", empty, behind)
-            if len(ended := padding[step]):
-                posterior[ended, step] = 0.0
-            if step:
-                behind_scaled = behind / scales[step][:, None]
-                weighted = own[:, step] * behind_scaled
-                if len(ended):
-                    weighted[ended] = 0.0
-                if counting:
-                    moved += ahead[step - 1].sum(0).T @ weighted
-                back = weighted @ matrix.T
-                back += null[:, step] * behind_scaled
-                if len(ended):
-                    back[ended] = behind[ended]
-                behind = back
-        jumps = self._expected_jumps(moved * matrix, posterior[:, 0, 1:].sum(0)) if counting else None
-        return posterior, np.log(scales).sum(0), jumps  # scales of padding are 1
-
-    def _expected_jumps(self, moved: Floats, starts: Floats) -> Floats:
-        """Jumps by their distance, from those between two source words (S, S) and those to the first one (S,)."""
-        jumps, places = np.zeros_like(self.jumps), np.arange(len(starts))
-        np.add.at(jumps, np.clip(places[None] - places[:, None], -JUMPS, JUMPS) + JUMPS, moved)
-        np.add.at(jumps, np.clip(places + 1, -JUMPS, JUMPS) + JUMPS, starts)
-        return jumps
 
     def posteriors(self, sources: Sequence[Words], targets: Sequence[Words]) -> list[Floats]:
         """p(source word | target word) of every pair: (T, S+1), the empty word first.
 
         Of model 3 given all other links of the best alignment.
         """
-        return self.align_rows(self.source_words.rows(sources), self.target_words.rows(targets))[0]
+        return self.align_rows(self.source_words.rows(sources), self.target_words.rows(targets)).posteriors
 
-    def align_rows(self, left: Ragged, right: Ragged) -> tuple[list[Floats], Floats]:
-        """The posteriors of rows of numbers, and log p(target | source) of every pair.
+    def align_rows(self, left: Ragged, right: Ragged, *, threshold: float | None = None, keep: bool = True) -> Aligned:
+        """Align rows of numbers.
 
-        Of model 3 it is that of the best alignment. Without source words, a target has no probability.
+        A link is the most probable source word of a target word, unless that is the empty one; with a threshold all
+        that are at least so probable. `keep` the posteriors too.
         """
-        sizes = zip(left.lengths.tolist(), right.lengths.tolist(), strict=True)
-        out: list[Floats] = [np.zeros((target, source + 1)) for source, target in sizes]
+        links: list[LinkRows] = []
         logs = np.where(right.lengths > 0, -np.inf, 0.0)
+        posteriors: list[Floats] = []
+        if keep:
+            sizes = zip(left.lengths.tolist(), right.lengths.tolist(), strict=True)
+            posteriors = [np.zeros((target, source + 1)) for source, target in sizes]
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         for indices, rows, columns, lengths in padded_groups(left, right, usable):
             group = Group(indices, self._numbers(self._keys(rows, columns)), lengths)
-            if self.kind == "ibm3":
-                for row, _, gains, score in self._climbed(group, rows):
-                    logs[indices[row]] = score
-                    shares = np.exp(gains - gains.max(1, keepdims=True))
-                    out[int(indices[row])] = shares / shares.sum(1, keepdims=True)
-                continue
-            found, logs[indices], _ = self._posteriors(group, self.kind)
-            for row, index in enumerate(indices.tolist()):
-                out[index] = found[row, : lengths[row]]
-        return out, logs
+            found, logs[indices] = self._climbed_shares(group, rows) if self.kind == "ibm3" else (
+                self._posteriors(group, self.kind)[:2]
+            )  # fmt: skip
+            links.append(group.most_probable(found) if threshold is None else group.probable(found, threshold))
+            for row, index in enumerate(indices.tolist() if keep else []):
+                posteriors[index] = found[: lengths[row], :, row]
+        return Aligned(LinkRows.joined(links), logs, posteriors)
+
+    def _climbed_shares(self, group: Group, sources: Ints) -> tuple[Floats, Floats]:
+        """By model 3 the probability of each link given all others (T, S+1, N), and log p of the alignments (N,)."""
+        found, logs = np.zeros(group.links.shape), np.zeros(len(group.lengths))
+        for row, _, gains, score in self._climbed(group, sources):
+            shares = np.exp(gains - gains.max(1, keepdims=True))
+            found[: len(gains), :, row], logs[row] = shares / shares.sum(1, keepdims=True), score
+        return found, logs
 
     # --- storage
 
@@ -396,26 +334,12 @@ class BothDirections:
             back.result()
             return ahead.result()
 
-    def align_rows(self, left: Ragged, right: Ragged) -> tuple[list[Floats], list[Floats]]:
-        """The posteriors of every pair by both: (T, S+1) and (S, T+1), the empty word first."""
+    def align_rows(
+        self, left: Ragged, right: Ragged, combine: str, *, threshold: float | None = None, keep: bool = False
+    ) -> tuple[LinkRows, Aligned, Aligned]:
+        """Links combined by a method of symmetrization, and what each direction found."""
         with ThreadPoolExecutor(2) as directions:
-            ahead = directions.submit(self.forward.align_rows, left, right)
-            back = directions.submit(self.backward.align_rows, right, left)
-            return ahead.result()[0], back.result()[0]
-
-
-def combined_links(one: Floats, other: Floats, combine: str, threshold: float | None = None) -> Links:
-    """The links of a pair from the posteriors of both directions."""
-    return SYMMETRIZATIONS[combine](links_of(one, threshold), swap_direction(links_of(other, threshold)))
-
-
-def links_of(posterior: Floats, threshold: float | None = None) -> Links:
-    """(source, target) links: of each target word the most probable source word, unless it is the empty one.
-
-    With a threshold all links that are at least so probable.
-    """
-    if threshold is not None:
-        targets, sources = np.nonzero(posterior[:, 1:] >= threshold)
-        return frozenset(zip(sources.tolist(), targets.tolist(), strict=True))
-    best = posterior.argmax(1)
-    return frozenset((int(source) - 1, target) for target, source in enumerate(best) if source)
+            ahead = directions.submit(self.forward.align_rows, left, right, threshold=threshold, keep=keep)
+            back = directions.submit(self.backward.align_rows, right, left, threshold=threshold, keep=keep)
+            one, other = ahead.result(), back.result()
+        return symmetrize_rows(one.links, other.links.swapped(), combine), one, other

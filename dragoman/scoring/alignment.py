@@ -1,9 +1,9 @@
-"""Word alignments: file formats, precision, recall and alignment error rate (Och and Ney 2003), symmetrization."""
+"""Word alignments: file formats, precision, recall and alignment error rate (Och and Ney 2003)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -141,57 +141,3 @@ def alignment_score(predicted: Sequence[Iterable[Link]], gold: Sequence[GoldAlig
 
 def _counts(links: Links, truth: GoldAlignment) -> LinkCounts:
     return LinkCounts(len(links), len(truth.sure), len(links & truth.sure), len(links & truth.possible))
-
-
-# --- symmetrization: the alignments of both directions into one
-
-
-NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
-
-
-def _candidates(union: Links, links: Links) -> list[tuple[Link, list[Link]]]:
-    """Links by target and source, each with those neighbours that are in the union but not in `links`."""
-    near: dict[Link, list[Link]] = {}
-    others = union - links
-    for down, right in NEIGHBOURS:
-        for source, target in others:
-            if (link := (source - down, target - right)) in union:
-                near.setdefault(link, []).append((source, target))
-    return sorted(near.items(), key=lambda item: item[0][::-1])
-
-
-def grow_diag(forward: Links, backward: Links, *, final: bool = False) -> Links:
-    """Grow-diag (Koehn et al. 2003): start from the intersection, add neighbours in the union that align a new word.
-
-    `final` then adds links of either direction between words that are both unaligned (grow-diag-final-and).
-    """
-    union, links = forward | backward, set(forward & backward)
-    if len(links) == len(union):
-        return frozenset(links)
-    sources, targets = {link[0] for link in links}, {link[1] for link in links}
-
-    def add(link: Link) -> None:
-        links.add(link)
-        sources.add(link[0])
-        targets.add(link[1])
-
-    candidates, size = _candidates(union, frozenset(links)), -1
-    while size < len(links):
-        size = len(links)
-        for link, neighbours in candidates:
-            if link in links:
-                for neighbour in neighbours:
-                    if neighbour[0] not in sources or neighbour[1] not in targets:
-                        add(neighbour)
-    for link in [*sorted(forward), *sorted(backward)] if final else []:
-        if link[0] not in sources and link[1] not in targets:
-            add(link)
-    return frozenset(links)
-
-
-SYMMETRIZATIONS: dict[str, Callable[[Links, Links], Links]] = {
-    "intersection": lambda forward, backward: forward & backward,
-    "union": lambda forward, backward: forward | backward,
-    "grow-diag": grow_diag,
-    "grow-diag-final-and": lambda forward, backward: grow_diag(forward, backward, final=True),
-}

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.analysis.word_alignment import RawAligner
+from dragoman.analysis.word_alignment import RawAligner, align_rows
 from dragoman.classical.aligner import WordAlignerConfig, WordAlignerModel
+from dragoman.classical.hmm_alignment import EMPTY, JUMPS
 from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Ragged
-from dragoman.classical.word_alignment import EMPTY, FLOOR, JUMPS, KINDS, WordAligner, links_of
+from dragoman.classical.word_alignment import FLOOR, KINDS, WordAligner
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from tests.conftest import call
@@ -90,7 +91,7 @@ def test_posteriors_are_those_of_all_alignments(kind: str) -> None:
         assert one == pytest.approx(expected, abs=1e-9)
         likelihood += math.log(total)
         rows = aligner.source_words.rows([source]), aligner.target_words.rows([target])
-        assert aligner.align_rows(*rows)[1] == pytest.approx([math.log(total)])
+        assert aligner.align_rows(*rows).logs == pytest.approx([math.log(total)])
     words = sum(map(len, TARGETS))
     again = WordAligner(kind, 3)
     assert again.fit(SOURCES, TARGETS)[-1] == pytest.approx(-likelihood / words) or kind != "ibm1"
@@ -105,7 +106,7 @@ def test_a_batch_changes_no_posterior(kind: str) -> None:
         assert aligner.posteriors([SOURCES[index]], [TARGETS[index]])[0] == pytest.approx(one, abs=1e-12)
     unseen = aligner.posteriors([["q"], []], [["Q", "A"], ["A"]])
     assert np.isfinite(unseen[0]).all()
-    assert links_of(unseen[1]) == frozenset()
+    assert unseen[1].tolist() == [[0.0]]
 
 
 def test_fertilities_are_scored_as_in_the_formula_and_climbing_finds_the_best() -> None:
@@ -210,11 +211,13 @@ def test_an_aligner_is_what_its_tensors_are(method: str) -> None:
     assert losses[-1] < losses[0]
     other = WordAlignerModel(WordAlignerConfig(method, 3), source, target)
     other.load(model.tensors)
-    expected = RawAligner(method, 3, pairs := list(zip(map(" ".join, SOURCES), map(" ".join, TARGETS), strict=True)),
-                          lambda doing, count: None).posteriors(pairs)  # fmt: skip
-    for found in (model.posteriors(left, right), other.posteriors(left, right)):
-        for one, two in zip([*found[0], *found[1]], [*expected[0], *expected[1]], strict=True):
-            np.testing.assert_allclose(one, two, atol=1e-12)
+    pairs = list(zip(map(" ".join, SOURCES), map(" ".join, TARGETS), strict=True))
+    expected = list(RawAligner(method, 3, pairs, lambda doing, count: None)(pairs))
+    for own in (model, other):
+        found = align_rows(own.both, *own.numbered(left, right), "grow-diag-final-and", None, True)
+        for (links, weights), pair in zip(found, expected, strict=True):
+            assert links == pair.links
+            np.testing.assert_allclose(weights, pair.weights, atol=1e-12)
     rows = [left[index] for index in range(len(left))]
     outputs = [several[0] for several in other.transduce(rows, 1, 1)]
     assert [target.decode(one.tokens) for one in outputs] == [" ".join(words).upper() for words in SOURCES]

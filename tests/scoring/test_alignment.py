@@ -10,16 +10,15 @@ import pytest
 
 from dragoman.errors import DataError
 from dragoman.scoring.alignment import (
-    SYMMETRIZATIONS,
     GoldAlignment,
     Links,
     alignment_score,
-    grow_diag,
     links_text,
     parse_alignment,
     read_alignments,
     swap_direction,
 )
+from dragoman.scoring.symmetrization import METHODS, LinkRows, symmetrize_links, symmetrize_rows
 from tests.conftest import call
 
 
@@ -106,16 +105,29 @@ def plain_grow(forward: Links, backward: Links, sources: int, targets: int) -> s
     return links
 
 
+def plain_final(links: Links, forward: Links, backward: Links) -> set[tuple[int, int]]:
+    """Links of either direction between words that are both unaligned, added one after the other."""
+    out = set(links)
+    for link in [*sorted(forward), *sorted(backward)]:
+        if all(link[0] != other[0] and link[1] != other[1] for other in out):
+            out.add(link)
+    return out
+
+
 def test_symmetrization_equals_the_published_procedure() -> None:
     draw = random.Random(3)
     told_apart = 0
-    for _ in range(100):
-        forward, backward = (
-            frozenset((draw.randrange(5), draw.randrange(6)) for _ in range(draw.randint(1, 9))) for _ in range(2)
-        )
-        between = grow_diag(forward, backward)
-        assert between == plain_grow(forward, backward, 5, 6)
-        final = SYMMETRIZATIONS["grow-diag-final-and"](forward, backward)
+    several = [
+        [frozenset((draw.randrange(5), draw.randrange(6)) for _ in range(draw.randint(0, 9))) for _ in range(100)]
+        for _ in range(2)
+    ]
+    rows = {method: list(symmetrize_rows(LinkRows.of(several[0]), LinkRows.of(several[1]), method).rows(100))
+            for method in METHODS}  # fmt: skip
+    assert rows["intersection"] == [forward & backward for forward, backward in zip(*several, strict=True)]
+    assert rows["union"] == [forward | backward for forward, backward in zip(*several, strict=True)]
+    for forward, backward, between, final in zip(*several, rows["grow-diag"], rows["grow-diag-final-and"], strict=True):
+        assert between == plain_grow(forward, backward, 5, 6) == symmetrize_links(forward, backward, "grow-diag")
+        assert final == plain_final(between, forward, backward)
         assert forward & backward <= between <= final <= forward | backward
         for link in final - between:
             assert all(link[0] != other[0] and link[1] != other[1] for other in final - {link})
