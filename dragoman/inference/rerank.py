@@ -143,9 +143,11 @@ def check_direction(first: Run, other: Run, on_warning: OnWarning | None = None)
 
 def same_direction(first: Run, other: Run) -> RunError:
     """The error for a run that translates as `first` does."""
+    neural = not any(getattr(run.config.model, "fitted", False) for run in (first, other))
     return RunError(
         f"--rerank {other.folder}: found a run of the same direction as {first.folder}, expected one trained from "
-        "target to source, or a language model of the target; runs of the same direction go with --ensemble"
+        "target to source, or a language model of the target"
+        + ("; runs of the same direction go with --ensemble" if neural else "")
     )
 
 

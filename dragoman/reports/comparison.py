@@ -15,6 +15,7 @@ from dragoman.analysis.cost import benchmarked_layers, growth_exponents, measure
 from dragoman.analysis.gradients import GradientFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
+from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import FittedModel
 from dragoman.data.examples import Example
 from dragoman.errors import DataError, DragomanError
@@ -35,6 +36,7 @@ SHOWN = 40  # outputs side by side
 MAX_GRADIENT_TOKENS = 60
 MEMORY_ROWS = 32
 TIME_TO_TARGET = "Time to target is the training time until it reaches a validation score that all reach."
+TOKEN_METRICS = ("loss", "perplexity")
 COST_LENGTHS = (128, 256, 512, 1024, 2048)
 Say = Callable[[str], None]
 
@@ -96,6 +98,7 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
         "training_seconds": rows[-1]["seconds"] if rows else None,
         "steps": rows[-1]["step"] if rows else None,
         "metric": predictor.config.train.metric,
+        "vocabulary": hash(tuple(predictor.target_tokenizer.pieces(range(len(predictor.target_tokenizer))))),
         "layers": () if fitted else benchmarked_layers(model),
         "validation": [str(getattr(predictor.config.data, name)) for name in ("train", "valid", "holdout")],
         "loss": [(row["step"], row["seconds"], row["loss"]) for row in rows if "loss" in row and "valid" not in row],
@@ -111,7 +114,9 @@ def time_to_target(systems: Sequence[System]) -> tuple[str, float] | None:
     trained = [system for system in systems if system.measured and system.measured["valid"]]
     if not trained or not same_validation(trained):
         return None
-    metric = trained[0].measured["metric"]  # type: ignore[index]
+    metric = common_metric(trained)
+    if metric is None:
+        return None
     better = max if higher_is_better(metric) else min
     worse = min if higher_is_better(metric) else max
     bests = []
@@ -122,6 +127,15 @@ def time_to_target(systems: Sequence[System]) -> tuple[str, float] | None:
             return None
         bests.append(better(values))
     return metric, worse(bests)
+
+
+def common_metric(trained: Sequence[System]) -> str | None:
+    """A metric of validation that means the same for all: losses are of tokens, and vocabularies differ."""
+    measured = [system.measured for system in trained if system.measured]
+    same = len({one.get("vocabulary") for one in measured}) <= 1
+    last = [one["valid"][-1][2] for one in measured]  # scores of the last validation of each
+    names = (name for name in (measured[0]["metric"], *last[0]) if all(name in scores for scores in last))
+    return next((name for name in names if same or name not in TOKEN_METRICS), None)
 
 
 def same_validation(trained: Sequence[System]) -> bool:
@@ -158,7 +172,7 @@ def table_view(systems: Sequence[System], metrics: Mapping[str, TextMetric], dra
                 "high": metric.scale * high,
             }
         measured = system.measured or {}
-        unshown = ("loss", "valid", "metric", "layers", "validation")
+        unshown = ("loss", "valid", "metric", "layers", "validation", "vocabulary")
         costs = {key: value for key, value in measured.items() if key not in unshown}
         if target is not None and system.measured:
             costs["seconds_to_target"] = seconds_to(system, *target)
@@ -196,7 +210,7 @@ def curves_view(systems: Sequence[System]) -> View | None:
                 for one in trained
             ],
             "metrics": sorted({key for one in trained for _, _, valid in one.measured["valid"] for key in valid}),  # type: ignore[index]
-            "metric": trained[0].measured["metric"],  # type: ignore[index]
+            "metric": common_metric(trained) or trained[0].measured["metric"],  # type: ignore[index]
         },
     )
 
@@ -301,7 +315,8 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
         if not system.folders:
             continue
         predictor = load_predictor(system.folders[0], device)
-        if isinstance(predictor.model, FittedModel):  # no layers inside
+        fitted = isinstance(predictor.model, FittedModel)
+        if fitted and not isinstance(predictor.model, WordAlignerModel):  # no layers inside
             continue
         try:
             subject = open_subject(predictor, middle)
@@ -317,6 +332,8 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
                 )  # fmt: skip
             else:
                 maps.append({"name": system.name, "layer": None, "weights": None, "output": subject.target.text})
+            if fitted:
+                continue
             far = open_subject(predictor, long)
             if len(far.source or ()) <= MAX_GRADIENT_TOKENS:
                 flows += [(system.name, flow) for flow in gradient_flow(far)[:1]]
@@ -328,8 +345,9 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
             View(
                 "attentions",
                 "Attention",
-                "The attention of every system for the same source, averaged over the heads of one layer. Systems "
-                "without attention read the source only through one vector.",
+                "The attention of every neural system for the same source, averaged over the heads of one layer; of a "
+                "word aligner the probabilities of its links. Neural systems without attention read the source only "
+                "through one vector.",
                 {"sentence": middle, "maps": maps},
             )
         )

@@ -110,3 +110,23 @@ def test_a_phrase_based_model_is_a_run(tmp_path: Path, cached: Path) -> None:
     assert call("predict", run, stdin=long.encode()).out.split() == ["Hund"] * 130
     several = json.loads(call("predict", run, "--json", "--n-best", "3", "--beam", "3", stdin=b"a big cat\n").out)
     assert len(several["alternatives"]) == 2
+    check_noisy_channel(run, tmp_path, lines)
+
+
+def check_noisy_channel(run: Path, folder: Path, lines: list[str]) -> None:
+    """A word aligner from target to source and n-grams rank the outputs."""
+    back, text = folder / "back.tsv", folder / "text.txt"
+    sides = [line.rstrip("\n").split("\t") for line in lines]
+    back.write_text("".join(f"{target}\t{source}\n" for source, target in sides), encoding="utf-8")
+    text.write_text("".join(f"{target}\n" for _, target in sides), encoding="utf-8")
+    assert call("train", back, "preset=word-aligner", "--run", folder / "aligner").code == 0
+    settings = ("task=language-model", "model.kind=ngram", "tokenizer.source.kind=words", "model.order=2")
+    assert call("train", text, *settings, "--run", folder / "ngrams").code == 0
+    asked = ("--json", "--beam", "4", "--n-best", "4")
+    ranks = [part for name in ("aligner", "ngrams") for part in ("--rerank", folder / name, "--rerank-weight", "2")]
+    plain, ranked = (json.loads(call("predict", run, *asked, *more, stdin=b"the dog sees a cat\n").out)
+                     for more in ((), ranks))  # fmt: skip
+    assert ranked["text"] == "das Hund sieht ein Tier"
+    before, after = ({one["text"]: one["score"] for one in (best, *best["alternatives"])} for best in (plain, ranked))
+    added = {text: score - before[text] for text, score in after.items()}
+    assert max(added, key=lambda one: added[one]) == ranked["text"]  # what says all of the source

@@ -250,7 +250,14 @@ def test_a_trained_aligner_is_a_run(pairs_file: Path, tmp_path: Path, cached: Pa
     scores = json.loads(call("evaluate", run, pairs_file, "--json").out)
     assert scores["exact_match"] == 1.0
     assert scores["loss"] > 0
+    assert call("train", pairs_file, "preset=copy", "--run", tmp_path / "copy").code == 0
+    report = tmp_path / "compared.json"
+    told = call("compare", run, tmp_path / "copy", "--test", pairs_file, "--draws", "10", "--output", report)
+    assert told.code == 0, told.err
+    views = {view["kind"]: view["data"] for view in json.loads(report.read_text())["views"]}
+    assert [one["layer"] for one in views["attentions"]["maps"]] == ["alignment"]
     for arguments, error in (
+        (["predict", run, few, "--rerank", run], "expected one trained from target to source"),
         (["align", run, few, "--layer", "1"], "word aligner of both directions"),
         (["align", run, few, "--reverse", run], "word aligner of both directions"),
         (["align", run, few, "--learn-from", few], "needs --model"),

@@ -42,3 +42,14 @@ def test_no_target_on_different_validation_data() -> None:
 
     assert time_to_target([system("a"), system("a")]) == ("cer", 0.5)
     assert time_to_target([system("a"), system("b")]) is None
+
+
+def test_losses_of_different_tokens_are_no_target() -> None:
+    def system(vocabulary: int, **scores: float) -> System:
+        measured = {"metric": "loss", "valid": [(1, 2.0, scores)], "validation": [], "vocabulary": vocabulary}
+        return System("", [], {}, {}, measured=measured)
+
+    one, other = system(1, loss=3.0, chrf=20.0), system(2, loss=2.0, chrf=10.0)
+    assert time_to_target([one, one]) == ("loss", 3.0)
+    assert time_to_target([one, other]) == ("chrf", 10.0)
+    assert time_to_target([one, system(2, loss=2.0)]) is None
