@@ -50,6 +50,8 @@ def sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # fsync does not name the file
     finally:
         os.close(handle)
 

@@ -28,9 +28,12 @@ from tests.training.kill_driver import Driver, ended, fork, leftovers, result, u
 
 KILL, SHORT = -2, -1
 FAULTS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EINTR": errno.EINTR, "short": SHORT, "kill": KILL}
-OVERRIDES = ("train.steps=6", "train.save_every=2", "train.validate_every=3", "train.decode=4", "train.log_every=2")
+OVERRIDES = (
+    "train.steps=4", "train.save_every=2", "train.validate_every=2", "train.log_every=2", "train.accumulate=1",
+    "train.decode=2", "train.optimizer.warmup=2", "data.holdout=10",
+)  # fmt: skip
 MAX_SECONDS = 120
-PAIRS = 60  # of the corpus: every row is read at least once
+PAIRS = 40  # of the corpus: every row is read at least once
 
 
 def build_library(folder: Path) -> Path:

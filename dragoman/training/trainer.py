@@ -108,6 +108,8 @@ class Trainer:
         self.display.start(state.step, config.steps)
         with Signals() as signals, side_stream(self.device):
             while True:
+                if self._validation_due() and not self._saved_step:
+                    self._save()  # before the best weights: from those alone a killed run could not resume exactly
                 if (self._validation_due() and self._validate(signals)) or (
                     state.step % config.save_every == 0 and state.step > self._saved_step
                 ):

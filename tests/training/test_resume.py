@@ -70,6 +70,28 @@ def test_random_kills_leave_no_trace() -> None:
     assert re.search(r"^kills: [3-9] kills in \d+ cases, 0 failures, \d+ s$", done.stdout, re.MULTILINE)
 
 
+def test_a_run_killed_in_its_first_validation_resumes_exactly(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best weights are written before the checkpoint of that step."""
+    content = table(pairs)
+    content["train"] |= {"steps": 6, "save_every": 100, "validate_every": 3, "decode": 2}
+    train(config.build(content), tmp_path / "straight")
+    keep = BestWeights.keep
+
+    def die(*given: Any) -> None:
+        keep(*given)
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BestWeights, "keep", die)
+        with pytest.raises(InterruptedError):
+            train(config.build(content), tmp_path / "run")
+    assert list((tmp_path / "run" / "best").iterdir())
+    train(config.build(content), tmp_path / "run")
+    assert result(tmp_path / "run") == result(tmp_path / "straight")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_saves_and_the_same_command_goes_on(
     number: signal.Signals, code: int, tmp_path: Path, pairs: Path, straight: Straight
