@@ -5,7 +5,7 @@ writing of a file, or into a named moment: tokenising, validating, averaging, sa
 timer of such a moment ends the process by SIGALRM, for which nobody listens, so that nothing is cleaned up either. One
 life in eight is interrupted by SIGTERM or SIGINT instead, and must save and say so.
 
-python benchmarks/campaign/kills.py [N] [--processes P] [--seconds S] [--output FAILURES] [--seed SEED]
+python benchmarks/campaign/kills.py [N] [--tasks TASKS] [--processes P] [--seconds S] [--output FAILURES] [--seed SEED]
 """
 
 from __future__ import annotations
@@ -109,17 +109,18 @@ class Clock:
 class Kills:
     """Straight runs, and runs that are killed again and again."""
 
-    def __init__(self, folder: Path, seed: int, lives: int, keep: Path | None) -> None:
+    def __init__(self, folder: Path, arguments: argparse.Namespace, lives: int) -> None:
         missing = {task for task, package in NEEDS.items() if find_spec(package) is None}
         for task in sorted(missing):
             print(f"{task}: left out, since {NEEDS[task]} is not installed")
         self.driver = Driver(folder, [task for task in TASKS if task not in missing])
-        self.seed, self.lives, self.keep, self.clock = seed, lives, keep, Clock()
+        self.seed, self.lives, self.keep, self.clock = arguments.seed, lives, arguments.output, Clock()
+        self.names = [name for name in self.driver.configs if not arguments.tasks or name in arguments.tasks.split(",")]
         self.expected: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
         self.usual: set[str] = set()  # lines that runs print on standard error when left alone
         self.moments: dict[str, dict[str, tuple[int, float]]] = {}
-        for case in self.driver.configs:
+        for case in self.names:
             self._straight(case, folder / f"straight-{case}")
 
     def _straight(self, case: str, folder: Path) -> None:
@@ -138,7 +139,7 @@ class Kills:
     def __call__(self, number: int, folder: Path) -> Outcome:
         """Kill one run several times, and compare its end with that of the straight run."""
         draw = random.Random(f"{self.seed}/{number}")
-        case = list(self.driver.configs)[number % len(self.driver.configs)]
+        case = self.names[number % len(self.names)]
         counts, wrong = Counter({f"runs of {case}": 1}), []
         code: int | None = None
         for _ in range(self.lives):
@@ -213,11 +214,12 @@ def stderr_lines(folder: Path) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kills", nargs="?", type=int, default=100)
+    parser.add_argument("--tasks", default="", help="kill runs of these only, such as ema,classify,caption")
     add_options(parser)
     arguments = parser.parse_args()
     with scratch("kills") as folder:
         lives = min(LIVES, arguments.kills)
-        kills = Kills(Path(folder), arguments.seed, lives, arguments.output)
+        kills = Kills(Path(folder), arguments, lives)
         lanes = Lanes("kills", Path(folder), arguments, (lives + 1) * 2 * MAX_SECONDS)
         report = lanes.run(1 << 40, kills, lambda counts: counts["kills"] >= arguments.kills)
     return report.show()

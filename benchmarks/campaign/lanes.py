@@ -103,6 +103,7 @@ class Lanes:
         """Run the cases 0 … count - 1 until there are enough of them or the time is over."""
         started = shown = time.monotonic()
         limit = self.arguments.seconds or float("inf")
+        signal.signal(signal.SIGTERM, lambda *given: self.slots.__setitem__(-1, 1))  # end after the running cases
         for lane in range(self.processes):
             self._set(lane, lane, 0)
             self._start(lane, count, case)
@@ -146,6 +147,7 @@ class Lanes:
         try:
             os.setpgid(0, 0)
             die_with_parent()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._work(lane, count, case)
             code = 0
         except BaseException:
