@@ -5,7 +5,7 @@ minimum and maximum length, no-repeat n-grams. Its diverse beam search left the 
 with a plain one in tests/decoding/test_diverse_beam.py. At the maximum length the searches differ on purpose (ours lets
 hypotheses end, the others cut them), so sources that get so far are counted and left out.
 
-python benchmarks/campaign/differential.py [COUNT] [--seed SEED]
+python benchmarks/campaign/differential.py [COUNT] [--processes P] [--seconds S] [--output FAILURES] [--seed SEED]
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import argparse
 import random
 import sys
 import tempfile
-import time
 from collections import Counter
+from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
+from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
@@ -182,28 +184,38 @@ def close(hypotheses: list[Any]) -> bool:
     return any(abs(one - other) < 1e-5 for one, other in pairwise(scores))
 
 
+class Differential:
+    """One case against one of the other searches, in the process of a lane."""
+
+    def __init__(self, seed: int, folder: Path | None = None) -> None:
+        """With a folder for its models against CTranslate2, else against Hugging Face."""
+        self.seed, self.folder = seed, folder
+        self.case: Callable[[random.Random, Counter[str]], str] | None = None if folder else against_hugging_face
+
+    def __call__(self, number: int, folder: Path) -> Outcome:
+        if self.case is None:  # engines have threads, which a fork would lose
+            assert self.folder is not None
+            self.case = AgainstCTranslate2(Path(tempfile.mkdtemp(dir=self.folder)))
+        counts: Counter[str] = Counter()
+        return Outcome(counts, self.case(random.Random(f"{self.seed}/{number}"), counts))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", nargs="?", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    add_options(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    failed = 0
-    with tempfile.TemporaryDirectory(prefix="dragoman-differential-") as folder:
-        for name, case in (("Hugging Face", against_hugging_face), ("CTranslate2", AgainstCTranslate2(Path(folder)))):
-            started, counts, failures = time.monotonic(), Counter[str](), []
-            for number in range(arguments.count):
-                if wrong := case(random.Random(f"{arguments.seed}/{number}"), counts):
-                    failures.append(f"case {number}: {wrong}")
-            sources = ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
-            seconds = time.monotonic() - started
-            print(
-                f"differential, {name}: {arguments.count} cases ({sources}), {len(failures)} failures, {seconds:.0f} s"
-            )
-            for line in failures[:5]:
-                print(line)
-            failed += len(failures)
-    return 1 if failed else 0
+    code = 0
+    for name, package in (("Hugging Face", "transformers"), ("CTranslate2", "ctranslate2")):
+        if find_spec(package) is None:
+            print(f"differential, {name}: left out, since {package} is not installed")
+            continue
+        with scratch("differential") as folder:
+            case = Differential(arguments.seed, Path(folder) if package == "ctranslate2" else None)
+            report = Lanes(f"differential, {name}", Path(folder), arguments, 300).run(arguments.count, case)
+        code |= report.show()
+    return code
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """An output does not depend on its batch: inputs × batch sizes × architectures × beam, sampling and constraints.
 
 Models have random weights in float64, so that rounding cannot tip the balance between two outputs. `--device cuda` also
-captures the searches as CUDA graphs.
+captures the searches as CUDA graphs. A case is one architecture with one search.
 
-python benchmarks/campaign/invariance.py [INPUTS] [--device cuda]
+python benchmarks/campaign/invariance.py [INPUTS] [--device cuda] [--processes P] [--seconds S] [--output FAILURES]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
+from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
 from dragoman.data.collate import batches_by_length
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
@@ -94,45 +95,53 @@ def outputs(
     return found
 
 
-def campaign(count: int, device: str = "cpu", names: tuple[str, ...] = tuple(ARCHITECTURES)) -> tuple[int, list[str]]:
-    """How many outputs were compared, and what differed."""
+def sources_of(count: int) -> tuple[list[list[int]], list[int]]:
+    """Random sources, and another order of them."""
     draw = random.Random(5)
     sources = [[draw.randrange(4, VOCABULARY) for _ in range(draw.randint(1, 14))] for _ in range(count)]
     order = list(range(count))
     draw.shuffle(order)
-    compared, differing = 0, []
-    for name in names:
-        model = model_of(name, device)
-        for kind, how in SEARCHES.items():
-            expected = outputs(model, sources, BATCH_SIZES[-1], how, device)
-            for size in BATCH_SIZES[:-1]:
-                # Constraints belong to an input by its index, so only the others may change their order.
-                places = order if kind != "constrained" else list(range(count))
-                found = outputs(model, [sources[place] for place in places], size, how, device)
-                wrong = [place for number, place in enumerate(places) if found[number] != expected[place]]
-                compared += count
-                if wrong:
-                    differing.append(f"{name}, {kind}, batches of {size}: {len(wrong)} of {count}, first {wrong[0]}")
-    return compared, differing
+    return sources, order
+
+
+def compare(count: int, device: str, name: str, kind: str) -> list[str]:
+    """What differs between batch sizes, for one architecture and one search."""
+    sources, order = sources_of(count)
+    model, how, differing = model_of(name, device), SEARCHES[kind], []
+    expected = outputs(model, sources, BATCH_SIZES[-1], how, device)
+    for size in BATCH_SIZES[:-1]:
+        # Constraints belong to an input by its index, so only the others may change their order.
+        places = order if kind != "constrained" else list(range(count))
+        found = outputs(model, [sources[place] for place in places], size, how, device)
+        wrong = [place for number, place in enumerate(places) if found[number] != expected[place]]
+        if wrong:
+            differing.append(f"{name}, {kind}, batches of {size}: {len(wrong)} of {count}, first {wrong[0]}")
+    return differing
+
+
+def campaign(count: int, device: str = "cpu", names: tuple[str, ...] = tuple(ARCHITECTURES)) -> tuple[int, list[str]]:
+    """How many outputs were compared, and what differed."""
+    differing = [line for name in names for kind in SEARCHES for line in compare(count, device, name, kind)]
+    return count * (len(BATCH_SIZES) - 1) * len(names) * len(SEARCHES), differing
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="?", type=int, default=1000)
     parser.add_argument("--device", default="cpu")
+    add_options(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    started = time.monotonic()
-    compared, differing = campaign(arguments.inputs, arguments.device)
-    seconds = time.monotonic() - started
-    print(
-        f"invariance on {arguments.device}: {compared:,} outputs ({arguments.inputs} inputs, {len(BATCH_SIZES)} batch "
-        f"sizes, {len(ARCHITECTURES)} architectures, {len(SEARCHES)} searches), {len(differing)} failures, "
-        f"{seconds:.0f} s"
-    )
-    for line in differing:
-        print(line)
-    return 1 if differing else 0
+    cases = [(name, kind) for kind in SEARCHES for name in ARCHITECTURES]
+
+    def case(number: int, folder: Path) -> Outcome:
+        differing = compare(arguments.inputs, arguments.device, *cases[number])
+        outputs = arguments.inputs * (len(BATCH_SIZES) - 1)
+        return Outcome(Counter({f"outputs of {cases[number][1]}": outputs}), "; ".join(differing))
+
+    with scratch("invariance") as folder:
+        report = Lanes(f"invariance on {arguments.device}", Path(folder), arguments, 3600).run(len(cases), case)
+    return report.show()
 
 
 if __name__ == "__main__":
