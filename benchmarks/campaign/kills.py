@@ -37,6 +37,7 @@ MOMENTS: dict[str, tuple[str, str]] = {
     "reading media": ("dragoman.data.corpus", "extract_features"),
     "tokenising": ("dragoman.data.corpus", "write_store"),
     "creating the run": ("dragoman.runs.training", "create_run"),
+    "fitting": ("dragoman.training.fitter", "Fitter.train"),
     "resuming": ("dragoman.training.checkpointer", "Checkpointer.restore"),
     "validating": ("dragoman.training.trainer", "Trainer._validate"),
     "averaging": ("dragoman.training.optimizer", "MovingAverage.update"),

@@ -84,6 +84,13 @@ TASKS: dict[str, dict[str, Any]] = {
         "tokenizer": {"source": {"kind": "characters"}},
         "model": {"encoder": SMALL | {"kind": "bert"}},
     },
+    # Models that are fitted without gradients.
+    "ngram": {
+        "task": "language-model",
+        "tokenizer": {"source": {"kind": "characters"}},
+        "model": {"kind": "ngram", "order": 3},
+    },
+    "hmm": {"task": "tag", "tokenizer": {"source": {"kind": "characters"}}, "model": {"kind": "hmm"}},
     "transcribe": {
         "tokenizer": {
             "source": {"kind": "audio", "sample_rate": 4000, "num_mels": 8, "window": 0.02, "normalise": "corpus"},
@@ -146,8 +153,9 @@ def write_task_data(folder: Path, task: str) -> Path:
         "regress": lambda row: f"{' '.join(row)}\t{len(row)}\n",
         "tag": lambda row: "".join(f"{word}\t{word[0].upper()}\n" for word in row) + "\n",
     }
-    path = folder / f"{task}.{'tsv' if task in lines else 'txt'}"
-    path.write_text("".join(map(lines.get(task, lambda row: f"{' '.join(row)}\n"), rows)), encoding="utf-8")
+    data = TASKS[task].get("task", task)
+    path = folder / f"{task}.{'tsv' if data in lines else 'txt'}"
+    path.write_text("".join(map(lines.get(data, lambda row: f"{' '.join(row)}\n"), rows)), encoding="utf-8")
     return path
 
 
@@ -176,8 +184,8 @@ def sha256(path: Path) -> str:
 
 def result(run: Path) -> dict[str, Any]:
     """Everything of a finished run that must not depend on how often it was interrupted."""
-    newest = max((run / "checkpoints").iterdir())
-    files = [run / "weights.safetensors", *newest.glob("*.safetensors"), *(run / "best").iterdir()]
+    newest = max(run.glob("checkpoints/*"), default=run / "none")  # a fitted model has none
+    files = [run / "weights.safetensors", *newest.glob("*.safetensors"), *run.glob("best/*")]
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
     return {"files": {str(path.relative_to(run)): sha256(path) for path in sorted(files)}, "metrics": rows}
