@@ -114,7 +114,7 @@ class Kills:
         missing = {task for task, package in NEEDS.items() if find_spec(package) is None}
         for task in sorted(missing):
             print(f"{task}: left out, since {NEEDS[task]} is not installed")
-        self.driver = Driver(folder, [task for task in TASKS if task not in missing])
+        self.driver = Driver(folder, [*(task for task in TASKS if task not in missing), "lora"])
         self.seed, self.lives, self.keep, self.clock = arguments.seed, lives, arguments.output, Clock()
         self.names = [name for name in self.driver.configs if not arguments.tasks or name in arguments.tasks.split(",")]
         self.expected: dict[str, dict[str, Any]] = {}

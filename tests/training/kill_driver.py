@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import random
-import shutil
 import sys
 import time
 import wave
@@ -288,7 +287,7 @@ class Driver:
     """Runs in forked children."""
 
     def __init__(self, folder: Path, tasks: Sequence[str] = (), pairs: int = 300) -> None:
-        """`tasks` are tried besides the cases of translation."""
+        """`tasks` are tried besides the cases of translation; lora fine-tunes a run with adapters."""
         from dragoman.cli import guarded
 
         self.folder = folder
@@ -297,7 +296,10 @@ class Driver:
         tables = {case: table(path, case) for case in CASES}
         for content in tables.values():
             warm_up(content)
-        tables |= {task: task_table(write_task_data(folder, task), task) for task in tasks}
+        tables |= {task: task_table(write_task_data(folder, task), task) for task in tasks if task in TASKS}
+        if "lora" in tasks:
+            tables["lora"] = table(path)
+            tables["lora"]["train"] |= {"start_from": str(folder / "preload" / "run"), "lora": {"rank": 2}}
         for number, content in enumerate(tables.values()):
             content["train"] |= SHORT | ({"save_every": 100} if number % 2 else {})  # then only validations save
         self.configs = {case: write_config(folder / f"{case}.toml", one) for case, one in tables.items()}
@@ -320,7 +322,6 @@ class Driver:
         for name in names.read_text(encoding="utf-8").split():
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        shutil.rmtree(folder)
 
     def start(self, case: str, folder: Path, before: Callable[[], None] = lambda: None, *overrides: str) -> int:
         """Start or resume a run as the command line would, after `before` in the child; gives the child's id."""
