@@ -11,6 +11,7 @@ import ctypes
 import json
 import mmap
 import os
+import re
 import shutil
 import signal
 import struct
@@ -60,11 +61,17 @@ class Report:
         print(self.line())
         for what, count in sorted(self.counts.items()):
             print(f"  {what:<40}{count:>10,}")
-        for line in self.failures[:40]:
-            print(line)
-        if len(self.failures) > 40:
-            print(f"and {len(self.failures) - 40} more failures")
+        kinds: dict[str, list[str]] = {}
+        for line in self.failures:
+            kinds.setdefault(kind_of_failure(line), []).append(line)
+        for lines in kinds.values():
+            print(f"{len(lines)} like {lines[0]}")
         return 1 if self.failures else 0
+
+
+def kind_of_failure(line: str) -> str:
+    """The same text for failures of the same kind: where they are, or their words without numbers."""
+    return line.rpartition(" at ")[2] if " at " in line else re.sub(r"\d+", "", line)[:120]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +105,7 @@ class Lanes:
         self.slots = mmap.mmap(-1, SLOT.size * self.processes + 1)  # the last byte tells lanes to stop
         self.children: dict[int, int] = {}
         self.read = [0] * self.processes  # bytes of each lane's log
+        self.kinds: Counter[str] = Counter()  # of failures
 
     def run(self, count: int, case: Case, enough: Callable[[Counter[str]], bool] = lambda counts: False) -> Report:
         """Run the cases 0 … count - 1 until there are enough of them or the time is over."""
@@ -220,7 +228,9 @@ class Lanes:
 
     def _fail(self, line: str) -> None:
         self.report.failures.append(line)
-        print(f"FAILURE {line[:600]}", flush=True)
+        self.kinds[kind_of_failure(line)] += 1
+        if self.kinds[kind_of_failure(line)] <= 2:
+            print(f"FAILURE {line[:600]}", flush=True)
         if self.arguments.output is not None:
             with self.arguments.output.open("a", encoding="utf-8") as file:
                 file.write(f"{self.report.name} {line}\n")

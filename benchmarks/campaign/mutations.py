@@ -269,7 +269,7 @@ class Subjects:
             mutate_file(draw.choice(files), draw)
             files = [path for path in files if path.exists()]
         uses: list[Callable[[], Any]] = [
-            lambda: load_run(run, engine="torch").predict(["abc", "ü"]),  # type: ignore[union-attr]
+            lambda: apply(load_run(run, engine="torch")),
             lambda: run_information(str(run)),
             lambda: Run(run).metrics(),
             lambda: [Checkpoints(run).load(step) for step in Checkpoints(run).steps()],
@@ -311,6 +311,15 @@ class Subjects:
             AudioConfig(resample=True).decode(data, source.name)
         else:
             draw.choice((LineImageConfig(), PictureConfig())).decode(data, source.name)
+
+
+def apply(loaded: Any) -> None:
+    """Predict or complete two texts, as the run's task says."""
+    if hasattr(loaded, "complete"):
+        loaded.complete(["one", "ü"], max_length=3)
+        loaded.rate(["one"])
+    else:
+        loaded.predict(["abc", "one [MASK]"])
 
 
 def large(table: Any) -> bool:
@@ -393,9 +402,10 @@ def write_media(folder: Path) -> None:
 
 
 def train_runs(folder: Path) -> None:
-    """Tiny runs of several tasks; the first one with the files of CTranslate2, a calibration and a shortlist."""
+    """Tiny runs of all text tasks; the first one with the files of CTranslate2, a calibration and a shortlist."""
     import dragoman
     from dragoman.cli import guarded
+    from tests.training.kill_driver import NEEDS, TASKS, task_table, write_task_data
 
     ticks = count()
     time.perf_counter = lambda: next(ticks) / 1000  # files with times have the same bytes every time
@@ -420,6 +430,8 @@ def train_runs(folder: Path) -> None:
             "model": {"encoder": small},
         },
     }  # fmt: skip
+    text_tasks = [task for task in TASKS if task not in NEEDS and task not in tables]
+    tables |= {task: task_table(write_task_data(folder, task), task) for task in text_tasks}
     for name, table in tables.items():
         search = {} if "task" in table else {"search": {"beam": 2, "max_length": 6}}
         dragoman.train(table | search | {"train": train}, folder / "runs" / name, quiet=True)
