@@ -484,9 +484,11 @@ def test_parquet_files_that_cannot_be_used(tmp_path: Path) -> None:
         pairs(path, columns=("source", "count"))
     with pytest.raises(DataError, match=r"column 'many' holds list.* expected string \(several_references"):
         pairs(path, columns=("source", "many"))
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"pairs\.parquet: cannot be read as Parquet \(.+\)$"):
-        pairs(path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-20], whole.replace(b"source", b"\xf4ourc\xe9")):  # cut, and with a column that is not UTF-8
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"pairs\.parquet: cannot be read as Parquet \(.+\)$"):
+            pairs(path)
     with pytest.raises(DataError, match=r"found Parquet inside \.gz"):
         pairs(written(tmp_path, b"", "pairs.parquet.gz"))
 

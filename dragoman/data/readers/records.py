@@ -120,7 +120,7 @@ def read_parquet(
                     except FaultError as fault:
                         yield Fault(f"{name}:{number}", fault.kind, fault.detail)
                 rows += batch.num_rows
-    except (OSError, arrow.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{name}: cannot be read as Parquet ({reason})") from error
 
