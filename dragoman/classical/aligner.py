@@ -15,18 +15,12 @@ from torch import Tensor
 from dragoman.classical.dictionary import output
 from dragoman.classical.model import Note, Output, Tokens, Transducer, rows_of
 from dragoman.classical.rows import Ragged
+from dragoman.classical.tensor_specs import TensorSpec
 from dragoman.classical.word_alignment import BothDirections, fold_case, without_case
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.base import Tokenizer
-
-PARTS = {
-    "ibm1": ("keys", "table"),
-    "ibm2": ("keys", "table", "place_sizes", "places"),
-    "ibm3": ("keys", "table", "place_sizes", "places", "fertility", "distances", "empty"),
-    "hmm": ("keys", "table", "jumps"),
-}
+from dragoman.data.tokenizers.base import UNK, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -61,10 +55,10 @@ class WordAlignerModel(Transducer):
         spelt = {piece: token for token, piece in enumerate(pieces[1])}
         self.same = [spelt.get(piece, -1) for piece in pieces[0]]
 
-    @property
-    def tensor_names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def tensor_specs(self) -> dict[str, TensorSpec]:
         """What each of the two aligners learned."""
-        return tuple(f"{side}_{part}" for side in ("forward", "backward") for part in PARTS[self.config.method])
+        return {**self.both.forward.tensor_specs("forward_", self.sizes),
+                **self.both.backward.tensor_specs("backward_", self.sizes[::-1])}  # fmt: skip
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         """Learn both directions from the training pairs."""
@@ -90,7 +84,8 @@ class WordAlignerModel(Transducer):
             ("forward", self.both.forward, self.sizes),
             ("backward", self.both.backward, self.sizes[::-1]),
         ):
-            arrays = {name: tensors[f"{side}_{name}"].numpy() for name in PARTS[self.config.method]}
+            prefix = f"{side}_"
+            arrays = {name.removeprefix(prefix): tensors[name].numpy() for name in tensors if name.startswith(prefix)}
             aligner.restore(arrays, (sizes[0], sizes[1]))
 
     def numbered(self, sources: Ragged, targets: Ragged) -> tuple[Ragged, Ragged]:
@@ -117,10 +112,11 @@ class WordAlignerModel(Transducer):
         starts = np.flatnonzero(np.diff(aligner.owners, prepend=-1))
         if not len(starts):
             return best
-        table = aligner.table[:-1]
+        targets = aligner.keys % (aligner.sizes[1] + 1)
+        table = np.where(targets == UNK, 0.0, aligner.table[:-1])  # any word is better than none
         highest = np.repeat(np.maximum.reduceat(table, starts), np.diff(starts, append=len(table)))
         places = np.flatnonzero(table == highest)[::-1]  # of equals the first is written last
-        best[aligner.owners[places]] = aligner.keys[places] % (aligner.sizes[1] + 1)
+        best[aligner.owners[places]] = targets[places]
         return best[self.folded[0]]
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from dragoman.files import atomic_write
 
 NAMES = {UNK: "<unk>", SOS: "<s>", EOS: "</s>"}
 IDS = {"<unk>": UNK, "<UNK>": UNK, "<s>": SOS, "</s>": EOS}
+ROUNDING = 1e-3  # a logarithm may be so much above 0
 ZERO = -99.0  # log₁₀ of nothing
 SPACE = "▁"  # stands for spaces inside a token, which separate tokens here
 
@@ -100,19 +102,29 @@ Row = tuple[int, float, list[str], float]  # line, log-probability, words, back-
 def arpa_orders(path: str | Path) -> Iterator[tuple[int, list[Row]]]:
     """The n-grams of every order in a file."""
     rows: list[Row] = []
+    promised: dict[int, int] = {}  # n → number of n-grams
     n = 0
     for number, line in enumerate(read_lines(path), 1):
         fields = line.split()
-        if not fields or fields[0] in ("\\data\\", "ngram"):
+        if not fields or fields[0] == "\\data\\":
+            continue
+        if not n and (match := re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)\s*", line)):
+            promised[int(match[1])] = int(match[2])
             continue
         if line.startswith("\\"):
             if n:
+                if len(rows) != promised.get(n, len(rows)):
+                    raise DataError(
+                        f"{path}:{number}: found {len(rows):,} {n}-grams, expected {promised[n]:,} (\\data\\)"
+                    )
                 yield n, rows
-            name = line.strip()
-            n, rows = (
-                (int(name[1:].partition("-")[0]), []) if name.endswith("-grams:") and name[1].isdigit() else (0, [])
-            )
-            if name == "\\end\\":
+            match = re.fullmatch(r"\\(\d+)-grams:\s*", line)
+            if match and int(match[1]) != n + 1:
+                raise DataError(f"{path}:{number}: found {match[1]}-grams, expected {n + 1}-grams")
+            if not match and n + 1 in promised:
+                raise DataError(f"{path}:{number}: found {line[:40]!r}, expected {n + 1}-grams")
+            n, rows = (int(match[1]), []) if match else (0, [])
+            if line.strip() == "\\end\\":
                 return
             continue
         if not n:
@@ -122,9 +134,10 @@ def arpa_orders(path: str | Path) -> Iterator[tuple[int, list[Row]]]:
         try:
             if len(fields) not in (n + 1, n + 2):
                 raise ValueError
-            rows.append(
-                (number, float(fields[0]), fields[1 : n + 1], float(fields[n + 1]) if len(fields) > n + 1 else 0.0)
-            )
+            log, backoff = float(fields[0]), float(fields[n + 1]) if len(fields) > n + 1 else 0.0
+            if math.isnan(log) or math.isnan(backoff) or log > ROUNDING:
+                raise ValueError
+            rows.append((number, log, fields[1 : n + 1], backoff))
         except ValueError:
             raise DataError(
                 f"{path}:{number}: found {line[:60]!r}, expected a log-probability, {n} words and perhaps a back-off"
@@ -157,4 +170,8 @@ def arpa_level(
         raise DataError(f"{path}:{number}: found an n-gram whose first {n - 1} words are no n-gram of the file")
     keys = places * vocabulary + tokens[:, n - 1]
     order = np.argsort(keys, kind="stable")
+    twice = np.flatnonzero(np.diff(keys[order]) == 0)
+    if len(twice):
+        number, _, _, _ = known[int(order[twice[0] + 1])]
+        raise DataError(f"{path}:{number}: found an n-gram for the second time, expected each once")
     return Level(keys[order], logs[order], backoffs[order])

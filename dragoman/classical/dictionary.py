@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dragoman.classical.model import Note, Output, Tokens, Transducer
 from dragoman.classical.rows import Ragged
+from dragoman.classical.tensor_specs import TensorSpec, row_specs
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 
@@ -55,7 +56,10 @@ class Copy(Transducer):
     """y = x; source and target share one vocabulary."""
 
     likelihood = "none"
-    tensor_names = ("pairs",)
+
+    def tensor_specs(self) -> dict[str, TensorSpec]:
+        """One number."""
+        return {"pairs": TensorSpec(torch.int64, ())}
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         """Nothing but the number of training pairs."""
@@ -77,7 +81,19 @@ class Dictionary(Transducer):
     """Distinct training pairs with their counts, sorted by source and then by falling count."""
 
     likelihood = "none"
-    tensor_names = ("sources", "source_offsets", "targets", "target_offsets", "counts")
+
+    def __init__(self, vocabulary: int | None = None) -> None:
+        """`vocabulary`: tokens of the target, which stored targets are checked by."""
+        super().__init__()
+        self.vocabulary = vocabulary
+
+    def tensor_specs(self) -> dict[str, TensorSpec]:
+        """Sources, targets and counts."""
+        return {
+            **row_specs("sources", "source_offsets", "N", None),
+            **row_specs("targets", "target_offsets", "N", self.vocabulary),
+            "counts": TensorSpec(torch.int64, ("N",), least=1),
+        }
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         """Count the distinct pairs."""
@@ -133,9 +149,9 @@ class Dictionary(Transducer):
 class Memorise(Dictionary):
     """The most frequent target of a known source; an unknown one is split into its longest known parts."""
 
-    def __init__(self, space: int | None = None, shared: bool = True) -> None:
+    def __init__(self, space: int | None = None, shared: bool = True, vocabulary: int | None = None) -> None:
         """`space`: the token between words; `shared`: source and target share a vocabulary, so words can be copied."""
-        super().__init__()
+        super().__init__(vocabulary)
         self.space, self.shared = space, shared
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
@@ -173,8 +189,8 @@ class Memorise(Dictionary):
 class Nearest(Dictionary):
     """The target of the nearest source by edit distance; of equally near ones, the first in sorted order."""
 
-    def __init__(self, config: NearestConfig) -> None:
-        super().__init__()
+    def __init__(self, config: NearestConfig, vocabulary: int | None = None) -> None:
+        super().__init__(vocabulary)
         self.config = config
 
     @cached_property

@@ -17,12 +17,13 @@ from torch import Tensor
 from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
 from dragoman.classical.model import FittedModel, Note, Tokens
 from dragoman.classical.rows import Ragged
+from dragoman.classical.tensor_specs import TensorSpec, row_specs
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.collate import NO_TAG
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
-from dragoman.errors import DataError
+from dragoman.errors import DataError, RunError
 from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 
 Floats = NDArray[np.float64]
@@ -48,8 +49,6 @@ class HMMTaggerConfig:
 class HMMTagger(FittedModel):
     """p(words, tags) = Π p(tag | two tags before) · p(word | tag). Words are rows of tokens, best characters."""
 
-    tensor_names = ("transitions", "words", "word_offsets", "emissions", "suffixes", "suffix_offsets", "endings")
-
     def __init__(self, config: HMMTaggerConfig, source: Tokenizer, tags: int) -> None:
         super().__init__()
         self.config, self.tags, self.space = config, tags, source.space
@@ -59,6 +58,17 @@ class HMMTagger(FittedModel):
         self.upper = np.array([piece[:1].isupper() for piece in pieces])
         ids = {piece: token for token, piece in enumerate(pieces)}
         self.lower = [ids.get(piece.lower(), token) for token, piece in enumerate(pieces)]
+
+    def tensor_specs(self) -> dict[str, TensorSpec]:
+        """Log-probabilities of tags after two others, of words and of suffixes."""
+        kind = torch.float64
+        return {
+            "transitions": TensorSpec(kind, (self.tags + 1,) * 3),
+            **row_specs("words", "word_offsets", "W", len(self.lower)),
+            "emissions": TensorSpec(kind, ("W", self.tags)),
+            **row_specs("suffixes", "suffix_offsets", "N", len(self.lower), min(CASES)),
+            "endings": TensorSpec(kind, ("N", self.tags)),
+        }
 
     # --- training
 
@@ -127,7 +137,10 @@ class HMMTagger(FittedModel):
 
     def longest_suffix(self, word: Tokens, places: Mapping[Tokens, int]) -> int:
         """The row of the longest known suffix of a word."""
-        return next(places[suffix] for suffix in reversed(list(self.suffixes_of(word))) if suffix in places)
+        found = (places[suffix] for suffix in reversed(list(self.suffixes_of(word))) if suffix in places)
+        if (row := next(found, None)) is None:
+            raise RunError("the weights are damaged: suffixes has none for words without a known ending")
+        return row
 
     # --- prediction
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.model import FittedModel, Note
+from dragoman.classical.tensor_specs import TensorSpec
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
@@ -164,13 +165,24 @@ class KalmanConfig:
 class KalmanRegressor(FittedModel):
     """The next value of a series of numbers."""
 
-    tensor_names = NAMES
-
     def __init__(self, config: KalmanConfig, channels: int = 1, steps: int = 1) -> None:
         """For series with this many values in a step, and forecasts of so many steps."""
         super().__init__()
         self.config, self.channels, self.steps = config, channels, steps
         self.model: KalmanModel | None = None
+
+    def tensor_specs(self) -> dict[str, TensorSpec]:
+        """The parameters of `KalmanModel`."""
+        states, channels = self.config.states, self.channels
+        shapes = (
+            (states, states),
+            (channels, states),
+            (states, states),
+            (channels, channels),
+            (states,),
+            (states, states),
+        )
+        return {name: TensorSpec(torch.float64, shape) for name, shape in zip(NAMES, shapes, strict=True)}
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         """EM over the training series, each followed by its target."""

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from dragoman.classical.tensor_specs import TensorSpec, check_tensors
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.errors import RunError
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import TokenScores
 
@@ -27,7 +27,6 @@ class FittedModel(BaseModel):
 
     # What `score` can say of a given target: nothing, the probability of the whole, or one for every token.
     likelihood: ClassVar[Literal["none", "sequence", "tokens"]] = "tokens"
-    tensor_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,10 +36,13 @@ class FittedModel(BaseModel):
         """Compute the tensors from the training part; returns the loss after each iteration, none if there are none."""
         raise NotImplementedError
 
+    def tensor_specs(self) -> dict[str, TensorSpec]:
+        """What the tensors are."""
+        raise NotImplementedError
+
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take the tensors of a run; RunError if they are not those of this model."""
-        if missing := set(self.tensor_names) ^ set(tensors):
-            raise RunError(f"the weights do not fit the configuration: {', '.join(sorted(missing))} differ")
+        check_tensors(self.tensor_specs(), tensors)
         self.tensors = dict(tensors)
 
     def forward(self, batch: Batch) -> object:

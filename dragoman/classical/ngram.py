@@ -25,6 +25,7 @@ from dragoman.classical.kneser_ney import (
 from dragoman.classical.model import FittedModel, Note
 from dragoman.classical.ngram_counts import count_ngrams
 from dragoman.classical.rows import Ragged
+from dragoman.classical.tensor_specs import Size, TensorSpec
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
@@ -62,11 +63,9 @@ class NGramModel(FittedModel):
         """The tokens of the longest n-grams; less than asked for where all texts are shorter."""
         return len(self.levels)
 
-    @property
-    def tensor_names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Three tensors for every order."""
-        parts = ("keys", "log_probabilities", "backoffs")
-        return tuple(f"{n}.{part}" for n in range(1, self.config.order + 1) for part in parts)
+    def tensor_specs(self) -> dict[str, TensorSpec]:
+        """Three tensors for every order; a key is the place of the first n − 1 tokens · vocabulary + the last token."""
+        return ngram_specs(self.config.order, self.vocabulary)
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         """Count the n-grams of the training text, smooth and prune."""
@@ -254,6 +253,18 @@ class NGramModel(FittedModel):
 PARTS: tuple[tuple[tuple[str, Any], ...], ...] = tuple(
     (("keys", np.int64), ("log_probabilities", kind), ("backoffs", kind)) for kind in (np.float64, np.float32)
 )
+
+
+def ngram_specs(order: int, vocabulary: int) -> dict[str, TensorSpec]:
+    """The tensors of n-grams of up to `order` tokens."""
+    specs = {}
+    for n in range(1, order + 1):
+        size: Size = vocabulary if n == 1 else f"{n}-grams"
+        before: tuple[Size, ...] = () if n == 1 else (vocabulary if n == 2 else f"{n - 1}-grams",)
+        specs[f"{n}.keys"] = TensorSpec(torch.int64, (size,), 0, (*before, vocabulary), rising=True)
+        for part in ("log_probabilities", "backoffs"):
+            specs[f"{n}.{part}"] = TensorSpec(torch.float32, (size,))
+    return specs
 
 
 def as_history(tokens: Ints) -> Ints:

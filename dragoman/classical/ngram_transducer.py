@@ -18,8 +18,9 @@ from torch import Tensor
 from dragoman.classical.chunk_search import ChunkTable, search_chunks
 from dragoman.classical.joint_alignment import align_jointly, shapes_of
 from dragoman.classical.model import Note, Output, Tokens, Transducer
-from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.rows import Ragged
+from dragoman.classical.tensor_specs import TensorSpec, row_specs
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, Tokenizer
@@ -53,18 +54,19 @@ class NGramTransducer(Transducer):
 
     def __init__(self, config: NGramTransducerConfig, source: Tokenizer, target: Tokenizer) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.sizes, self.chunks = config, (len(source), len(target)), 0
         spelled = {piece: token for token, piece in enumerate(target.pieces(range(len(target)))) if token >= FIRST}
         # What an unseen source token becomes: the target token of the same spelling, else nothing.
         self.same = [spelled.get(piece, -1) for piece in source.pieces(range(len(source)))]
         self.model: NGramModel | None = None
 
-    @property
-    def tensor_names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def tensor_specs(self) -> dict[str, TensorSpec]:
         """The chunks, and the n-grams over them."""
-        parts = ("keys", "log_probabilities", "backoffs")
-        grams = tuple(f"{n}.{part}" for n in range(1, self.config.order + 1) for part in parts)
-        return ("source_parts", "source_offsets", "target_parts", "target_offsets", *grams)
+        return {
+            **row_specs("source_parts", "source_offsets", self.chunks, self.sizes[0]),
+            **row_specs("target_parts", "target_offsets", self.chunks, self.sizes[1]),
+            **ngram_specs(self.config.order, FIRST + self.chunks),
+        }
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         """Align, cut, and count n-grams of chunks."""
@@ -103,9 +105,9 @@ class NGramTransducer(Transducer):
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take the tensors of a run."""
+        self.chunks = max(0, tensors["source_offsets"].numel() - 1) if "source_offsets" in tensors else 0
         super().load(tensors)
-        count = len(tensors["source_offsets"]) - 1
-        self.model = NGramModel(NGramConfig(self.config.order), FIRST + count)
+        self.model = NGramModel(NGramConfig(self.config.order), FIRST + self.chunks)
         self.model.load({name: tensor for name, tensor in tensors.items() if name[0].isdigit()})
         self.__dict__.pop("table", None)
 

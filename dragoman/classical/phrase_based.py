@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.model import Note, Output, Tokens, Transducer
-from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.phrase_decoder import FEATURES, LANGUAGE, MAX_TOKENS, TABLE, Derivation, Options, PhraseDecoder
 from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Ragged
+from dragoman.classical.tensor_specs import TensorSpec, row_specs
 from dragoman.classical.tuning import tune
 from dragoman.classical.word_alignment import BothDirections, fold_case
 from dragoman.config.settings import Range, setting
@@ -63,13 +64,16 @@ class PhraseBased(Transducer):
         spelled = {piece: token for token, piece in enumerate(pieces[1])}
         self.same = [spelled.get(piece, -1) for piece in pieces[0]]
 
-    @property
-    def tensor_names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The phrase table, the language model and the weights."""
-        parts = ("keys", "log_probabilities", "backoffs")
-        grams = tuple(f"{n}.{part}" for n in range(1, self.config.order + 1) for part in parts)
-        table = ("sources", "source_offsets", "entries", "targets", "target_offsets", "features", "weights")
-        return (*table, *grams)
+    def tensor_specs(self) -> dict[str, TensorSpec]:
+        """The phrase table, the weights and the language model."""
+        return {
+            **row_specs("sources", "source_offsets", "phrases", len(self.folded[0])),
+            "entries": TensorSpec(torch.int64, ("phrases+1",), offsets_of="features"),
+            **row_specs("targets", "target_offsets", "entries", self.vocabulary),
+            "features": TensorSpec(torch.float32, ("entries", TABLE)),
+            "weights": TensorSpec(torch.float64, (len(FEATURES),)),
+            **ngram_specs(self.config.order, self.vocabulary),
+        }
 
     # --- training
 

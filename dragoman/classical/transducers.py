@@ -21,9 +21,9 @@ def build_transducer(config: TransducerConfig, source: Tokenizer, target: Tokeni
         case CopyConfig():
             return Copy()
         case MemoriseConfig():
-            return Memorise(source.space, shared)
+            return Memorise(source.space, shared, len(target))
         case NearestConfig():
-            return Nearest(config)
+            return Nearest(config, len(target))
         case NGramTransducerConfig():
             return NGramTransducer(config, source, target)
         case PhraseBasedConfig():

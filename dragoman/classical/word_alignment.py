@@ -16,12 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.classical.fertility import FertilityModel
+from dragoman.classical.fertility import FAR, MAX_FERTILITY, FertilityModel
 from dragoman.classical.hmm_alignment import JUMPS, forward_backward
 from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.model import Note
 from dragoman.classical.pair_groups import CELLS, Floats, Group, Ints, padded_groups
 from dragoman.classical.rows import Ragged
+from dragoman.classical.tensor_specs import TensorSpec
+from dragoman.errors import RunError
 from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
 
 Words = Sequence[str]
@@ -299,6 +301,24 @@ class WordAligner:
             found |= {"fertility": model.fertility, "distances": model.distances, "empty": np.array([model.empty])}
         return found
 
+    def tensor_specs(self, prefix: str, sizes: tuple[int, int]) -> dict[str, TensorSpec]:
+        """What the arrays are, with a prefix to their names and to those of their sizes."""
+        kind = torch.float64
+        specs = {
+            "keys": TensorSpec(torch.int64, (f"{prefix}links",), 0, (sizes[0] + 1, sizes[1] + 1), rising=True),
+            "table": TensorSpec(kind, (f"{prefix}links",)),
+        }
+        if self.kind == "hmm":
+            specs["jumps"] = TensorSpec(kind, (2 * JUMPS + 1,))
+        if self.stage == "ibm2":
+            specs["place_sizes"] = TensorSpec(torch.int64, (f"{prefix}lengths", 2), 1)
+            specs["places"] = TensorSpec(kind, (f"{prefix}places",))
+        if self.kind == "ibm3":
+            specs["fertility"] = TensorSpec(kind, (sizes[0] + 1, MAX_FERTILITY + 1))
+            specs["distances"] = TensorSpec(kind, (2 * FAR + 1,))
+            specs["empty"] = TensorSpec(kind, (1,))
+        return {f"{prefix}{name}": spec for name, spec in specs.items()}
+
     def restore(self, arrays: Mapping[str, NDArray[Any]], sizes: tuple[int, int]) -> None:
         """Take what an aligner of the same kind learned."""
         self.sizes, self.keys = sizes, arrays["keys"]
@@ -309,6 +329,8 @@ class WordAligner:
             self.jumps = arrays["jumps"]
         if self.stage == "ibm2":
             shapes = [(target, source + 1) for source, target in arrays["place_sizes"].tolist()]
+            if sum(target * width for target, width in shapes) != len(arrays["places"]):
+                raise RunError("the weights are damaged: place_sizes does not divide places")
             ends = np.cumsum([target * width for target, width in shapes])
             parts = np.split(arrays["places"], ends[:-1].astype(np.int64)) if shapes else []
             self.places = {

@@ -21,6 +21,7 @@ from dragoman.analysis.states import cell_traces
 from dragoman.analysis.subject import Loaded, Subject, open_subject, plain_axis
 from dragoman.analysis.tables import PathTable, ctc_table, viterbi_table
 from dragoman.analysis.what_if import what_if
+from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.errors import DataError, DragomanError
@@ -119,6 +120,10 @@ def inspect(
     loaded: Loaded, text: str, target: str | None = None, *, tag: str | None = None, beam: int | None = None
 ) -> Inspection:
     """Compute every view that this run has for a text and a target, by default its own prediction."""
+    model = loaded.model
+    if isinstance(model, FittedModel) and model.likelihood == "none":
+        kind = loaded.run.config.model.kind
+        raise DataError(f'nothing to inspect: model.kind = "{kind}" has neither layers nor probabilities')
     subject = open_subject(loaded, text, target, tag)
     views: list[View] = []
     notes: list[str] = []

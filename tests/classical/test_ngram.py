@@ -142,6 +142,11 @@ def test_arpa_files_go_both_ways(tmp_path: Path) -> None:
         ("\\data\\\nngram 1=1\n\\1-grams:\nx y z w\n\\end\\\n", "expected a log-probability, 1 words"),
         ("hello\n", "expected"),
         (text[: text.index("\\end")], "no \\\\end"),
+        (text.replace("ngram 1=", "ngram 1=9"), "1-grams, expected 9"),
+        (text.replace("\\2-grams:", "\\4-grams:"), "found 4-grams, expected 2-grams"),
+        (text[: text.index("\\2-grams")] + "\\end\\\n", "expected 2-grams"),
+        ("\\1-grams:\n-1 w0\n-1 w1\n\\2-grams:\n-1 w0 w1\n-1 w0 w1\n\\end\\\n", "bad.arpa:6: .* for the second time"),
+        ("\\1-grams:\nnan w0\n\\end\\\n", "expected a log-probability"),
     ):
         (tmp_path / "bad.arpa").write_text(content)
         with pytest.raises(DataError, match=error):

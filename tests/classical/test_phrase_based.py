@@ -110,6 +110,8 @@ def test_a_phrase_based_model_is_a_run(tmp_path: Path, cached: Path) -> None:
     assert call("predict", run, stdin=long.encode()).out.split() == ["Hund"] * 130
     several = json.loads(call("predict", run, "--json", "--n-best", "3", "--beam", "3", stdin=b"a big cat\n").out)
     assert len(several["alternatives"]) == 2
+    told = call("inspect", run, "the dog", "--output", tmp_path / "seen.json")
+    assert (told.code, "neither layers nor probabilities" in told.err) == (2, True)
     check_noisy_channel(run, tmp_path, lines)
 
 
