@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dragoman.analysis.alignment import word_spans
 from dragoman.analysis.attention import token_labels
+from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS, SOS, SPECIALS, Tokenizer
@@ -200,15 +201,16 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
     """The subject with the predicted or given labels as its target."""
     batch, codec = subject.batch, loaded.target_tokenizer
     predict = getattr(loaded.model, "predict", None)
+    tagging = isinstance(loaded.model, Tagger | HMMTagger)
     if predict is None or not loaded.labels:
         prediction = loaded.predict([text])[0].text
         if isinstance(loaded.model, Regressor):
             batch = batch._replace(target=loaded.model.predict(batch).values)
         return replace(subject, batch=batch, target=plain_axis([target or prediction], unit="value"))
     if target is not None:
-        names = target.split(" ") if isinstance(loaded.model, Tagger) else [target]
+        names = target.split(" ") if tagging else [target]
         ids = torch.tensor([[list(loaded.labels).index(name) if name in loaded.labels else -1 for name in names]])
-        expected = batch.target[:, 0].shape if isinstance(loaded.model, Tagger) else (1, 1)
+        expected = batch.target[:, 0].shape if tagging else (1, 1)
         if bool((ids < 0).any()) or ids.shape != expected:
             raise DataError(
                 f"target: found {target!r}, expected {expected[1]} of the labels {', '.join(loaded.labels)}"
@@ -216,7 +218,7 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
         values = ids.to(batch.source.device)
     else:
         values = predict(batch).values
-    if isinstance(loaded.model, Tagger):
+    if tagging:
         batch = batch._replace(target=torch.stack([values, batch.target[:, 1]], 1))
         words = text.split(" ")
         if isinstance(loaded.source_tokenizer, FeatureExtractor):

@@ -21,6 +21,7 @@ from dragoman.analysis.states import cell_traces
 from dragoman.analysis.subject import Loaded, Subject, open_subject, plain_axis
 from dragoman.analysis.tables import PathTable, ctc_table, viterbi_table
 from dragoman.analysis.what_if import what_if
+from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import Tokenizer
@@ -203,6 +204,8 @@ def _softmax(subject: Subject) -> str:
     labels = getattr(subject.loaded, "labels", ())
     if isinstance(subject.model, Regressor):
         return "one number"
+    if isinstance(subject.model, HMMTagger):
+        return f"posterior over {len(labels)} tags, for each word"
     if isinstance(subject.model, Tagger):
         return f"softmax over {len(labels)} tags, for each word"
     return f"softmax over {len(labels)} labels" if labels else "softmax over the vocabulary"

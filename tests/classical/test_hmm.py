@@ -99,5 +99,7 @@ def test_an_hmm_is_a_run(tmp_path: Path, cached: Path) -> None:
     one = call("predict", run, "--batch-size", "1", "--json", stdin=b"the fox sees the dog\nthe dog\n").out
     assert one == call("predict", run, "--json", stdin=b"the fox sees the dog\nthe dog\n").out
     assert call("check", data, "task=tag", "model.kind=hmm").lines[-1] == "all is well"
+    assert call("inspect", run, "the fox sees", "--output", tmp_path / "seen.json").code == 0
+    assert json.loads((tmp_path / "seen.json").read_text())["target"]["text"] == "the/DET fox/NOUN sees/VERB"
     long = " ".join(["fox"] * 1000)
     assert len(call("predict", run, stdin=long.encode()).out.split()) == 1000
