@@ -9,7 +9,7 @@
 one candidate with one seed and scores its best weights on the test pairs, greedily and by beam search. A
 finished job is one line of results.jsonl; the same command skips it, so a stopped study goes on where it was. --minutes
 ends the study: jobs that still run are stopped and start again next time. The candidate "auto" is what `dragoman train`
-chooses by itself, with its own budget.
+chooses by itself, with its own budget. A candidate may have overrides: `auto+train.steps=4000`.
 """
 
 from __future__ import annotations
@@ -165,10 +165,11 @@ def candidate_settings(job: Job, pairs: int) -> list[str]:
     common = [f"train.seed={job.seed}", f"train.device={job.device}"]
     if job.minutes:
         common.append(f"train.minutes={job.minutes}")
-    if job.candidate == "auto":
-        return common
-    candidate = next(one for one in PORTFOLIO if one.name == job.candidate)
-    return [*budget(pairs, job.steps), *candidate.settings, *common]
+    name, *overrides = job.candidate.split("+")
+    if name == "auto":
+        return [*common, *overrides]
+    candidate = next(one for one in PORTFOLIO if one.name == name)
+    return [*budget(pairs, job.steps), *candidate.settings, *common, *overrides]
 
 
 def spread(rows: list[Any], count: int) -> list[Any]:

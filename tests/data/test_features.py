@@ -71,6 +71,9 @@ def test_find() -> None:
         find_features([source.replace(" ", "+").replace(";", "+") for source, _ in PAIRS if "Tag" not in source] * 3)
         == "++"
     )
+    assert find_features(["talo N;IN+ALL;SG", "katu N;IN+ALL;PL", "tie N;(AT,ABL);SG", "suo N;(AT,ABL);PL"] * 3) == " ;"
+    assert find_features(["talo N;IN;SG"] * 200 + ["stray"]) == " ;"
+    assert find_features(["talo N;IN;SG"] * 20 + ["stray"]) == ""
     assert find_features([target for _, target in PAIRS]) == ""
     assert find_features(["I see; you know", "he sees; she knows"]) == ""
     assert find_features([f"word{n} A{n};B{n}" for n in range(20)]) == ""  # every feature occurs once

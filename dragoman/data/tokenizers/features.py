@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 LAYOUTS = (" ;", " |", " ,", " +", "#;", "#|", "++")  # that `find_features` looks for
-_NAME = re.compile(r"[\w.:=/{}*-]+")
+TOLERATED = 0.01  # share of sources without features, such as stray lines
 
 
 def split_features(text: str, marks: str) -> tuple[str, list[str]]:
@@ -25,7 +25,7 @@ def split_features(text: str, marks: str) -> tuple[str, list[str]]:
 
 
 def find_features(sources: Iterable[str]) -> str:
-    """The marks of the features that all sources have at their end; "" if they have none.
+    """The marks of the features that (nearly) all sources have at their end; "" if they have none.
 
     There must be few different features, used again and again, and most sources must have more than one.
     """
@@ -35,11 +35,15 @@ def find_features(sources: Iterable[str]) -> str:
 
 def _fits(texts: list[str], marks: str) -> bool:
     counts: Counter[str] = Counter()
-    several = 0
+    several = misfits = 0
     for text in texts:
         stem, features = split_features(text, marks)
-        if not stem or not features or marks[-1] in stem or not all(_NAME.fullmatch(one[1:]) for one in features):
-            return False
+        fits = stem and features and marks[-1] not in stem and all(re.fullmatch(r"\S+", one[1:]) for one in features)
+        if not fits:
+            misfits += 1
+            if misfits > TOLERATED * len(texts):
+                return False
+            continue
         several += len(features) > 1
         counts.update(features)
     return several * 2 > len(texts) and counts.total() >= 3 * len(counts)
