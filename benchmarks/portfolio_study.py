@@ -140,6 +140,7 @@ class Job:
     test_size: int
     threads: int
     minutes: float  # of training; 0: no limit
+    keep: str  # folder for the run folders; "": they are removed
 
     @property
     def key(self) -> tuple[str, str, int, int]:
@@ -225,6 +226,8 @@ def run_job(job: Job) -> dict[str, Any]:
             **scores, "curve": curve, "reasons": reasons,
         }  # fmt: skip
     finally:
+        if job.keep and (beside / "run" / "best").exists():
+            shutil.move(beside / "run", Path(job.keep) / "-".join(map(str, job.key)))
         shutil.rmtree(beside, ignore_errors=True)
 
 
@@ -337,6 +340,7 @@ def main() -> None:
     parser.add_argument("--test-size", type=int, default=1000, help="test pairs that are scored, evenly spread")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--job-minutes", type=float, default=0.0, help="training time of a job [no limit]")
+    parser.add_argument("--keep", default="", help="folder in which the run folders are kept [they are removed]")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of a process")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=600.0)
@@ -359,7 +363,8 @@ def main() -> None:
         ]
         finished = {(row["set"], row["candidate"], row["seed"], row["asked_steps"]) for row in read_results(results)}
         folder = str(options.data.resolve())
-        common = (folder, options.device, options.steps, options.test_size, options.threads, options.job_minutes)
+        common = (folder, options.device, options.steps, options.test_size, options.threads, options.job_minutes,
+                  options.keep)  # fmt: skip
         jobs = [
             Job(name, candidate, seed, *common)
             for seed in range(1, options.seeds + 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.auto.budget import BATCHES, EPOCHS, up_to
-from dragoman.auto.portfolio import Candidate, candidate_table, usual_candidate
+from dragoman.auto.portfolio import Candidate, candidate_table, is_short, usual_candidate
 from dragoman.auto.portrait import percent
 from dragoman.auto.profile import PairProfile, SideProfile
 from dragoman.classical.transducers import KINDS
@@ -21,6 +21,8 @@ SHORT = 40  # tokens: sequences that count as short
 SPECIALS = 260  # pieces of every sub-word vocabulary: special tokens and bytes
 MERGES_PER_ROOT = 5  # BPE merges for √(words of the corpus): frequent enough to learn (Gowda and May 2020)
 LARGEST_VOCABULARY = 32_000
+FEW_FORMS, HALLUCINATED = 500, 2000  # pairs with features up to which, and how many, pairs are made up
+DECODED = 1000  # validation inputs that are decoded, if they are short
 LONGEST = 1000  # the most that data.max_length is raised to
 
 
@@ -56,10 +58,12 @@ def choose_pairs(
                 f"preset={other.preset} to set parts of it"
             )
         reasons.append(reason)
-    train, budget = choose_budget(profile, candidate)
+    data: dict[str, Any] = {"units": "phonemes" if profile.phonemes else "words"}
+    data |= long_texts(profile, reasons) | made_up_pairs(profile, reasons)
+    train, budget = choose_budget(profile, candidate, data.get("hallucinate", 0))
     table: dict[str, Any] = {
         "preset": candidate.preset if candidate is not None else preset or up_to(PRESETS, profile.pairs),
-        "data": {"units": "phonemes" if profile.phonemes else "words"} | long_texts(profile, reasons),
+        "data": data,
         "tokenizer": {"source": source} if profile.joint else {"source": source, "target": target},
         "model": model,
         "train": train,
@@ -152,6 +156,17 @@ def long_texts(profile: PairProfile, reasons: list[str]) -> dict[str, Any]:
     return {"max_length": limit}
 
 
+def made_up_pairs(profile: PairProfile, reasons: list[str]) -> dict[str, Any]:
+    """Hallucinated pairs where inflected forms are few: with a hundred pairs they double the share of right forms."""
+    if not profile.features or profile.pairs > FEW_FORMS or profile.copied < 0.4:
+        return {}
+    reasons.append(
+        f"data: {HALLUCINATED:,} made-up pairs with random stems are added (data.hallucinate), because "
+        f"{profile.pairs:,} pairs are too few to learn that stems are copied"
+    )
+    return {"hallucinate": HALLUCINATED}
+
+
 def choose_model(profile: PairProfile, preset: str | None) -> tuple[dict[str, Any], str]:
     """A Transformer that fits the amount of data, or the preset that was asked for, and the reason."""
     if preset is not None:  # its sizes are the user's choice
@@ -178,8 +193,15 @@ def preset_tie(preset: str, joint: bool) -> str:
     return "target" if with_output else "none"
 
 
-def choose_budget(profile: PairProfile, candidate: Candidate | None) -> tuple[dict[str, Any], str]:
-    """The `train` table and its reason."""
+def choose_patience(profile: PairProfile, candidate: Candidate | None) -> int:
+    """Validations without a better score after which training stops; small validation sets are noisy."""
+    if candidate is None:
+        return 6 if is_small(profile) else 10
+    return 20 if profile.pairs <= 10_000 and candidate.smallest_batch >= 1024 else 10
+
+
+def choose_budget(profile: PairProfile, candidate: Candidate | None, made_up: int) -> tuple[dict[str, Any], str]:
+    """The `train` table and its reason; `made_up` pairs are trained on beside those of the profile."""
     tokens = max(profile.length("source"), profile.length("target"))
     batch_tokens = candidate.batch_tokens(profile) if candidate is not None else up_to(BATCHES, profile.pairs * tokens)
     steps_per_epoch = max(1.0, profile.pairs * (tokens + 1) * 1.15 / batch_tokens)  # padding and <eos> included
@@ -191,9 +213,10 @@ def choose_budget(profile: PairProfile, candidate: Candidate | None) -> tuple[di
     unit = profile.target.unit
     sentences = "loss" if profile.pairs > 20_000 else "chrf"
     metric = "per" if profile.phonemes else {"subwords": sentences, "words": "wer", "characters": "cer"}[unit]
-    patience = 6 if candidate is None and is_small(profile) else 10
+    patience = choose_patience(profile, candidate)
+    epochs = steps / steps_per_epoch * profile.pairs / (profile.pairs + made_up)
     reason = (
-        f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps / steps_per_epoch:.0f} epochs, validated "
+        f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {epochs:.0f} epochs, validated "
         f"every {validate_every} steps; training stops after {patience} validations without a better {metric}"
     )
     return {
@@ -203,5 +226,6 @@ def choose_budget(profile: PairProfile, candidate: Candidate | None) -> tuple[di
         "save_every": validate_every,
         "metric": metric,
         "patience": patience,
+        **({"decode": DECODED} if is_short(profile) else {}),
         "optimizer": {"warmup": max(50, min(4000, steps // 10))},
     }, reason

@@ -16,8 +16,11 @@ from dragoman.auto.profile import PairProfile
 from dragoman.config.settings import merge, override
 from dragoman.tasks.config import preset_names, preset_table
 
-BATCH_TOKENS = ((50_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
+BATCH_TOKENS = ((50_000, 512), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
+SMALL_BATCHES = 200_000  # tokens of a corpus of short pairs up to which batches of 1,024 are better
+FEWEST_TOKENS = 2_048_000  # that training reads at least, however small the corpus
 RECURRENT_LENGTH = 30  # tokens on average above which a Transformer learns faster and more
+MOST_STEPS = 6000  # for up to 10,000 short pairs, which should take ten minutes on two CPU cores
 FEWEST = 50  # pairs: below, no study says anything
 EPOCHS = ((2000, 150), (10_000, 60), (60_000, 40), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
 SMALL_TRANSFORMER = (
@@ -40,6 +43,8 @@ class Candidate:
     overrides: tuple[str, ...] = ()
     fits: Callable[[PairProfile], bool] = lambda profile: True
     reason: str = ""  # why it is the usual choice for some data
+    smallest_batch: int = 1024  # tokens
+    epochs: int = 0  # 0: by the number of pairs
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -49,12 +54,16 @@ class Candidate:
     def batch_tokens(self, profile: PairProfile) -> int:
         """Tokens of a batch: small data profit from small batches."""
         tokens = profile.pairs * max(profile.length("source"), profile.length("target"))
-        return next(size for limit, size in BATCH_TOKENS if tokens <= limit)
+        usual = next(size for limit, size in BATCH_TOKENS if tokens <= limit)
+        if tokens <= SMALL_BATCHES and is_short(profile):
+            usual = min(usual, 1024)
+        return max(usual, self.smallest_batch)
 
     def steps(self, profile: PairProfile, steps_per_epoch: float) -> int:
         """Training steps: many epochs of small data, few of large ones."""
-        epochs = next(count for limit, count in EPOCHS if profile.pairs <= limit)
-        return max(2000, math.ceil(epochs * steps_per_epoch))
+        epochs = self.epochs or next(count for limit, count in EPOCHS if profile.pairs <= limit)
+        found = max(FEWEST_TOKENS // self.batch_tokens(profile), math.ceil(epochs * steps_per_epoch))
+        return min(found, MOST_STEPS) if profile.pairs <= 10_000 and is_short(profile) else found
 
 
 def dropout(value: float) -> tuple[str, ...]:
@@ -94,11 +103,16 @@ def is_often_unchanged(profile: PairProfile) -> bool:
     return is_edited(profile) and profile.identical >= 0.1
 
 
+def is_many_short(profile: PairProfile) -> bool:
+    """Whether the pairs are a large dictionary of short sequences, which wants large batches."""
+    return is_short(profile) and 60_000 < profile.pairs <= 300_000
+
+
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
     Candidate("luong-256-unsmoothed", "luong-2015-small", (*width(256), *UNSMOOTHED)),
-    Candidate("makarov-2020", "makarov-2020-small", fits=is_monotone),
-    Candidate("wu-2019", "wu-2019-small", fits=is_monotone),
+    Candidate("makarov-2020", "makarov-2020-small", fits=is_monotone, smallest_batch=512),
+    Candidate("wu-2019", "wu-2019-small", fits=is_monotone, smallest_batch=512),
     Candidate("luong-256-dropout", "luong-2015-small", (*width(256), *dropout(0.5), *UNSMOOTHED)),
     Candidate("copy-transducer", "copy-transducer-small", fits=is_edited),
     Candidate("convs2s", "convs2s-2017-small"),
@@ -116,6 +130,8 @@ PORTFOLIO = (
     Candidate("convs2s-unsmoothed", "convs2s-2017-small", UNSMOOTHED),
     Candidate("rnn-attention", "rnn-attention-small", dropout(0.3)),
     Candidate("nat-ctc", "nat-ctc-small", fits=is_short),
+    Candidate("transformer-small-large-batch", "transformer-small", dropout(0.2), fits=is_many_short,
+              smallest_batch=8192, epochs=60),
     Candidate("ngram-transducer", "ngram-transducer", fits=is_monotone),
 )  # fmt: skip
 
@@ -146,11 +162,16 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
     if profile.pairs <= 5000 and is_monotone(profile):
         if profile.features:
             return usual("wu-2019", f"because {size} with features are few and their order is mostly kept")
-        return usual("makarov-2020", f"because {size} are few and their order is kept (τ {profile.monotone:.2f})")
+        order = f"{size} are few and their order is kept (τ {profile.monotone:.2f})"
+        if profile.copied > 0.3:
+            return usual("wu-2019", f"because {order}, and {percent(profile.copied)} of the target is copied")
+        return usual("makarov-2020", f"because {order}, and the sides have different letters")
     if profile.pairs <= 60_000 and is_short(profile) and longest > RECURRENT_LENGTH:
         return usual("transformer-small", f"because there are {size} of {longest:.0f} tokens on average")
     if profile.pairs <= 60_000 and is_short(profile):
         return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
+    if is_many_short(profile):
+        return usual("transformer-small-large-batch", f"because there are {size} of short sequences")
     if profile.pairs <= 60_000 and is_often_unchanged(profile):
         return usual("copy-transducer", f"because {percent(profile.identical)} of the pairs do not change at all")
     if profile.pairs <= 60_000 and is_copied(profile):

@@ -59,6 +59,11 @@ class DataConfig:
     units: Literal["words", "phonemes"] = setting(
         "words", help="what the space-separated target symbols are; decides whether WER or PER is reported"
     )
+    hallucinate: Annotated[int, Range(0, 10_000_000)] = setting(
+        0,
+        help="for few pairs that share their stems, such as inflected forms: add this many made-up training pairs in "
+        "which random letters replace the stem on both sides",
+    )
     cache: str = setting("", help="folder for tokenised data; default $DRAGOMAN_CACHE or ~/.cache/dragoman")
 
     def problems(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ from dragoman.data.feature_store import FeatureColumn, MediaStore
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
+from dragoman.data.hallucination import hallucinate
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.split import Progress, TrainValidSplit, read_examples
 from dragoman.data.store import COLUMNS, WEIGHTS, Store, StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import UNK, NoTextError, Tokenizer
+from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.labels import FewLabelsError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig, load_run_tokenizer, load_tokenizer
@@ -80,6 +82,8 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format
     relevant = {
         key: table.get(key) for key in ("columns", "header", "holdout", "faults", "max_length", "max_characters")
     }
+    if config.hallucinate:
+        relevant["hallucinate"] = config.hallucinate
     layout = [_layout(files) for files in (config.train, config.valid)]
     content: list[object] = [FORMAT, digests, layout, relevant, _tokenizer_table(tokenizers), example_format.name]
     if isinstance(example_format, MediaFormat):
@@ -249,6 +253,8 @@ def _build(
     if split.tags:
         report["tags"] = dict(sorted(split.tags.items()))
     train = split.train("tokenising")
+    if config.hallucinate:
+        train = chain(train, _made_up(config, tokenizers, split))
     weights = weights_of(config.train)
     if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
         raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
@@ -269,6 +275,14 @@ def _build(
     report["length_ratio"] = length_ratio(open_store(folder / "train"))
     (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
     write_sizes(folder)
+
+
+def _made_up(config: DataConfig, tokenizers: TokenizersConfig, split: TrainValidSplit) -> Iterator[Example]:
+    """The made-up training pairs of data.hallucinate."""
+    if split.format is not PAIR_FORMAT:
+        raise ConfigError(f"data.hallucinate: found {config.hallucinate}, expected 0: only pairs of texts share stems")
+    marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
+    return hallucinate(split.train("making up pairs"), config.hallucinate, marks)
 
 
 def write_sizes(folder: Path) -> None:
