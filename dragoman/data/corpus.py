@@ -246,6 +246,8 @@ def _build(
     example_format: ExampleFormat,
 ) -> None:
     """Write the tokenizers, stores and report of a corpus into a folder."""
+    if config.hallucinate and example_format is not PAIR_FORMAT:
+        raise ConfigError(f"data.hallucinate: found {config.hallucinate}, expected 0: only pairs of texts share stems")
     example_format = extract_features(folder, config, tokenizers, progress, example_format)
     split = TrainValidSplit(config, progress, example_format)
     trained = _train_tokenizers(config, tokenizers, split, folder / "tokenizer")
@@ -279,8 +281,6 @@ def _build(
 
 def _made_up(config: DataConfig, tokenizers: TokenizersConfig, split: TrainValidSplit) -> Iterator[Example]:
     """The made-up training pairs of data.hallucinate."""
-    if split.format is not PAIR_FORMAT:
-        raise ConfigError(f"data.hallucinate: found {config.hallucinate}, expected 0: only pairs of texts share stems")
     marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
     return hallucinate(split.train("making up pairs"), config.hallucinate, marks)
 

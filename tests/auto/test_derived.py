@@ -19,11 +19,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_warmup_and_validation_follow_the_steps(pairs: str) -> None:
     usual, _ = configure(pairs)
-    assert (usual.train.steps, usual.train.optimizer.warmup) == (2000, 200)
+    assert (usual.train.steps, usual.train.optimizer.warmup) == (4000, 400)
     short, reasons = configure(pairs, ["train.steps=60"])
     assert (short.train.optimizer.warmup, short.train.validate_every) == (6, 20)
     budget = next(reason for reason in reasons if reason.startswith("budget:"))
-    assert budget.startswith("budget: 60 steps of 1,024 tokens, about ")
+    assert budget.startswith("budget: 60 steps of 512 tokens, about ")
     assert "validated every 20 steps" in budget
     long, _ = configure(pairs, ["train.steps=10000"])
     assert (long.train.optimizer.warmup, long.train.validate_every) == (1000, 250)
