@@ -17,6 +17,7 @@ import json
 import mmap
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -26,6 +27,9 @@ import tarfile
 import time
 import tomllib
 import traceback
+import warnings
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection
 from importlib.util import find_spec
@@ -38,8 +42,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
 
 MAX_SECONDS, MAX_BYTES = 5, 1 << 30
-# Kinds, and how many of 41 cases they get: cheap ones have more.
-SHARES = {"config": 12, "data": 8, "tokenizer": 8, "run": 4, "engine": 1, "media": 8}
+# Kinds, and how many of 49 cases they get: cheap ones have more.
+SHARES = {"config": 12, "data": 8, "document": 8, "tokenizer": 8, "run": 4, "engine": 1, "media": 8}
 KINDS = tuple(SHARES)
 ODD_VALUES: list[Any] = [
     *(-1, 0, 1, 2, 3, 7, 2**31, 2**63, -(2**63), 1e308, -0.0, 0.5, float("nan"), float("inf"), True, False),
@@ -60,6 +64,12 @@ ODD_BYTES = [
     b"\xf0\x9f",
     b"-1",
     b"1e999",
+]
+MARKS = [
+    *b"< > </ /> <b> </b> <!-- --> <![CDATA[ ]]> <?x & &#0; &amp; &b; ** _ ` [ ]( ) ![ # | <script> </script>".split(),
+    *b"<pre> <g/> <target> </source> <w:t> <w:p/>".split(),
+    *(b"- ", b"> ", b"\n\n", b"```\n", b"\\", b'"', b"<a x='", b"\xef\xbb\xbf", b"<!DOCTYPE a [<!ENTITY b 'c'>]>"),
+    *(b"00:00:01,000 --> 00:00:02,000\n", b'msgid "', b'msgstr[9] "a"\n'),
 ]
 SIZES = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
 
@@ -122,6 +132,51 @@ def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
         elif out:
             out[place : place + 1] = bytes([draw.randrange(256)])
     return bytes(out)
+
+
+def mutate_markup(data: bytes, draw: random.Random) -> bytes:
+    """Some marks inserted, or stretches between marks moved, repeated or removed."""
+    parts = re.split(rb"(?<=[>\n*`\]])|(?=[<&\[])", data)
+    for _ in range(draw.choice((1, 2, 5))):
+        place, other = draw.randrange(len(parts) + 1), draw.randrange(len(parts) + 1)
+        how = draw.randrange(4)
+        if how == 0:
+            parts.insert(place, draw.choice(MARKS) * draw.choice((1, 1, 1, 500)))
+        elif how == 1:
+            parts[place:place] = parts[other : other + draw.randrange(1, 4)]
+        elif how == 2:
+            del parts[place : place + draw.randrange(1, 4)]
+        else:
+            parts[place : place + 1] = [mutate_bytes(b"".join(parts[place : place + 1]), draw)]
+    return b"".join(parts)
+
+
+def mutate_member(data: bytes, draw: random.Random) -> bytes:
+    """A ZIP archive with one member changed, removed, renamed or doubled."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = [(info.filename, archive.read(info)) for info in archive.infolist()]
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, RuntimeError, EOFError, zlib.error):
+        return mutate_bytes(data, draw)  # mutated before
+    if not members:
+        return data
+    place = draw.randrange(len(members))
+    name, content = members[place]
+    how = draw.randrange(8)
+    if how == 0:
+        del members[place]
+    elif how == 1:
+        members[place] = (draw.choice(("../../a.xml", "/a", "", name.upper(), "a" * 300)), content)
+    elif how == 2:
+        members.append((name, mutate_markup(content, draw)))
+    else:
+        members[place] = (name, mutate_markup(content, draw) if how < 6 else mutate_bytes(content, draw))
+    out = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        warnings.simplefilter("ignore")
+        for name, content in members:
+            archive.writestr(zipfile.ZipInfo(name or "x"), content)
+    return out.getvalue()
 
 
 def mutate_structure(suffix: str, data: bytes, draw: random.Random) -> bytes:
@@ -235,6 +290,24 @@ class Subjects:
             columns = draw.choice(((), ("2", "1"), ("source", "target"), ("1", "9")))
             for _ in read_pairs(path, columns=columns, header=draw.random() < 0.2, numbers=draw.random() < 0.2):
                 pass
+
+    def document(self, draw: random.Random) -> None:
+        """Open a document, and write it as it is and with other texts."""
+        from dragoman.documents.base import Reading
+        from dragoman.documents.registry import open_document
+        from tests.documents.samples import SAMPLES, outputs
+
+        name = draw.choice(sorted(SAMPLES))
+        data = SAMPLES[name]
+        for _ in range(draw.choice((1, 1, 3))):
+            if name.endswith(".docx") and draw.random() < 0.8:
+                data = mutate_member(data, draw)
+            else:
+                data = mutate_markup(data, draw) if draw.random() < 0.6 else mutate_bytes(data, draw)
+        document = open_document(name, data, Reading(target="de"))
+        assert document.render([None] * len(document.units)) == data, "written otherwise than it was read"
+        document.render(outputs(document, str.upper))
+        open_document(name, document.render(outputs(document, lambda text: f"{text} ]]> --> <b>\n\n{text}")))
 
     def copied(self, draw: random.Random) -> Path:
         """A copy of a run."""
@@ -356,6 +429,11 @@ def write_data(folder: Path) -> None:
     (folder / "a.tsv").write_bytes(tsv)
     (folder / "a.tsv.gz").write_bytes(gzip.compress(tsv, mtime=0))
     (folder / "a.jsonl").write_text("".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in rows))
+    (folder / "a.csv").write_text("".join(f'"{a}","{b}, ""x"""\n' for a, b in rows))
+    units = "".join(
+        f'<tu><tuv xml:lang="1"><seg>{a}</seg></tuv><tuv xml:lang="2"><seg>{b}<ph/></seg></tuv></tu>' for a, b in rows
+    )
+    (folder / "a.tmx").write_text(f'<?xml version="1.0"?><tmx version="1.4"><header/><body>{units}</body></tmx>')
     (folder / "a.conllu").write_text("".join(f"1\tw{n}\t_\tNOUN\t_\t_\t0\t_\t_\t_\n\n" for n in range(20)))
     try:
         import pyarrow

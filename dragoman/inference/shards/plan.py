@@ -152,7 +152,7 @@ def parquet_file(path: Path) -> Any:
         raise MissingExtraError("reading Parquet files", "pyarrow", "data") from None
     try:
         return parquet.ParquetFile(path)
-    except (OSError, arrow.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({str(error).partition(chr(10))[0]})") from None
 
 
