@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ from torch import Tensor
 from dragoman.classical.model import Note, Output, Tokens, Transducer
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.phrase_decoder import FEATURES, LANGUAGE, MAX_TOKENS, TABLE, Derivation, Options, PhraseDecoder
-from dragoman.classical.phrases import phrase_spans
+from dragoman.classical.phrase_table import WordTable, extract_phrases, phrase_tensors
 from dragoman.classical.rows import Ragged
 from dragoman.classical.tensor_specs import TensorSpec, row_specs
 from dragoman.classical.tuning import tune
@@ -25,12 +24,11 @@ from dragoman.classical.word_alignment import BothDirections, fold_case
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, Tokenizer
-from dragoman.scoring.alignment import Links
+from dragoman.scoring.symmetrization import LinkRows
 
 Floats = NDArray[np.float64]
 # Before tuning: phrase and lexical probabilities, phrases, words, distance, language model.
 START = np.array([0.2, 0.2, 0.2, 0.2, 0.1, 0.8, 0.2, 0.6])
-DISCOUNT = 0.5  # of phrase counts: what was seen once may be chance
 COPIED = -4.0  # log-probabilities of a token that no phrase translates and that is copied
 CHUNK = 16384
 
@@ -81,11 +79,12 @@ class PhraseBased(Transducer):
         """Align words, extract and score phrases, count n-grams, tune the weights."""
         left, right = Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target)
         losses, links = self.align(left, right, note)
-        phrases = self.extract(left, right, links, note)
+        phrases = extract_phrases(left, right, links, self.config.max_phrase, note)
+        note("scoring phrases", 0)
+        table = phrase_tensors(phrases, self.config.translations, WordTable.of(left, right, links))
         note("counting n-grams", 0)
         model = NGramModel(NGramConfig(self.config.order), self.vocabulary).fit_rows(right)
-        self.load({**phrase_tensors(phrases, self.config.translations, word_table(left, right, links)),
-                   **model.tensors, "weights": torch.from_numpy(START)})  # fmt: skip
+        self.load({**table, **model.tensors, "weights": torch.from_numpy(START)})
         if self.config.tune:
             sources, targets = Ragged.of_column(corpus.valid.source), Ragged.of_column(corpus.valid.target)
             rows = np.unique(np.linspace(0, len(sources) - 1, min(self.config.tune_pairs, len(sources))).astype(int))
@@ -93,32 +92,18 @@ class PhraseBased(Transducer):
             self.tune(pairs, note)
         return losses
 
-    def align(self, left: Ragged, right: Ragged, note: Note) -> tuple[list[float], list[Links]]:
+    def align(self, left: Ragged, right: Ragged, note: Note) -> tuple[list[float], LinkRows]:
         """HMM alignments of both directions, combined."""
         both = BothDirections("hmm", self.config.alignment)
         left, right = left.mapped(self.folded[0]), right.mapped(self.folded[1])
         losses = both.fit_rows(left, right, (len(self.folded[0]), len(self.folded[1])), note)
-        links: list[Links] = []
+        parts: list[LinkRows] = []
         for first in range(0, len(left), CHUNK):
             note("combining alignments", first)
             some = np.arange(first, min(first + CHUNK, len(left)))
-            links += both.align_rows(left.take(some), right.take(some), "grow-diag-final-and")[0].rows(len(some))
-        return losses, links
-
-    def extract(
-        self, left: Ragged, right: Ragged, links: Sequence[Links], note: Note
-    ) -> Counter[tuple[Tokens, Tokens]]:
-        """Count all phrase pairs."""
-        found: Counter[tuple[Tokens, Tokens]] = Counter()
-        for index, own in enumerate(links):
-            if index % CHUNK == 0:
-                note("extracting phrases", index)
-            source, target = left[index], right[index]
-            found.update(
-                (source[a:b], target[c:d])
-                for (a, b), (c, d) in phrase_spans(len(source), len(target), own, self.config.max_phrase)
-            )
-        return found
+            links = both.align_rows(left.take(some), right.take(some), "grow-diag-final-and")[0]
+            parts.append(links._replace(pairs=links.pairs + first))
+        return losses, LinkRows.joined(parts)
 
     def tune(self, pairs: Sequence[tuple[Tokens, Tokens]], note: Note) -> None:
         """Set the weights by pairwise ranking on n-best lists."""
@@ -200,68 +185,6 @@ class PhraseBased(Transducer):
 def output(tokens: Tokens, score: float) -> Output:
     """An output with the whole score at its <eos>."""
     return Output(tokens, (*(0.0,) * len(tokens), score))
-
-
-def word_table(
-    left: Ragged, right: Ragged, links: Sequence[Links]
-) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
-    """w(target | source) and w(source | target) of linked tokens, by relative frequency."""
-    counts: Counter[tuple[int, int]] = Counter()
-    for index, own in enumerate(links):
-        source, target = left[index], right[index]
-        counts.update((source[i], target[j]) for i, j in own)
-    totals = [Counter[int](), Counter[int]()]
-    for (source_token, target_token), count in counts.items():
-        totals[0][source_token] += count
-        totals[1][target_token] += count
-    ahead = {pair: count / totals[0][pair[0]] for pair, count in counts.items()}
-    back = {(pair[1], pair[0]): count / totals[1][pair[1]] for pair, count in counts.items()}
-    return ahead, back
-
-
-def lexical_weight(source: Tokens, target: Tokens, words: Mapping[tuple[int, int], float]) -> float:
-    """log Π over target tokens of the mean of w(target token | source token) over source tokens."""
-    total = 0.0
-    for token in target:
-        total += math.log(max(sum(words.get((one, token), 0.0) for one in source) / len(source), 1e-7))
-    return total
-
-
-def phrase_tensors(
-    phrases: Mapping[tuple[Tokens, Tokens], int],
-    keep: int,
-    words: tuple[Mapping[tuple[int, int], float], Mapping[tuple[int, int], float]],
-) -> dict[str, Tensor]:
-    """The phrase table: the `keep` most frequent translations of every source phrase with their four features."""
-    by_source: dict[Tokens, list[tuple[int, Tokens]]] = {}
-    target_totals: Counter[Tokens] = Counter()
-    for (source, target), count in phrases.items():
-        by_source.setdefault(source, []).append((count, target))
-        target_totals[target] += count
-    sources: list[Tokens] = sorted(by_source)
-    targets: list[Tokens] = []
-    features: list[tuple[float, ...]] = []
-    entries = [0]
-    for source in sources:
-        found = by_source[source]
-        total = sum(count for count, _ in found)
-        for count, target in sorted(found, key=lambda one: (-one[0], one[1]))[:keep]:
-            shown = math.log(count - DISCOUNT)
-            features.append((
-                shown - math.log(total), shown - math.log(target_totals[target]),
-                lexical_weight(source, target, words[0]), lexical_weight(target, source, words[1]),
-            ))  # fmt: skip
-            targets.append(target)
-        entries.append(len(targets))
-    left, right = Ragged.of(sources), Ragged.of(targets)
-    return {
-        "sources": torch.from_numpy(left.flat),
-        "source_offsets": torch.from_numpy(left.offsets),
-        "entries": torch.tensor(entries, dtype=torch.int64),
-        "targets": torch.from_numpy(right.flat),
-        "target_offsets": torch.from_numpy(right.offsets),
-        "features": torch.tensor(features, dtype=torch.float32).reshape(-1, TABLE),
-    }
 
 
 assert len(START) == len(FEATURES) == LANGUAGE + 1

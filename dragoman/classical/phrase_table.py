@@ -1,0 +1,132 @@
+"""The phrase table of phrase-based translation: phrase pairs, counted and scored (Koehn, Och and Marcu 2003)."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.classical.key_index import KeyIndex
+from dragoman.classical.model import Note, Tokens
+from dragoman.classical.phrases import phrase_spans
+from dragoman.classical.rows import Ragged
+from dragoman.scoring.symmetrization import LinkRows
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+DISCOUNT = 0.5  # of phrase counts: what was seen once may be chance
+UNLIKELY = 1e-7  # lexical probability of a token that no token of the other side was linked with
+NOTED = 16384  # sentence pairs between two reports of progress
+CHUNK = 65536  # phrase pairs scored at a time
+
+
+class WordTable(NamedTuple):
+    """Relative frequencies of linked tokens, sorted by key: source token · width + target token."""
+
+    keys: Ints
+    width: int
+    ahead: Floats  # w(target | source)
+    back: Floats  # w(source | target)
+
+    @classmethod
+    def of(cls, left: Ragged, right: Ragged, links: LinkRows) -> WordTable:
+        """Count the links."""
+        sources = left.flat[left.offsets[links.pairs] + links.sources].astype(np.int64)
+        targets = right.flat[right.offsets[links.pairs] + links.targets].astype(np.int64)
+        width = int(right.flat.max(initial=0)) + 1
+        keys, counts = np.unique(sources * width + targets, return_counts=True)
+        sources, targets = np.divmod(keys, width)
+        totals = (np.bincount(side, counts) for side in (sources, targets))
+        ahead, back = (counts / total[side] for total, side in zip(totals, (sources, targets), strict=True))
+        return cls(keys, width, ahead, back)
+
+
+class PhraseCounts(NamedTuple):
+    """All phrase pairs with their counts; phrases of a side are numbered."""
+
+    sources: list[Tokens]
+    targets: list[Tokens]
+    pairs: tuple[Ints, Ints]  # numbers of the source and of the target of every pair
+    counts: Ints
+
+
+def extract_phrases(left: Ragged, right: Ragged, links: LinkRows, max_length: int, note: Note) -> PhraseCounts:
+    """Count the phrase pairs of all sentence pairs."""
+    sources, targets, found = dict[Tokens, int](), dict[Tokens, int](), array("q")
+    for index, own in enumerate(links.rows(len(left))):
+        if index % NOTED == 0:
+            note("extracting phrases", index)
+        source, target = left[index], right[index]
+        for (a, b), (c, d) in phrase_spans(len(source), len(target), own, max_length):
+            one = sources.setdefault(source[a:b], len(sources))
+            found.append(one << 32 | targets.setdefault(target[c:d], len(targets)))
+    keys, counts = np.unique(np.frombuffer(found, np.int64), return_counts=True)
+    return PhraseCounts(list(sources), list(targets), (keys >> 32, keys & 0xFFFFFFFF), counts)
+
+
+def phrase_tensors(phrases: PhraseCounts, keep: int, words: WordTable) -> dict[str, Tensor]:
+    """The `keep` most frequent translations of every source phrase, sorted by source, with their four features."""
+    (left, right), counts = phrases.pairs, phrases.counts
+    ranks = [ranks_of(side) for side in (phrases.sources, phrases.targets)]
+    order = np.lexsort((ranks[1][right], -counts, ranks[0][left]))
+    place = np.arange(len(order)) - np.searchsorted(ranks[0][left[order]], ranks[0][left[order]])
+    order = order[place < keep]
+    seen = np.log(counts[order] - DISCOUNT)
+    totals = np.bincount(left, counts), np.bincount(right, counts)
+    left, right = left[order], right[order]
+    features = np.stack([
+        seen - np.log(totals[0][left]), seen - np.log(totals[1][right]),
+        *lexical_weights(Ragged.of(phrases.sources), Ragged.of(phrases.targets), left, right, words),
+    ], 1)  # fmt: skip
+    sources, targets = Ragged.of(sorted(phrases.sources)), Ragged.of([phrases.targets[one] for one in right.tolist()])
+    entries = np.concatenate([[0], np.cumsum(np.bincount(ranks[0][left], minlength=len(sources)))])
+    return {
+        "sources": torch.from_numpy(sources.flat),
+        "source_offsets": torch.from_numpy(sources.offsets),
+        "entries": torch.from_numpy(entries),
+        "targets": torch.from_numpy(targets.flat),
+        "target_offsets": torch.from_numpy(targets.offsets),
+        "features": torch.from_numpy(features.astype(np.float32)),
+    }
+
+
+def ranks_of(phrases: list[Tokens]) -> Ints:
+    """The place of every phrase in sorted order."""
+    ranks = np.empty(len(phrases), np.int64)
+    ranks[sorted(range(len(phrases)), key=phrases.__getitem__)] = np.arange(len(phrases))
+    return ranks
+
+
+def lexical_weights(
+    sources: Ragged, targets: Ragged, left: Ints, right: Ints, words: WordTable
+) -> tuple[Floats, Floats]:
+    """log Π over target tokens of the mean of w(target token | source token) over source tokens, and the same back.
+
+    `left` and `right` are the numbers of the phrases of every pair.
+    """
+    index, both = KeyIndex(words.keys), (np.empty(len(left)), np.empty(len(left)))
+    weights = [np.append(side, 0.0) for side in (words.ahead, words.back)]  # the last for tokens never linked
+    for first in range(0, len(left), CHUNK):
+        some = slice(first, first + CHUNK)
+        one, other = padded(sources.take(left[some])), padded(targets.take(right[some]))  # (N, S), (N, T)
+        keys = np.where(
+            (one >= 0)[:, :, None] & (other >= 0)[:, None], one[:, :, None] * words.width + other[:, None], -1
+        )
+        numbers = index.find(keys)
+        for axis, (out, weight, here, there) in enumerate(
+            zip(both, weights, (one, other), (other, one), strict=True), 1
+        ):
+            means = weight[numbers].sum(axis) / (here >= 0).sum(1)[:, None]
+            out[some] = np.where(there >= 0, np.log(np.maximum(means, UNLIKELY)), 0.0).sum(1)
+    return both
+
+
+def padded(rows: Ragged) -> Ints:
+    """Rows as an array (N, L); −1 is padding."""
+    out = np.full((len(rows), int(rows.lengths.max(initial=0))), -1, np.int64)
+    out[np.arange(out.shape[1]) < rows.lengths[:, None]] = rows.flat
+    return out
