@@ -174,6 +174,27 @@ def named_files(
     return files, overrides, Path(run_folder or Path("runs") / run_name(what))
 
 
+def longer_line(folder: str, config: Config, progress: Any) -> str:
+    """How much more training would likely bring, if the score still rose at the end; else empty."""
+    from dragoman.runs import Run
+    from dragoman.scoring.registry import higher_is_better, metrics_by_name
+    from dragoman.training.display import duration
+
+    metric, steps = config.train.metric, config.train.steps
+    sign = 1 if higher_is_better(metric) else -1
+    scores = [(row["step"], row["valid"][metric]) for row in Run(folder).metrics() if metric in row.get("valid", {})]
+    first = [sign * score for step, score in scores if step <= steps / 2]
+    second = [sign * score for step, score in scores if steps / 2 < step <= steps]
+    if not first or not second or max(second) <= max(first) or progress.best[0][1] < 0.8 * steps:
+        return ""
+    before, after = (metrics_by_name()[metric].format(sign * max(part)) for part in (first, second))
+    return (
+        f"the second half of training improved {metric} from {before} to {after}; as many steps again, about "
+        f"{duration(progress.seconds)} more, would likely improve it further, by less: dragoman train {folder} "
+        f"train.steps={2 * steps}"
+    )
+
+
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
     """Print the best score, the run folder and the next command."""
     from dragoman.scoring.registry import higher_is_better, metrics_by_name
@@ -198,6 +219,8 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
             f"training stopped because {patience} validations in a row had no better {config.train.metric} "
             f"(train.patience). To train further: dragoman train {folder} train.patience={2 * patience}"
         )
+    elif line := longer_line(folder, config, progress):
+        display.info(line)
     display.info(where)
 
 

@@ -17,10 +17,13 @@ from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure
 from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.profile import PairProfile, SideProfile, profile_pairs
+from dragoman.commands.train import longer_line
 from dragoman.data.examples import Pairs
 from dragoman.errors import ConfigError, DataError
+from dragoman.runs import Run
 from dragoman.tasks import config
 from dragoman.tasks.table import task_of
+from dragoman.training.checkpoints import TrainingState
 from tests.conftest import call, words, write_rows
 
 
@@ -295,6 +298,18 @@ def test_two_thousand_words_are_learned_in_two_minutes(cached: Path, tmp_path: P
     scores = json.loads(call("evaluate", tmp_path / "run", tmp_path / "test.tsv", "--json").out)
     assert scores["exact_match"] > 0.9
     assert spent < 120
+
+
+def test_training_says_that_longer_would_help(cached: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "pairs.tsv", [(word, word) for word in words(60)])
+    common = ("train.validate_every=4", "train.metric=loss", "preset=transformer-tiny")
+    said = call("train", rows, "--run", tmp_path / "run", *common, "train.steps=12", "train.save_every=12")
+    found = re.search(r"second half of training improved loss from ([\d.]+) to ([\d.]+)", said.err)
+    assert found is not None
+    assert float(found[2]) < float(found[1])
+    assert f"dragoman train {tmp_path / 'run'} train.steps=24" in said.err
+    settled = TrainingState(step=12, best=[(-2.0, 4)])
+    assert longer_line(str(tmp_path / "run"), Run(tmp_path / "run").config, settled) == ""
 
 
 @pytest.mark.parametrize("preset", [name for name in config.preset_names() if not name.startswith("demo-")])
