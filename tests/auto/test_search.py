@@ -62,6 +62,20 @@ def test_survivors_follow_from_scores_alone() -> None:
     assert [trial.name for trial in state.ranking()] == ["c", "d", "a", "b"]
 
 
+def test_the_usual_choice_wins_within_the_noise_of_the_folds() -> None:
+    def names(usual: list[float], other: list[float]) -> list[str]:
+        trials = [
+            Trial(name, scores=[sum(part) / len(part)], fold_scores=part)
+            for name, part in (("usual", usual), ("other", other))
+        ]
+        return [trial.name for trial in SearchState("chrf", None, 1, 3, 1, 1, [2, 1], trials).winners()]
+
+    assert names([80, 83, 86], [82, 83, 87]) == ["usual", "other"]
+    assert names([80, 83, 86], [92, 93, 95]) == ["other", "usual"]
+    assert names([80, 83, 86], [70, 71, 72]) == ["usual", "other"]
+    assert names([80], [81]) == ["other", "usual"]  # one score has no standard error
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("20m", 1200), ("1h30m", 5400), ("45", 45), ("1.5m", 90)])
 def test_times_are_read(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == seconds

@@ -210,7 +210,8 @@ class Search:
             if len(outcomes) < state.folds:
                 continue
             trial.error = next((one.error for one in outcomes if one.error), "")
-            trial.scores.append(sum(one.score for one in outcomes) / len(outcomes))
+            trial.fold_scores = [one.score for one in outcomes]
+            trial.scores.append(sum(trial.fold_scores) / len(outcomes))
             trial.step, trial.parameters = max(one.step for one in outcomes), outcomes[0].parameters
             trial.seconds = sum(one.seconds for one in outcomes)
             state.save(self.folder)
@@ -236,7 +237,7 @@ class Search:
 
     def _choose_members(self, state: SearchState) -> None:
         """The run to train to the end; for an ensemble the best trials in turn, then further seeds of them."""
-        best = [trial for trial in state.ranking() if not trial.error]
+        best = state.winners()
         if state.ensemble > 1:
             best = [trial for trial in best if self._writes_tokens(trial)] or best[:1]
         kinds = best[: max(1, (state.ensemble + 1) // 2)]

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import variance
 from typing import Any
 
 from dragoman.errors import RunError
@@ -24,6 +25,7 @@ class Trial:
     every: int = 0  # steps between validations
     steps: list[int] = field(default_factory=list)  # at the end of each stage; the last entry: trained to the end
     scores: list[float] = field(default_factory=list)  # after each stage; higher is better
+    fold_scores: list[float] = field(default_factory=list)  # after the latest stage, in any order
     step: int = 0
     seconds: float = 0.0  # of training
     parameters: int = 0
@@ -72,6 +74,18 @@ class SearchState:
     def ranking(self) -> list[Trial]:
         """All trials, best first."""
         return sorted(self.trials, key=lambda trial: trial.rank)
+
+    def winners(self) -> list[Trial]:
+        """The trials that did not fail, best first. The usual choice, which is the first trial, is ahead of one that
+        is better by no more than the standard error over the folds."""
+        best = [trial for trial in self.ranking() if not trial.error]
+        usual = self.trials[0]
+        parts = (best[0].fold_scores, usual.fold_scores) if best else ((), ())
+        if usual in best and len(usual.scores) == len(best[0].scores) and min(map(len, parts)) > 1:
+            noise = math.sqrt(sum(variance(part) / len(part) for part in parts))
+            if best[0].score - usual.score <= noise:
+                best.sort(key=lambda trial: trial is not usual)
+        return best
 
     def save(self, folder: Path) -> None:
         """Write search.json and leaderboard.md."""
