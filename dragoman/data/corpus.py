@@ -256,7 +256,9 @@ def _build(
         report["tags"] = dict(sorted(split.tags.items()))
     train = split.train("tokenising")
     if config.hallucinate:
-        train = chain(train, _made_up(config, tokenizers, split))
+        made_up = _made_up(config, tokenizers, split)
+        report["made_up"] = len(made_up)
+        train = chain(train, made_up)
     weights = weights_of(config.train)
     if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
         raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
@@ -279,10 +281,10 @@ def _build(
     write_sizes(folder)
 
 
-def _made_up(config: DataConfig, tokenizers: TokenizersConfig, split: TrainValidSplit) -> Iterator[Example]:
+def _made_up(config: DataConfig, tokenizers: TokenizersConfig, split: TrainValidSplit) -> list[Example]:
     """The made-up training pairs of data.hallucinate."""
     marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
-    return hallucinate(split.train("making up pairs"), config.hallucinate, marks)
+    return list(hallucinate(split.train("making up pairs"), config.hallucinate, marks))
 
 
 def write_sizes(folder: Path) -> None:

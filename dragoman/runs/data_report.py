@@ -49,8 +49,10 @@ def print_data_report(display: Display, corpus: Corpus, task: Task, decoded: int
         )
     else:
         unit = "pairs" if corpus.collator == PAIR_COLLATOR else "examples"
+        made_up = f" ({report['made_up']:,} made up)" if report.get("made_up") else ""
         display.info(
-            f"data: {train['pairs']:,} training {unit}, {valid['pairs']:,} for validation; {vocabulary_sizes(corpus)}"
+            f"data: {train['pairs']:,} training {unit}{made_up}, {valid['pairs']:,} for validation; "
+            f"{vocabulary_sizes(corpus)}"
         )
         if task.head_decoder is None and 0 < decoded < valid["pairs"]:
             display.info(

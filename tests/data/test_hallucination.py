@@ -44,7 +44,7 @@ def test_a_corpus_has_made_up_pairs_for_training_alone(tmp_path: Path) -> None:
     file.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), encoding="utf-8")
     data = DataConfig(train=str(file), valid=str(file), hallucinate=50, cache=str(tmp_path / "cache"))
     corpus = prepare_corpus(data, FEATURES)
-    assert (corpus.report["train"]["pairs"], corpus.report["valid"]["pairs"]) == (53, 3)
+    assert (corpus.report["train"]["pairs"], corpus.report["made_up"], corpus.report["valid"]["pairs"]) == (53, 50, 3)
     assert corpus.report["train"]["unknown"] == {"source": 0.0, "target": 0.0}
     plain = DataConfig(train=str(file), valid=str(file), cache=str(tmp_path / "cache"))
     assert fingerprint(plain, FEATURES) != fingerprint(data, FEATURES)
