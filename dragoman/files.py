@@ -100,8 +100,8 @@ def make_temporary(parent: Path, prefix: str) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder and its content, if it exists; for a symbolic link only the link."""
-    if path.is_symlink():
+    """Remove a folder and its content, or a file, if it exists; for a symbolic link only the link."""
+    if path.is_symlink() or path.is_file():
         path.unlink()
     else:
         shutil.rmtree(path, ignore_errors=True)

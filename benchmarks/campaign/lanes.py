@@ -106,6 +106,7 @@ class Lanes:
         self.children: dict[int, int] = {}
         self.read = [0] * self.processes  # bytes of each lane's log
         self.kinds: Counter[str] = Counter()  # of failures
+        self.why: dict[int, str] = {}  # how cases ended the process of their lane
 
     def run(self, count: int, case: Case, enough: Callable[[Counter[str]], bool] = lambda counts: False) -> Report:
         """Run the cases 0 … count - 1 until there are enough of them or the time is over."""
@@ -175,7 +176,7 @@ class Lanes:
                 self._set(lane, number, attempt + 1)
                 outcome = case(number, folder)
                 if attempt:
-                    outcome.failure = f"died or hung among others; alone: {outcome.failure or dict(outcome.counts)}"
+                    outcome.failure = f"and alone: {outcome.failure or dict(outcome.counts)}"
                 log.write(json.dumps([number, outcome.counts, outcome.failure]) + "\n")
                 log.flush()
                 self._set(lane, number + self.processes, 0)
@@ -196,8 +197,10 @@ class Lanes:
             why = f"hangs: killed after {self.max_seconds:.0f} s"
         else:
             return
-        if why and attempt > 1:
-            self._log(lane, number, Outcome(failure=f"{why}, and so it does alone"))
+        if why and attempt == 1:
+            self.why[number] = why
+        elif why:
+            self._log(lane, number, Outcome(failure=f"and alone: {why}"))
             self._set(lane, number + self.processes, 0)
         if self._get(lane)[0] < count and not (self.slots[-1] and not self._get(lane)[1]):
             self._start(lane, count, case)
@@ -224,7 +227,8 @@ class Lanes:
                 self.report.cases += 1
                 self.report.counts.update(counts)
                 if failure:
-                    self._fail(f"case {number}: {failure}")
+                    before = f"{self.why[number]} among others, " if number in self.why else ""
+                    self._fail(f"case {number}: {before}{failure}")
 
     def _fail(self, line: str) -> None:
         self.report.failures.append(line)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.errors import RunError
-from dragoman.files import create_empty, digest, make_folder, remove_folder, sync, write_text
+from dragoman.files import digest, make_folder, remove_folder, sync, write_text
 
 
 @dataclass
@@ -42,16 +42,24 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file atomically."""
+    """Write a safetensors file atomically.
+
+    safetensors writes to a file of a random name beside the one it was given, which would stay if the process were
+    killed. So both are in a folder of their own, which the next process removes.
+    """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    folder = path.with_name(f".{path.name}.part")
+    temporary = folder / path.name
     try:
-        temporary = create_empty(path.with_name(f".{path.name}.part"))
+        remove_folder(folder)
+        folder.mkdir()
         safetensors.torch.save_file(plain, temporary)
         temporary.chmod(0o644)  # safetensors creates files that only their owner can read
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path}: cannot be written ({error})") from None
     sync(temporary)
     temporary.replace(path)
+    folder.rmdir()
     sync(path.parent)
 
 

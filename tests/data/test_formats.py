@@ -118,6 +118,10 @@ def test_decoding_inverts_the_scale(scale: Any, tmp_path: Path) -> None:
     assert numbers.decode(scaled) == "1 2 -3.5 400"
     numbers.save(tmp_path, "source")
     assert load_tokenizer(tmp_path, "source").encode("7") == numbers.encode("7")
+    path = tmp_path / "source.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"shift": []}))
+    with pytest.raises(RunError, match=r"source.json: damaged file of numbers \(found 0 shifts and 1 divisors"):
+        load_tokenizer(tmp_path, "source")
 
 
 def test_a_separator_of_its_own_joins_two_texts(tmp_path: Path) -> None:

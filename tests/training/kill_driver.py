@@ -192,7 +192,7 @@ def result(run: Path) -> dict[str, Any]:
 
 def leftovers(folder: Path) -> list[str]:
     """What is being written under a folder, or was when a process was killed; the cache holds one store and no more."""
-    written = [path for path in folder.rglob("*") if path.name.endswith((".part", ".old"))]
+    written = [path for path in folder.rglob("*") if path.name.endswith((".part", ".old")) or path.name[:4] == ".tmp"]
     return [str(path.relative_to(folder)) for path in (*written, *folder.glob("cache/*.*"))]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,6 +65,23 @@ def test_what_was_being_written_is_cleared_and_what_was_set_aside_comes_back(tmp
     assert checkpoints.steps() == [3, 6]
     assert checkpoints.load(6)[0].step == 6
     assert leftovers(tmp_path) == []
+
+
+def test_a_killed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors writes to a file of a random name first."""
+
+    def killed(tensors: object, path: Path) -> None:
+        (path.parent / ".tmpX7a").write_bytes(b"half")
+        raise InterruptedError
+
+    path, tensors = tmp_path / "a.safetensors", {"a": torch.ones(2)}
+    (tmp_path / ".a.safetensors.part").write_bytes(b"of an earlier version")
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.torch, "save_file", killed)
+        with pytest.raises(RunError):
+            write_tensors(path, tensors)
+    write_tensors(path, tensors)
+    assert [found.name for found in tmp_path.iterdir()] == ["a.safetensors"]
 
 
 NOT_PROGRESS = ["", "5", "null", "[]", "{}", '"text"', '{"checksum": 1}', '{"files": {}}', '{"step": 1, "files": null}']

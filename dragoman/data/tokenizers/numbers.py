@@ -205,4 +205,6 @@ class NumberScaler(Tokenizer):
     def load(cls, table: dict[str, Any]) -> NumberScaler:
         """The scaler from the JSON object that `save` wrote."""
         shift, scale = ([one] if isinstance(one, int | float) else one for one in (table["shift"], table["divisor"]))
+        if not shift or len(shift) != len(scale):
+            raise ValueError(f"found {len(shift)} shifts and {len(scale)} divisors, expected one of each for a series")
         return cls(settings.build(NumbersConfig, {"scale": table["scale"]}), shift, scale, table.get("steps", 0))
