@@ -20,7 +20,8 @@ from dragoman.classical.model import Note
 from dragoman.classical.pair_groups import Floats
 from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Ragged
-from dragoman.classical.word_alignment import BothDirections, Vocabulary
+from dragoman.classical.vocabulary import Vocabulary
+from dragoman.classical.word_alignment import BothDirections
 from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor

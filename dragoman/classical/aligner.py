@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.classical.dictionary import output
 from dragoman.classical.model import Note, Output, Tokens, Transducer, rows_of
 from dragoman.classical.rows import Ragged
-from dragoman.classical.tensor_specs import TensorSpec
-from dragoman.classical.word_alignment import BothDirections, fold_case, without_case
+from dragoman.classical.tensors import TensorSpec
+from dragoman.classical.vocabulary import fold_case, without_case
+from dragoman.classical.word_alignment import BothDirections
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
@@ -132,7 +132,7 @@ class WordAlignerModel(Transducer):
             for row in rows
         ]  # fmt: skip
         logs = self.log_probabilities(rows, found)
-        return [[output(tokens, log)] for tokens, log in zip(found, logs, strict=True)]
+        return [[Output.of(tokens, log)] for tokens, log in zip(found, logs, strict=True)]
 
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         """log p(target | source and the length of the target)."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dragoman.classical.model import Note, Output, Tokens, Transducer
 from dragoman.classical.rows import Ragged
-from dragoman.classical.tensor_specs import TensorSpec, row_specs
+from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 
@@ -68,13 +68,7 @@ class Copy(Transducer):
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
         """The sources."""
-        return [[output(source)] for source in sources]
-
-
-def output(tokens: Iterable[int], score: float = 0.0) -> Output:
-    """An output with the whole score at its <eos>."""
-    row = tuple(tokens)
-    return Output(row, (*(0.0,) * len(row), score))
+        return [[Output.of(source)] for source in sources]
 
 
 class Dictionary(Transducer):
@@ -111,10 +105,8 @@ class Dictionary(Transducer):
         sources, targets = (Ragged.of([pair[side] for pair, _ in ranked]) for side in (0, 1))
         self.load(
             {
-                "sources": torch.from_numpy(sources.flat),
-                "source_offsets": torch.from_numpy(sources.offsets),
-                "targets": torch.from_numpy(targets.flat),
-                "target_offsets": torch.from_numpy(targets.offsets),
+                **row_tensors("sources", "source_offsets", sources),
+                **row_tensors("targets", "target_offsets", targets),
                 "counts": torch.tensor([count for _, count in ranked], dtype=torch.int64),
             }
         )
@@ -122,12 +114,12 @@ class Dictionary(Transducer):
     @cached_property
     def sources(self) -> Ragged:
         """The source of every entry; entries of one source are neighbours."""
-        return Ragged(self.tensors["sources"].numpy(), self.tensors["source_offsets"].numpy())
+        return stored_rows("sources", "source_offsets", self.tensors)
 
     @cached_property
     def targets(self) -> Ragged:
         """The target of every entry."""
-        return Ragged(self.tensors["targets"].numpy(), self.tensors["target_offsets"].numpy())
+        return stored_rows("targets", "target_offsets", self.tensors)
 
     @cached_property
     def entries(self) -> dict[Tokens, tuple[int, int]]:
@@ -143,7 +135,7 @@ class Dictionary(Transducer):
         first, end = self.entries.get(source, (0, 0))
         counts = self.tensors["counts"][first:end].double()
         logs = (counts / counts.sum()).log().tolist()
-        return [output(self.targets[first + rank], log) for rank, log in enumerate(logs[:n_best])]
+        return [Output.of(self.targets[first + rank], log) for rank, log in enumerate(logs[:n_best])]
 
 
 class Memorise(Dictionary):
@@ -157,7 +149,7 @@ class Memorise(Dictionary):
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
         """By dictionary."""
         rows = [tuple(source) for source in sources]
-        return [self.known(row, n_best) or [output(self.longest_match(row), UNSEEN)] for row in rows]
+        return [self.known(row, n_best) or [Output.of(self.longest_match(row), UNSEEN)] for row in rows]
 
     def longest_match(self, source: Tokens) -> Tokens:
         """From left to right the longest known sequence of words; a word that begins none is copied, or left out."""
@@ -209,9 +201,9 @@ class Nearest(Dictionary):
     def known_or_nearest(self, source: Tokens, n_best: int) -> list[Output]:
         """Outputs for one source."""
         if source in self.entries and n_best == 1:
-            return [output(self.known(source, 1)[0].tokens, 0.0)]
+            return [Output.of(self.known(source, 1)[0].tokens, 0.0)]
         near = self.nearest(source, n_best)
-        return [output(self.targets[entry], -float(distance)) for entry, distance in near]
+        return [Output.of(self.targets[entry], -float(distance)) for entry, distance in near]
 
     def nearest(self, source: Tokens, count: int) -> list[tuple[int, int]]:
         """The entries of the nearest sources and their distances.
@@ -237,10 +229,7 @@ class Nearest(Dictionary):
 
 def edit_distances(query: NDArray[np.int64], rows: Ragged) -> NDArray[np.int64]:
     """The Levenshtein distance between one row and each of several, all tables filled together row by row."""
-    lengths = rows.lengths
-    padded = np.full((len(rows), int(lengths.max(initial=0))), -1, np.int64)  # (N, L)
-    inside = np.arange(padded.shape[1]) < lengths[:, None]
-    padded[inside] = rows.flat
+    padded = rows.padded()  # (N, L)
     offsets = np.arange(padded.shape[1] + 1)
     costs = np.broadcast_to(offsets, (len(rows), len(offsets)))  # (N, L+1)
     for number, token in enumerate(query, 1):
@@ -248,4 +237,4 @@ def edit_distances(query: NDArray[np.int64], rows: Ragged) -> NDArray[np.int64]:
         best[:, 0] = number
         np.minimum(costs[:, :-1] + (padded != token), costs[:, 1:] + 1, out=best[:, 1:])
         costs = np.minimum.accumulate(best - offsets, axis=1) + offsets  # insertions cost 1 per column
-    return costs[np.arange(len(rows)), lengths]
+    return costs[np.arange(len(rows)), rows.lengths]

@@ -17,7 +17,7 @@ from torch import Tensor
 from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
 from dragoman.classical.model import FittedModel, Note, Tokens
 from dragoman.classical.rows import Ragged
-from dragoman.classical.tensor_specs import TensorSpec, row_specs
+from dragoman.classical.tensors import TensorSpec, row_specs, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.collate import NO_TAG
@@ -153,13 +153,13 @@ class HMMTagger(FittedModel):
     @cached_property
     def known(self) -> dict[Tokens, int]:
         """The row of every word in the emissions."""
-        words = Ragged(self.tensors["words"].numpy(), self.tensors["word_offsets"].numpy())
+        words = stored_rows("words", "word_offsets", self.tensors)
         return {words[index]: index for index in range(len(words))}
 
     @cached_property
     def known_suffixes(self) -> dict[Tokens, int]:
         """The row of every suffix in the endings."""
-        rows = Ragged(self.tensors["suffixes"].numpy(), self.tensors["suffix_offsets"].numpy())
+        rows = stored_rows("suffixes", "suffix_offsets", self.tensors)
         return {rows[index]: index for index in range(len(rows))}
 
     @cached_property

@@ -107,9 +107,7 @@ def groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[Group]:
         for first in range(0, len(same), GROUP):
             some = same[first : first + GROUP]
             left, right = sources.take(some), targets.take(some)
-            padded = np.full((len(some), int(right.lengths.max())), -1, np.int64)
-            padded[np.arange(padded.shape[1]) < right.lengths[:, None]] = right.flat
-            yield Group(some, left.flat.reshape(len(some), -1).astype(np.int64), padded, right.lengths)
+            yield Group(some, left.flat.reshape(len(some), -1).astype(np.int64), right.padded(), right.lengths)
 
 
 class Lattice:

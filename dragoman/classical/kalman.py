@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.model import FittedModel, Note
-from dragoman.classical.tensor_specs import TensorSpec
+from dragoman.classical.tensors import TensorSpec
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus

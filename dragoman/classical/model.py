@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dragoman.classical.tensor_specs import TensorSpec, check_tensors
+from dragoman.classical.tensors import TensorSpec, check_tensors
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD
@@ -59,6 +59,12 @@ class Output(NamedTuple):
 
     tokens: Tokens  # without <eos>
     token_scores: tuple[float, ...]  # of the tokens and of <eos>; they sum to the score
+
+    @classmethod
+    def of(cls, tokens: Iterable[int], score: float = 0.0) -> Output:
+        """An output with the whole score at its <eos>."""
+        row = tuple(tokens)
+        return cls(row, (*(0.0,) * len(row), score))
 
 
 class Transducer(FittedModel):

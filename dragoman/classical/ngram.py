@@ -25,7 +25,7 @@ from dragoman.classical.kneser_ney import (
 from dragoman.classical.model import FittedModel, Note
 from dragoman.classical.ngram_counts import count_ngrams
 from dragoman.classical.rows import Ragged
-from dragoman.classical.tensor_specs import Size, TensorSpec
+from dragoman.classical.tensors import Size, TensorSpec
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment

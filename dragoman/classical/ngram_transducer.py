@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from dragoman.classical.chunk_search import ChunkTable, search_chunks
@@ -20,7 +19,7 @@ from dragoman.classical.joint_alignment import align_jointly, shapes_of
 from dragoman.classical.model import Note, Output, Tokens, Transducer
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.rows import Ragged
-from dragoman.classical.tensor_specs import TensorSpec, row_specs
+from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, Tokenizer
@@ -94,10 +93,8 @@ class NGramTransducer(Transducer):
         model = NGramModel(NGramConfig(self.config.order), FIRST + len(parts)).fit_rows(rows)
         self.load(
             {
-                "source_parts": torch.from_numpy(left.flat),
-                "source_offsets": torch.from_numpy(left.offsets),
-                "target_parts": torch.from_numpy(right.flat),
-                "target_offsets": torch.from_numpy(right.offsets),
+                **row_tensors("source_parts", "source_offsets", left),
+                **row_tensors("target_parts", "target_offsets", right),
                 **model.tensors,
             }
         )
@@ -114,8 +111,8 @@ class NGramTransducer(Transducer):
     @cached_property
     def table(self) -> ChunkTable:
         """The chunks by their source part."""
-        left = Ragged(self.tensors["source_parts"].numpy(), self.tensors["source_offsets"].numpy())
-        right = Ragged(self.tensors["target_parts"].numpy(), self.tensors["target_offsets"].numpy())
+        left = stored_rows("source_parts", "source_offsets", self.tensors)
+        right = stored_rows("target_parts", "target_offsets", self.tensors)
         assert self.model is not None
         return ChunkTable(self.model, left, right, self.same)
 
@@ -123,15 +120,10 @@ class NGramTransducer(Transducer):
         """Search chunk sequences of each source."""
         width = max(beam, self.config.hypotheses, 4 * n_best if n_best > 1 else 0)
         found = search_chunks(self.table, [tuple(source) for source in sources], width, n_best)
-        return [[Output(tokens, spread(tokens, score)) for tokens, score in several] for several in found]
+        return [[Output.of(tokens, score) for tokens, score in several] for several in found]
 
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         """The log-probability of the best cut of each pair."""
         width = 4 * self.config.hypotheses
         found = search_chunks(self.table, list(sources), width, 1, list(targets))
         return [several[0][1] if several else -np.inf for several in found]
-
-
-def spread(tokens: Tokens, score: float) -> tuple[float, ...]:
-    """A score as that of <eos>."""
-    return (*(0.0,) * len(tokens), score)

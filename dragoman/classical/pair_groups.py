@@ -59,8 +59,6 @@ def padded_groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[t
             some = same[first : first + count]
             first += count
             left, right = sources.take(some), targets.take(some)
-            padded = np.full((len(some), max(1, int(right.lengths[-1]))), -1, np.int64)
-            padded[np.arange(padded.shape[1]) < right.lengths[:, None]] = right.flat
             rows = np.zeros((width, len(some)), np.int64)
             rows[1:] = left.flat.reshape(len(some), -1).T
-            yield some, rows, np.ascontiguousarray(padded.T), right.lengths
+            yield some, rows, np.ascontiguousarray(right.padded().T), right.lengths

@@ -18,9 +18,10 @@ from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.phrase_decoder import FEATURES, LANGUAGE, MAX_TOKENS, TABLE, Derivation, Options, PhraseDecoder
 from dragoman.classical.phrase_table import WordTable, extract_phrases, phrase_tensors
 from dragoman.classical.rows import Ragged
-from dragoman.classical.tensor_specs import TensorSpec, row_specs
+from dragoman.classical.tensors import TensorSpec, row_specs, stored_rows
 from dragoman.classical.tuning import tune
-from dragoman.classical.word_alignment import BothDirections, fold_case
+from dragoman.classical.vocabulary import fold_case
+from dragoman.classical.word_alignment import BothDirections
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, Tokenizer
@@ -126,14 +127,14 @@ class PhraseBased(Transducer):
     @cached_property
     def table(self) -> dict[Tokens, tuple[int, int]]:
         """For every source phrase its first entry and the one behind its last."""
-        rows = Ragged(self.tensors["sources"].numpy(), self.tensors["source_offsets"].numpy())
+        rows = stored_rows("sources", "source_offsets", self.tensors)
         entries = self.tensors["entries"].tolist()
         return {rows[index]: (entries[index], entries[index + 1]) for index in range(len(rows))}
 
     @cached_property
     def target_rows(self) -> Ragged:
         """The target of every entry."""
-        return Ragged(self.tensors["targets"].numpy(), self.tensors["target_offsets"].numpy())
+        return stored_rows("targets", "target_offsets", self.tensors)
 
     def options(self, source: Tokens) -> Options:
         """All phrases that match a source; a token that none translates is copied, or left out if it cannot be."""
@@ -154,10 +155,7 @@ class PhraseBased(Transducer):
                 ends.append(first + 1)
                 targets.append((copy,) if copy > EOS else ())
                 features.append(np.full(TABLE, COPIED))
-        width = max(1, max(map(len, targets)))
-        padded = np.full((len(targets), width), -1, np.int64)
-        for row, tokens in enumerate(targets):
-            padded[row, : len(tokens)] = tokens
+        padded = Ragged.of(targets).padded()
         return Options(np.array(starts), np.array(ends), padded, np.stack(features).astype(np.float64))
 
     def decoder(self, weights: Floats, beam: int) -> PhraseDecoder:
@@ -174,17 +172,12 @@ class PhraseBased(Transducer):
             parts = [tuple(source[first : first + MAX_TOKENS]) for first in range(0, len(source), MAX_TOKENS)] or [()]
             found = [decoder.translate(len(part), self.options(part), n_best) if part else [] for part in parts]
             if len(parts) == 1 and parts[0]:
-                out.append([output(one.tokens, one.score) for one in found[0]])
+                out.append([Output.of(one.tokens, one.score) for one in found[0]])
             else:
                 best = [one[0] for one in found if one]
                 tokens = tuple(token for one in best for token in one.tokens)
-                out.append([output(tokens, math.fsum(one.score for one in best))])
+                out.append([Output.of(tokens, math.fsum(one.score for one in best))])
         return out
-
-
-def output(tokens: Tokens, score: float) -> Output:
-    """An output with the whole score at its <eos>."""
-    return Output(tokens, (*(0.0,) * len(tokens), score))
 
 
 assert len(START) == len(FEATURES) == LANGUAGE + 1

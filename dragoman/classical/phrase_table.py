@@ -14,6 +14,7 @@ from dragoman.classical.key_index import KeyIndex
 from dragoman.classical.model import Note, Tokens
 from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Ragged
+from dragoman.classical.tensors import row_tensors
 from dragoman.scoring.symmetrization import LinkRows
 
 Ints = NDArray[np.int64]
@@ -85,11 +86,9 @@ def phrase_tensors(phrases: PhraseCounts, keep: int, words: WordTable) -> dict[s
     sources, targets = Ragged.of(sorted(phrases.sources)), Ragged.of([phrases.targets[one] for one in right.tolist()])
     entries = np.concatenate([[0], np.cumsum(np.bincount(ranks[0][left], minlength=len(sources)))])
     return {
-        "sources": torch.from_numpy(sources.flat),
-        "source_offsets": torch.from_numpy(sources.offsets),
+        **row_tensors("sources", "source_offsets", sources),
         "entries": torch.from_numpy(entries),
-        "targets": torch.from_numpy(targets.flat),
-        "target_offsets": torch.from_numpy(targets.offsets),
+        **row_tensors("targets", "target_offsets", targets),
         "features": torch.from_numpy(features.astype(np.float32)),
     }
 
@@ -112,7 +111,7 @@ def lexical_weights(
     weights = [np.append(side, 0.0) for side in (words.ahead, words.back)]  # the last for tokens never linked
     for first in range(0, len(left), CHUNK):
         some = slice(first, first + CHUNK)
-        one, other = padded(sources.take(left[some])), padded(targets.take(right[some]))  # (N, S), (N, T)
+        one, other = sources.take(left[some]).padded(), targets.take(right[some]).padded()  # (N, S), (N, T)
         keys = np.where(
             (one >= 0)[:, :, None] & (other >= 0)[:, None], one[:, :, None] * words.width + other[:, None], -1
         )
@@ -123,10 +122,3 @@ def lexical_weights(
             means = weight[numbers].sum(axis) / (here >= 0).sum(1)[:, None]
             out[some] = np.where(there >= 0, np.log(np.maximum(means, UNLIKELY)), 0.0).sum(1)
     return both
-
-
-def padded(rows: Ragged) -> Ints:
-    """Rows as an array (N, L); −1 is padding."""
-    out = np.full((len(rows), int(rows.lengths.max(initial=0))), -1, np.int64)
-    out[np.arange(out.shape[1]) < rows.lengths[:, None]] = rows.flat
-    return out

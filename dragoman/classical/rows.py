@@ -55,6 +55,13 @@ class Ragged:
         """The length of every row."""
         return np.diff(self.offsets)
 
+    def padded(self) -> IntArray:
+        """The rows as an array (N, L); −1 is padding."""
+        lengths = self.lengths
+        out = np.full((len(self), int(lengths.max(initial=0))), -1, np.int64)
+        out[np.arange(out.shape[1]) < lengths[:, None]] = self.flat
+        return out
+
     def mapped(self, numbers: NDArray[Any]) -> Ragged:
         """Every integer replaced by its number."""
         return Ragged(numbers[self.flat], self.offsets)

@@ -8,7 +8,7 @@ and every different link (source word, target word) has a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -22,59 +22,15 @@ from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.model import Note
 from dragoman.classical.pair_groups import CELLS, Floats, Group, Ints, padded_groups
 from dragoman.classical.rows import Ragged
-from dragoman.classical.tensor_specs import TensorSpec
+from dragoman.classical.tensors import TensorSpec
 from dragoman.errors import RunError
 from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
 
-Words = Sequence[str]
 NULL = 0  # the number of the empty word
 MAX_LINKS = 30_000_000  # of the pairs that EM reads; more pairs are sampled evenly
 FLOOR = 1e-9  # probability of links that EM has not seen
 PRIOR = 0.01  # of a word's translations: few words have many
 KINDS = ("ibm1", "ibm2", "ibm3", "hmm")
-
-
-class Vocabulary:
-    """Numbers from 1 for words, in the order of their first occurrence; words are compared without case."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self._spelt: dict[str, int] = {}  # the same for words as they are spelt
-
-    @property
-    def size(self) -> int:
-        """Above all numbers."""
-        return len(self.numbers) + 1
-
-    def learn(self, words: Iterable[str]) -> list[int]:
-        """The numbers of words, which new words get now."""
-        spelt, numbers, out = self._spelt, self.numbers, list[int]()
-        for word in words:
-            if (number := spelt.get(word)) is None:
-                number = spelt[word] = numbers.setdefault(word.casefold(), len(numbers) + 1)
-            out.append(number)
-        return out
-
-    def rows(self, sentences: Sequence[Words]) -> Ragged:
-        """Sentences as numbers; an unknown word has the number `size`."""
-        spelt, numbers, unknown = self._spelt.get, self.numbers, self.size
-        return Ragged.of(
-            [[spelt(word) or numbers.get(word.casefold(), unknown) for word in words] for words in sentences]
-        )
-
-
-def without_case(pieces: Sequence[str]) -> dict[str, int]:
-    """The first token of every spelling without case: vocabularies begin with frequent tokens."""
-    first: dict[str, int] = {}
-    for token, piece in enumerate(pieces):
-        first.setdefault(piece.casefold(), token)
-    return first
-
-
-def fold_case(pieces: Sequence[str]) -> NDArray[np.int32]:
-    """For every token the first one of the same spelling without case."""
-    first = without_case(pieces)
-    return np.array([first[piece.casefold()] for piece in pieces], np.int32)
 
 
 class Aligned(NamedTuple):
@@ -95,23 +51,13 @@ class WordAligner:
         self.jumps = np.ones(2 * JUMPS + 1)  # expected number of jumps by −JUMPS … JUMPS
         self.places: dict[tuple[int, int], Floats] = {}  # (S, T) → (T, S+1), of model 2
 
-    def fit(
-        self, sources: Sequence[Words], targets: Sequence[Words], note: Note = lambda doing, count: None
-    ) -> list[float]:
-        """Learn from pairs; returns the loss per target word before every iteration, which never rises."""
-        return self.fit_rows(*self.read(sources, targets), note)
-
-    def read(self, sources: Sequence[Words], targets: Sequence[Words]) -> tuple[Ragged, Ragged, tuple[int, int]]:
-        """Learn the vocabularies; returns the sentences as rows of numbers, and the sizes of both vocabularies."""
-        self.source_words, self.target_words = Vocabulary(), Vocabulary()
-        left = Ragged.of([self.source_words.learn(words) for words in sources])
-        right = Ragged.of([self.target_words.learn(words) for words in targets])
-        return left, right, (self.source_words.size, self.target_words.size)
-
     def fit_rows(
         self, left: Ragged, right: Ragged, sizes: tuple[int, int], note: Note = lambda doing, count: None
     ) -> list[float]:
-        """The same for rows of numbers below these sizes; no word has the number 0, which is that of the empty word."""
+        """Learn from rows of numbers; returns the loss per target word before every iteration, which never rises.
+
+        The numbers of words are below the sizes of both sides, and above 0, the number of the empty word.
+        """
         self.sizes = sizes
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         total = int(((left.lengths + 1) * right.lengths)[usable].sum())
@@ -247,18 +193,11 @@ class WordAligner:
                 out[:length, :, group.lengths == length] = table[:, :, None]
         return out
 
-    def posteriors(self, sources: Sequence[Words], targets: Sequence[Words]) -> list[Floats]:
-        """p(source word | target word) of every pair: (T, S+1), the empty word first.
-
-        Of model 3 given all other links of the best alignment.
-        """
-        return self.align_rows(self.source_words.rows(sources), self.target_words.rows(targets)).posteriors
-
     def align_rows(self, left: Ragged, right: Ragged, *, threshold: float | None = None, keep: bool = True) -> Aligned:
         """Align rows of numbers.
 
         A link is the most probable source word of a target word, unless that is the empty one; with a threshold all
-        that are at least so probable. `keep` the posteriors too.
+        that are at least so probable. `keep` the posteriors too; those of model 3 are given all other links.
         """
         links: list[LinkRows] = []
         logs = np.where(right.lengths > 0, -np.inf, 0.0)

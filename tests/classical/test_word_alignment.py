@@ -17,6 +17,7 @@ from dragoman.classical.hmm_alignment import EMPTY, JUMPS
 from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Ragged
+from dragoman.classical.vocabulary import Vocabulary
 from dragoman.classical.word_alignment import FLOOR, KINDS, WordAligner
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
@@ -29,7 +30,20 @@ TARGETS = [line.split() for line in ("A B", "B C X", "A C D", "D", "C A B", "D B
 WORDS = {"dog": "Hund", "cat": "Katze", "house": "Haus", "sees": "sieht", "big": "große", "the": "das", "old": "alte"}
 
 
-def p(aligner: WordAligner, source: str | None, target: str) -> float:
+class WordsAligner(WordAligner):
+    """Reads words."""
+
+    def fit(self, sources: list[list[str]], targets: list[list[str]]) -> list[float]:
+        self.source_words, self.target_words = Vocabulary(), Vocabulary()
+        left = Ragged.of([self.source_words.learn(words) for words in sources])
+        right = Ragged.of([self.target_words.learn(words) for words in targets])
+        return self.fit_rows(left, right, (self.source_words.size, self.target_words.size))
+
+    def posteriors(self, sources: list[list[str]], targets: list[list[str]]) -> list[np.ndarray]:
+        return self.align_rows(self.source_words.rows(sources), self.target_words.rows(targets)).posteriors
+
+
+def p(aligner: WordsAligner, source: str | None, target: str) -> float:
     """p(target word | source word)."""
     number = 0 if source is None else aligner.source_words.numbers[source.casefold()]
     key = number * (aligner.target_words.size + 1) + aligner.target_words.numbers[target.casefold()]
@@ -38,7 +52,7 @@ def p(aligner: WordAligner, source: str | None, target: str) -> float:
     return float(aligner.table[place]) if known else FLOOR
 
 
-def enumerated(aligner: WordAligner, source: list[str], target: list[str]) -> tuple[np.ndarray, float]:
+def enumerated(aligner: WordsAligner, source: list[str], target: list[str]) -> tuple[np.ndarray, float]:
     """Posteriors (T, S+1) and likelihood by summing over all alignments."""
     out = np.zeros((len(target), len(source) + 1))
     total = 0.0
@@ -60,7 +74,7 @@ def enumerated(aligner: WordAligner, source: list[str], target: list[str]) -> tu
     return out / total, total
 
 
-def hmm_path(aligner: WordAligner, path: tuple[int, ...], length: int) -> float:
+def hmm_path(aligner: WordsAligner, path: tuple[int, ...], length: int) -> float:
     """p(path): the empty word keeps the last source word; before the first one any may be the last."""
 
     def jump(last: int, place: int) -> float:
@@ -81,7 +95,7 @@ def hmm_path(aligner: WordAligner, path: tuple[int, ...], length: int) -> float:
 
 @pytest.mark.parametrize("kind", ["ibm1", "ibm2", "hmm"])
 def test_posteriors_are_those_of_all_alignments(kind: str) -> None:
-    aligner = WordAligner(kind, 2)
+    aligner = WordsAligner(kind, 2)
     losses = aligner.fit(SOURCES, TARGETS)
     assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(losses[1:]))
     found = aligner.posteriors(SOURCES, TARGETS)
@@ -93,13 +107,13 @@ def test_posteriors_are_those_of_all_alignments(kind: str) -> None:
         rows = aligner.source_words.rows([source]), aligner.target_words.rows([target])
         assert aligner.align_rows(*rows).logs == pytest.approx([math.log(total)])
     words = sum(map(len, TARGETS))
-    again = WordAligner(kind, 3)
+    again = WordsAligner(kind, 3)
     assert again.fit(SOURCES, TARGETS)[-1] == pytest.approx(-likelihood / words) or kind != "ibm1"
 
 
 @pytest.mark.parametrize("kind", ["hmm", "ibm3"])
 def test_a_batch_changes_no_posterior(kind: str) -> None:
-    aligner = WordAligner(kind, 3, prior=0.01)
+    aligner = WordsAligner(kind, 3, prior=0.01)
     aligner.fit(SOURCES, TARGETS)
     together = aligner.posteriors(SOURCES, TARGETS)
     for index, one in enumerate(together):
@@ -110,7 +124,7 @@ def test_a_batch_changes_no_posterior(kind: str) -> None:
 
 
 def test_fertilities_are_scored_as_in_the_formula_and_climbing_finds_the_best() -> None:
-    aligner = WordAligner("ibm3", 3)
+    aligner = WordsAligner("ibm3", 3)
     aligner.fit(SOURCES, TARGETS)
     model = aligner.fertility
     source, target = SOURCES[2], TARGETS[2]

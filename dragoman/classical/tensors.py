@@ -1,4 +1,4 @@
-"""What the tensors of a fitted model must be: a run folder may be damaged, or of another configuration."""
+"""The tensors of a fitted model: how rows of tokens are stored, and checks, since a run folder may be damaged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dragoman.classical.rows import Ragged
 from dragoman.errors import RunError
 
 Size = int | str  # a name stands for any size, the same in all tensors; "N+1" is one more than "N"
@@ -32,6 +33,16 @@ def row_specs(flat: str, offsets: str, count: Size, vocabulary: int | None, leas
         flat: TensorSpec(torch.int32, (flat,), least, below),
         offsets: TensorSpec(torch.int64, (f"{count}+1",), offsets_of=flat),
     }
+
+
+def row_tensors(flat: str, offsets: str, rows: Ragged) -> dict[str, Tensor]:
+    """Rows of tokens as tensors."""
+    return {flat: torch.from_numpy(rows.flat), offsets: torch.from_numpy(rows.offsets)}
+
+
+def stored_rows(flat: str, offsets: str, tensors: Mapping[str, Tensor]) -> Ragged:
+    """The rows of such tensors."""
+    return Ragged(tensors[flat].numpy(), tensors[offsets].numpy())
 
 
 def check_tensors(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor]) -> None:
