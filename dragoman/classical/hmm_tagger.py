@@ -28,7 +28,8 @@ from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 
 Floats = NDArray[np.float64]
 MAX_TAGS = 150  # trigrams of tags are a table of their third power
-CHUNK = 4096
+CHUNK = 4096  # sentences read at a time
+CELLS = 10_000_000  # (word, tag, tag) handled at a time
 CASES = (-1, -2)  # marks of suffixes: of other words, and of capitalised ones
 
 
@@ -191,11 +192,19 @@ class HMMTagger(FittedModel):
                 out[row, place] = self.emission(word)
         return out, tags, mask
 
+    def slices(self, mask: NDArray[np.bool_]) -> list[slice]:
+        """Sentences whose tables of tag pairs fit into memory together."""
+        size = max(1, CELLS // (mask.shape[1] * (self.tags + 1) ** 2))
+        return [slice(first, first + size) for first in range(0, len(mask), size)]
+
     def predict(self, batch: Batch) -> ClassifierOutput:
         """The most probable tag sequence (B, W), and p(tag | sentence) (B, W, K)."""
         emissions, _, mask = self.lattice(batch)
-        values = second_order_viterbi(emissions, self.transitions, mask)
-        shares, _ = second_order_posteriors(emissions, self.transitions, mask)
+        some = self.slices(mask)
+        values = np.concatenate([second_order_viterbi(emissions[one], self.transitions, mask[one]) for one in some])
+        shares = np.concatenate(
+            [second_order_posteriors(emissions[one], self.transitions, mask[one])[0] for one in some]
+        )
         device = batch.source.device
         return ClassifierOutput(*(torch.from_numpy(array).to(device) for array in (values, shares, mask)))
 
@@ -203,7 +212,9 @@ class HMMTagger(FittedModel):
         """Minus log p(tags | words), summed, and the number of words."""
         emissions, tags, mask = self.lattice(batch)
         joint = second_order_score(emissions, self.transitions, tags, mask)
-        _, total = second_order_posteriors(emissions, self.transitions, mask)
+        total = np.concatenate(
+            [second_order_posteriors(emissions[one], self.transitions, mask[one])[1] for one in self.slices(mask)]
+        )
         return Loss(torch.tensor((total - joint).sum()), torch.tensor(int(mask.sum())))
 
     def score(self, batch: Batch) -> TokenScores:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.classical.key_index import distinct
 from dragoman.classical.model import Note
 from dragoman.classical.rows import Ragged
 
@@ -81,12 +82,20 @@ def distinct_grams(rows: Ragged, size: int) -> Ints:
 
 
 def gram_places(grams: Ints, rows: Ints, size: int) -> Ints:
-    """The place of the sequence of `size` tokens at every start of rows (N, L): (N, L−size+1); 0 where padding is."""
+    """The place of the sequence of `size` tokens at every start of rows (N, L): (N, L−size+1); any where padding is.
+
+    Beginnings of sequences are numbered token by token: a whole sequence would not fit into one number.
+    """
     windows = np.lib.stride_tricks.sliding_window_view(rows, size, axis=1)  # (N, L−size+1, size)
-    base = int(max(grams.max(initial=0), rows.max(initial=0))) + 2
-    weights = base ** np.arange(size - 1, -1, -1, dtype=np.int64)
-    places = np.searchsorted(grams @ weights, (windows + 0) @ weights)
-    return np.minimum(places, max(0, len(grams) - 1))
+    base = int(max(grams.max(initial=0), rows.max(initial=0))) + 1
+    known, places = np.zeros(len(grams), np.int64), np.zeros(windows.shape[:2], np.int64)
+    for column in range(size if len(grams) else 0):
+        keys = known * base + grams[:, column]  # sorted, as the sequences are
+        different = distinct(keys)
+        known = np.searchsorted(different, keys)
+        places = np.searchsorted(different, places * base + windows[:, :, column])
+        places = np.minimum(places, len(different) - 1)
+    return places
 
 
 class Group(NamedTuple):
@@ -156,10 +165,7 @@ class Lattice:
                 if a <= i:
                     factor = np.exp(scales[:, i - a] - reference)[:, None]
                     values[:, i, b:] += values[:, i - a, : self.width + 1 - b] * weight[:, i - a] * factor
-            largest = values[:, i].max(1)
-            safe = np.where(largest > 0, largest, 1.0)
-            values[:, i] /= safe[:, None]
-            scales[:, i] = reference + np.log(safe)
+            scales[:, i] = reference + rescale(values[:, i])
         return values, scales
 
     def backward(self, weights: dict[int, Floats]) -> tuple[Floats, Floats]:
@@ -175,10 +181,7 @@ class Lattice:
                 if i + a <= self.length:
                     factor = np.exp(scales[:, i + a] - reference)[:, None]
                     values[:, i, : self.width + 1 - b] += values[:, i + a, b:] * weight[:, i] * factor
-            largest = values[:, i].max(1)
-            safe = np.where(largest > 0, largest, 1.0)
-            values[:, i] /= safe[:, None]
-            scales[:, i] = reference + np.log(safe)
+            scales[:, i] = reference + rescale(values[:, i])
         return values, scales
 
     def expected(self, probabilities: Floats) -> tuple[Floats, Floats]:
@@ -228,6 +231,15 @@ class Lattice:
             i, j = i - a, j - b
             chunks.append(int(self.arcs[number][row, i, j]))
         return None if unknown in chunks else chunks[::-1]
+
+
+def rescale(values: Floats) -> Floats:
+    """Divide rows (N, T) by their largest value, in place; returns its logarithm (N,), 0 for rows of zeros."""
+    largest = values.max(1)
+    safe = np.where(largest > 0, largest, 1.0)
+    values /= safe[:, None]
+    out: Floats = np.log(safe)
+    return out
 
 
 class Cut(NamedTuple):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.classical import hmm_tagger
 from dragoman.classical.hmm import (
     DiscreteHMM,
     second_order_posteriors,
@@ -80,7 +81,7 @@ def test_the_discrete_model_is_that_of_hmmlearn() -> None:
         likelihood = now
 
 
-def test_an_hmm_is_a_run(tmp_path: Path, cached: Path) -> None:
+def test_an_hmm_is_a_run(tmp_path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random.seed(2)
     nouns, verbs = ["dog", "cat", "fox", "walker"], ["sees", "walks", "hears"]
     lines = []
@@ -97,6 +98,8 @@ def test_an_hmm_is_a_run(tmp_path: Path, cached: Path) -> None:
     assert abs(scores["loss"]) < 0.2
     assert call("predict", run, stdin=b"the talker talks the Zebra\n\n").out.startswith("DET NOUN VERB DET NOUN\n\n")
     one = call("predict", run, "--batch-size", "1", "--json", stdin=b"the fox sees the dog\nthe dog\n").out
+    assert one == call("predict", run, "--json", stdin=b"the fox sees the dog\nthe dog\n").out
+    monkeypatch.setattr(hmm_tagger, "CELLS", 1)  # a sentence at a time
     assert one == call("predict", run, "--json", stdin=b"the fox sees the dog\nthe dog\n").out
     assert call("check", data, "task=tag", "model.kind=hmm").lines[-1] == "all is well"
     assert call("inspect", run, "the fox sees", "--output", tmp_path / "seen.json").code == 0

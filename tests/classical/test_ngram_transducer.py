@@ -10,7 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.classical.joint_alignment import Chunks, Lattice, align_jointly, groups, shapes_of
+from dragoman.classical.joint_alignment import (
+    Chunks,
+    Lattice,
+    align_jointly,
+    distinct_grams,
+    gram_places,
+    groups,
+    shapes_of,
+)
 from dragoman.classical.ngram_transducer import FIRST, NGramTransducer, NGramTransducerConfig
 from dragoman.classical.rows import Ragged
 from dragoman.data.tokenizers.base import EOS, SOS
@@ -55,6 +63,14 @@ def test_expected_counts_are_those_of_all_cuts() -> None:
                 expected[part] = expected.get(part, 0.0) + float(weight / total)
     for place, number in enumerate(known.tolist()):
         assert counts[place] == pytest.approx(expected.get(chunks.parts(number), 0.0))
+
+
+def test_long_sequences_of_large_vocabularies_have_places_of_their_own() -> None:
+    rows = np.random.default_rng(1).integers(0, 40_000, (30, 9))
+    rows[:, 0] = 39_999  # 40,000⁶ is more than 64 bits hold
+    grams = distinct_grams(Ragged.of(rows.tolist()), 6)
+    places = gram_places(grams, rows, 6)
+    assert (grams[places] == np.lib.stride_tricks.sliding_window_view(rows, 6, axis=1)).all()
 
 
 def test_em_never_loses_likelihood() -> None:
