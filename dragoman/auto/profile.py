@@ -7,14 +7,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from dragoman.auto.relation import ALIGNED, clipped_matches, common_subsequence, coverage, monotonicity
-from dragoman.data.config import DataConfig, Files
+from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import MAX_FAULTS, fault_message, too_few
+from dragoman.data.readers.pairs import sample_pairs
 from dragoman.data.split import PROGRESS_EVERY, Progress, read_examples, source_hash
 from dragoman.data.tokenizers.features import find_features, split_features
 from dragoman.errors import DataError
@@ -144,13 +146,18 @@ class Sample:
 def profile_pairs(
     files: Files, data: DataConfig | None = None, progress: Progress = lambda doing, count: None
 ) -> PairProfile:
-    """Read all pairs once; faulty lines are an error here if training would stop at them."""
+    """Read all pairs once, or blocks of a large file; faulty lines are an error here if training would stop at them.
+
+    Those of a large file are found when it is read for training.
+    """
     data = data or DataConfig(train=files)
     sample, faults, fault_count = Sample(), list[Fault](), 0
     hashes = array("Q")
+    if (found := sample_of_large_file(files, data)) is not None:
+        return profile_sample(found, data, hashes)
     for number, item in enumerate(read_examples(data, files)):
-        if number % PROGRESS_EVERY == 0:
-            progress("reading", number)
+        if number and number % PROGRESS_EVERY == 0:
+            progress("looking at the data", number)
         if isinstance(item, Fault):
             fault_count += 1
             if len(faults) < MAX_FAULTS:
@@ -164,6 +171,21 @@ def profile_pairs(
     if sample.seen < 2:
         raise too_few(files, f"found {sample.seen} pairs")
     return profile_sample(sample, data, hashes)
+
+
+def sample_of_large_file(files: Files, data: DataConfig) -> Sample | None:
+    """A sample of one large tab-separated file; None: all must be read, as where validation sources are looked up."""
+    entries = file_list(files)
+    if data.valid is not None or len(entries) != 1 or not isinstance(entries[0], str):
+        return None
+    found = sample_pairs(Path(entries[0]), columns=data.columns, max_characters=data.max_characters, header=data.header)
+    if found is None:
+        return None
+    sample, (lines, examples) = Sample(), found
+    for item in examples:
+        sample.add((item.source.strip(), item.references[0].strip()))
+    sample.seen = lines
+    return sample
 
 
 def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> PairProfile:

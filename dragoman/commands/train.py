@@ -15,6 +15,7 @@ from dragoman.errors import DataError
 
 if TYPE_CHECKING:
     from dragoman.data.config import Files
+    from dragoman.data.split import Progress
     from dragoman.tasks.config import Config
     from dragoman.training.display import Display
 
@@ -25,6 +26,7 @@ def resolve(
     target: str | None,
     overrides: tuple[str, ...],
     say: Callable[[str], None],
+    progress: Progress,
     despite_faults: bool = False,
 ) -> tuple[Config, str]:
     """The configuration and the run folder for a .toml file, a data file, a run folder or two parallel files.
@@ -60,7 +62,7 @@ def resolve(
     files = Pairs(source, target) if source is not None and target is not None else what
     assert files is not None
     folder = Path("runs") / run_name(what or source or "")
-    config, reasons = (configure_despite_faults if despite_faults else automatic.configure)(files, overrides)
+    config, reasons = (configure_despite_faults if despite_faults else automatic.configure)(files, overrides, progress)
     for reason in reasons:
         say(reason)
     if overrides:
@@ -75,18 +77,18 @@ def resolve(
     return config, str(folder)
 
 
-def configure_despite_faults(files: Files, overrides: tuple[str, ...]) -> tuple[Config, list[str]]:
+def configure_despite_faults(files: Files, overrides: tuple[str, ...], progress: Progress) -> tuple[Config, list[str]]:
     """As `auto.configure.configure`, but skip faulty lines: the check reports them later."""
     from dragoman.auto import configure as automatic
     from dragoman.config import settings
 
     data = settings.override({}, overrides).get("data")
     if isinstance(data, dict) and "faults" in data:
-        return automatic.configure(files, overrides)
+        return automatic.configure(files, overrides, progress)
     try:
-        config, reasons = automatic.configure(files, (*overrides, "data.faults=skip"))
+        config, reasons = automatic.configure(files, (*overrides, "data.faults=skip"), progress)
     except DataError:  # too few usable lines: the strict way names the faults
-        return automatic.configure(files, overrides)
+        return automatic.configure(files, overrides, progress)
     return replace(config, data=replace(config.data, faults="stop")), reasons
 
 
@@ -144,7 +146,7 @@ def train(
     if is_search(search, run_folder or what):
         train_by_search(what, *named_files(what, source, target, overrides, run_folder), search, display)
         return
-    config, folder = resolve(what, source, target, overrides, display.info)
+    config, folder = resolve(what, source, target, overrides, display.info, display.preparing)
     folder = run_folder or folder
     progress = train_run(config, folder, display, restart)
     if ProcessGroup().is_main:
@@ -242,12 +244,12 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     from dragoman.auto.check import check as prove
     from dragoman.training.display import Display
 
-    config, _ = resolve(what, source, target, overrides, click.echo, despite_faults=True)
     with Display(quiet=not sys.stderr.isatty()) as display:  # a progress line, if a person waits
 
         def say(line: str) -> None:
             display.close()  # end the progress line first
             click.echo(line)
 
+        config, _ = resolve(what, source, target, overrides, say, display.preparing, despite_faults=True)
         warnings = prove(config, say, show, display.preparing)
     click.echo(f"the run can start, but see the warnings ({warnings})" if warnings else "all is well")

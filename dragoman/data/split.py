@@ -14,6 +14,7 @@ from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.errors import DataError
 
 PROGRESS_EVERY = 20_000
+MAX_KEPT = 20_000  # validation examples that are kept in memory, so that nobody reads the files again for them
 Progress = Callable[[str, int], None]  # (what is being done, how many examples so far)
 
 
@@ -49,19 +50,35 @@ class TrainValidSplit:
         self.threshold = 0
         self.first_valid = 0
         self.overlap = int(example_format.overlapping)
-        smallest, largest = 1 << 64, 0
-        for example in self._usable(config.train, "reading"):
+        self._kept: dict[int, Example] | None = None  # the validation examples by index
+        # Examples that may become validation data: hash, index, example. None: there are too many.
+        self._likely: list[tuple[int, int, Example]] | None = [] if config.holdout <= MAX_KEPT else None
+        smallest, largest, bound = 1 << 64, 0, 0
+        by_hash = config.valid is None and not example_format.ordered
+        for index, example in enumerate(self._usable(config.train, "reading")):
             self.examples += 1
             if example.tag:
                 self.tags[example.tag] += 1
-            if config.valid is None:
+            if by_hash:
                 hashed = source_hash(example)
                 smallest, largest = min(smallest, hashed), max(largest, hashed)
+                if index % 1024 == 0:
+                    bound = self._hash_share()  # it falls with every example
+                    self._prune(bound)
+                if self._likely is not None and hashed < bound:
+                    self._likely.append((hashed, index, example))
         self._check_counts()
-        if config.valid is None and example_format.ordered:
-            self._hold_out_last()
-        elif config.valid is None:
+        if by_hash:
             self._hold_out_by_hash(smallest, largest)
+        elif config.valid is None:
+            self._hold_out_last()
+
+    def _prune(self, bound: int) -> None:
+        """Drop examples that cannot become validation data any more, if there are many."""
+        if self._likely is not None and len(self._likely) > 2 * MAX_KEPT:
+            self._likely = [one for one in self._likely if one[0] < bound]
+            if len(self._likely) > MAX_KEPT:  # few sources that occur very often
+                self._likely = None
 
     def _check_counts(self) -> None:
         if self.examples == 0:
@@ -86,9 +103,16 @@ class TrainValidSplit:
                 f"{', '.join(paths_of(self.config.train))}: found one source only, expected two or more, "
                 "since some are set aside for validation; or name a file as data.valid"
             )
-        share = min(0.1, self.config.holdout / self.examples)
         # However small the corpus, both parts have at least one source.
-        self.threshold = min(max(int(share * 2**64), smallest + 1), largest)
+        share = self._hash_share()
+        self.threshold = min(max(share, smallest + 1), largest)
+        if self._likely is not None and self.threshold <= share:
+            self._kept = {index: example for hashed, index, example in self._likely if hashed < self.threshold}
+        self._likely = None
+
+    def _hash_share(self) -> int:
+        """The hash below which the validation examples lie, as far as the examples so far tell."""
+        return int(min(0.1, self.config.holdout / self.examples) * 2**64)
 
     @property
     def faults(self) -> Counter[str]:
@@ -122,12 +146,17 @@ class TrainValidSplit:
     def _is_valid(self, index: int, example: Example) -> bool:
         if self.first_valid:
             return index >= self.first_valid
+        if self._kept is not None:
+            return index in self._kept
         return bool(self.threshold) and source_hash(example) < self.threshold
 
     def valid(self, doing: str) -> Iterator[Example]:
         """The validation examples; `doing` is shown as progress."""
         if self.config.valid is not None:
             yield from self._usable(self.config.valid, doing, several_references=True)
+            return
+        if self._kept is not None:
+            yield from self._kept.values()
             return
         for index, example in enumerate(self._usable(self.config.train, doing)):
             if self._is_valid(index, example):

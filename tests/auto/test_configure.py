@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import re
@@ -18,7 +19,9 @@ from dragoman.auto.configure import configure
 from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.profile import PairProfile, SideProfile, profile_pairs
 from dragoman.commands.train import longer_line
+from dragoman.data.config import DataConfig
 from dragoman.data.examples import Pairs
+from dragoman.data.readers import pairs as readers
 from dragoman.errors import ConfigError, DataError
 from dragoman.runs import Run
 from dragoman.tasks import config
@@ -75,6 +78,30 @@ def test_the_sample_is_spread_over_the_whole_file(tmp_path: Path, monkeypatch: p
     seen = profile_pairs(str(write_rows(tmp_path / "pairs.tsv", rows)))
     assert seen.pairs == 100
     assert 6 <= seen.source.characters <= 7
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_blocks_of_a_large_file_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: bool) -> None:
+    rows: list[tuple[str, ...]] = [(f"a{number} b c", f"{number} z") for number in range(30_000)]
+    path = write_rows(tmp_path / "large.tsv", [("source", "target")] * header + rows)
+    options = DataConfig(train=str(path), header=header)
+    whole = profile_pairs(str(path), options)
+    monkeypatch.setattr(readers, "LARGE_FILE", 10_000)
+    monkeypatch.setattr(readers, "SAMPLED_BYTES", 200)
+    found = profile_pairs(str(path), options)
+    assert found.pairs == whole.pairs == 30_000
+    assert 1000 < found.source.count / 3 < 10_000
+    for name in ("spaced", "tokens", "punctuated"):
+        assert getattr(found.source, name) == getattr(whole.source, name)
+    assert found.source.characters == pytest.approx(whole.source.characters, abs=0.05)
+    assert found.targets > 1000
+    # One that is mostly faults, or compressed, is read whole.
+    path.write_text("a,b\n" * 5000, encoding="utf-8")
+    with pytest.raises(DataError, match="found 1 column"):
+        profile_pairs(str(path))
+    with gzip.open(tmp_path / "large.tsv.gz", "wt", encoding="utf-8") as file:
+        file.writelines(f"{random.random()}\t{random.random()}\n" for _ in range(2000))
+    assert profile_pairs(str(tmp_path / "large.tsv.gz")).pairs == 2000
 
 
 def test_both_files_of_a_pair_are_looked_at(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import dragoman
 from dragoman.data import corpus as corpora
+from dragoman.data import split as splits
 from dragoman.data.cache import build_folder, cache_folder
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import SIZES, Corpus, fingerprint, prepare_corpus
@@ -65,6 +66,20 @@ def split(path: Path, **named: Any) -> tuple[set[str], set[str]]:
     """The training sources and the validation sources."""
     split = TrainValidSplit(DataConfig(train=str(path), **named), lambda doing, count: None)
     return {example.source for example in split.train("")}, {example.source for example in split.valid("")}
+
+
+@pytest.mark.parametrize(("count", "holdout"), [(3, 1), (40, 5), (3000, 7), (3000, 400)])
+def test_validation_pairs_that_are_kept_are_those_that_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, holdout: int
+) -> None:
+    path = write(tmp_path / "a.tsv", [*numbers(count), *numbers(count // 3)])
+    found = []
+    for limit in (10_000, 500, 0):
+        monkeypatch.setattr(splits, "MAX_KEPT", limit)
+        one = TrainValidSplit(DataConfig(train=str(path), holdout=holdout), lambda doing, count: None)
+        found.append((list(one.train("")), list(one.valid(""))))
+    assert found[0] == found[1] == found[2]
+    assert sum(map(len, found[0])) == count + count // 3
 
 
 # ---------------------------------------------------------------------- what is prepared
@@ -454,7 +469,7 @@ def test_memory_stays_flat_while_text_is_tokenised(
     for count in (100, 1500, 15_000):  # the first loads what is loaded late
         path = write(tmp_path / f"{count}.tsv", [(f"a{number % 7} b", f"c d{number % 5}") for number in range(count)])
         tracemalloc.start()
-        prepare_corpus(DataConfig(train=str(path)), tokenizers)
+        prepare_corpus(DataConfig(train=str(path), holdout=10), tokenizers)  # validation pairs are kept in memory
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # What length_ratio sorts at the end takes some tens of bytes a pair.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
 
 from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, check_text, make_example
 from dragoman.data.readers.csv_files import read_csv
 from dragoman.data.readers.lines import (
+    Read,
     check_file,
     file_format,
     is_csv,
@@ -21,6 +23,9 @@ from dragoman.data.readers.lines import (
 from dragoman.data.readers.records import FIELDS, number_text, read_json, read_parquet, words_text
 from dragoman.data.readers.tmx import is_tmx, read_tmx
 from dragoman.errors import ConfigError, DataError, nearest
+
+LARGE_FILE = 1 << 26  # bytes; of larger files `sample_pairs` reads blocks
+SAMPLED_BLOCKS, SAMPLED_BYTES = 512, 1 << 14
 
 
 def read_pairs(
@@ -140,31 +145,63 @@ def column_numbers(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
 def _read_columns(
     path: Path, numbers: tuple[int, ...], several_references: bool, limit: int
 ) -> Iterator[Example | Fault]:
-    name = str(path)
     with open_bytes(path) as read:
-        for block in text_blocks(read, name):
-            plain = block.clean and not numbers and not several_references
-            for number, line in enumerate(block.lines, block.first):
-                if plain:
-                    source, _, target = line.partition("\t")
-                    if (
-                        source
-                        and target
-                        and len(line) <= limit
-                        and "\t" not in target
-                        and not source.isspace()
-                        and not target.isspace()
-                    ):
-                        yield Example(source, (target,), name, number)
-                        continue
-                if number in block.faults:
-                    yield block.faults[number]
+        yield from _parse_columns(read, str(path), numbers, several_references, limit)
+
+
+def _parse_columns(
+    read: Read, name: str, numbers: tuple[int, ...], several_references: bool, limit: int
+) -> Iterator[Example | Fault]:
+    for block in text_blocks(read, name):
+        plain = block.clean and not numbers and not several_references
+        for number, line in enumerate(block.lines, block.first):
+            if plain:
+                source, _, target = line.partition("\t")
+                if (
+                    source
+                    and target
+                    and len(line) <= limit
+                    and "\t" not in target
+                    and not source.isspace()
+                    and not target.isspace()
+                ):
+                    yield Example(source, (target,), name, number)
                     continue
-                try:
-                    cells = _cells(line, numbers, several_references)
-                    yield make_example(cells[0], cells[1:], name, number, limit)
-                except FaultError as fault:
-                    yield Fault(f"{name}:{number}", fault.kind, fault.detail)
+            if number in block.faults:
+                yield block.faults[number]
+                continue
+            try:
+                cells = _cells(line, numbers, several_references)
+                yield make_example(cells[0], cells[1:], name, number, limit)
+            except FaultError as fault:
+                yield Fault(f"{name}:{number}", fault.kind, fault.detail)
+
+
+def sample_pairs(
+    path: Path, *, columns: tuple[str, ...] = (), max_characters: int = 10_000, header: bool = False
+) -> tuple[int, list[Example]] | None:
+    """How many lines a large tab-separated file has, and the pairs of blocks spread evenly over it.
+
+    None for a file that should be read whole: a small one, one of another format, or one with many faulty lines.
+    """
+    if not path.is_file() or is_csv(path) or is_tmx(path) or file_format(path) != ("columns", ""):
+        return None
+    if (size := path.stat().st_size) < LARGE_FILE:
+        return None
+    lines, last, parts = 0, b"", list[bytes]()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            lines, last = lines + block.count(b"\n"), block[-1:]
+        lines += last != b"\n"
+        for number in range(SAMPLED_BLOCKS):
+            start = number * size // SAMPLED_BLOCKS
+            file.seek(start)
+            block = file.read(SAMPLED_BYTES)
+            parts.append(block[block.find(b"\n") + 1 if start else 0 : block.rfind(b"\n")])
+    numbers = columns_from_header(path, columns) if header else column_numbers(path, columns)
+    items = list(_parse_columns(BytesIO(b"\n".join(parts)).read, str(path), numbers, False, max_characters))
+    examples = [item for item in items[header:] if isinstance(item, Example)]
+    return (lines - header, examples) if 2 * len(examples) > len(items) else None
 
 
 def _cells(line: str, numbers: tuple[int, ...], several_references: bool) -> list[str]:
