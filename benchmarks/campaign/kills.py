@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
-from tests.training.kill_driver import NEEDS, TASKS, Driver, ended, leftovers, result, unloadable, writing
+from tests.training.kill_driver import CASES, NEEDS, TASKS, Driver, ended, leftovers, result, unloadable, writing
 
 LIVES, MAX_SECONDS = 5, 120
 # Moments: module, and function or class and method.
@@ -111,12 +111,14 @@ class Kills:
     """Straight runs, and runs that are killed again and again."""
 
     def __init__(self, folder: Path, arguments: argparse.Namespace, lives: int) -> None:
-        missing = {task for task, package in NEEDS.items() if find_spec(package) is None}
-        for task in sorted(missing):
-            print(f"{task}: left out, since {NEEDS[task]} is not installed")
-        self.driver = Driver(folder, [*(task for task in TASKS if task not in missing), "lora"])
+        wanted = arguments.tasks.split(",") if arguments.tasks else [*CASES, *TASKS, "lora"]
+        for task, package in NEEDS.items():
+            if task in wanted and find_spec(package) is None:
+                print(f"{task}: left out, since {package} is not installed")
+                wanted.remove(task)
+        self.driver = Driver(folder, [task for task in wanted if task not in CASES])
+        self.names = [name for name in self.driver.configs if name in wanted]
         self.seed, self.lives, self.keep, self.clock = arguments.seed, lives, arguments.output, Clock()
-        self.names = [name for name in self.driver.configs if not arguments.tasks or name in arguments.tasks.split(",")]
         self.expected: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
         self.usual: set[str] = set()  # lines that runs print on standard error when left alone
