@@ -41,6 +41,11 @@ def checksum(content: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
+def unfinished(path: Path) -> Path:
+    """The folder in which `write_tensors` writes a file before it is moved to its place."""
+    return path.with_name(f".{path.name}.part")
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file atomically.
 
@@ -48,7 +53,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     killed. So both are in a folder of their own, which the next process removes.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    folder = path.with_name(f".{path.name}.part")
+    folder = unfinished(path)
     temporary = folder / path.name
     try:
         remove_folder(folder)

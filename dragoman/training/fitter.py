@@ -7,8 +7,8 @@ from pathlib import Path
 
 from dragoman.classical.model import FittedModel
 from dragoman.data.corpus import Corpus
-from dragoman.files import write_text
-from dragoman.training.checkpoints import TrainingState, write_tensors
+from dragoman.files import remove_folder, write_text
+from dragoman.training.checkpoints import TrainingState, unfinished, write_tensors
 from dragoman.training.metrics_log import MetricsLog
 from dragoman.training.runtime import Runtime
 from dragoman.training.validation.result import Validator
@@ -33,6 +33,7 @@ class Fitter:
     def train(self) -> TrainingState:
         """Fit, save and validate; the steps of the state are the iterations."""
         if (self.folder / WEIGHTS).exists():
+            remove_folder(unfinished(self.folder / WEIGHTS))  # of a process that was killed at its very end
             self.display.info("this run is fitted already; nothing is left to train")
             return self.state
         write_text(self.folder / "metrics.jsonl", "")  # an interrupted fit may have left some

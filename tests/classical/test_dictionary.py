@@ -79,8 +79,10 @@ def test_a_baseline_is_a_run(folder: Path, cached: Path, kind: str) -> None:
     told = call("train", data, f"preset={kind}", "--run", run)
     assert told.code == 0, told.err
     weights = (run / "weights.safetensors").read_bytes()
+    (run / ".weights.safetensors.part").mkdir()  # killed just after the weights were moved to their place
     again = call("train", run)
     assert "fitted already" in again.err
+    assert not (run / ".weights.safetensors.part").exists()
     assert (run / "weights.safetensors").read_bytes() == weights
     (run / "weights.safetensors").unlink()
     assert call("train", run).code == 0  # an interrupted fit is done again, with the same result
