@@ -69,9 +69,11 @@ class RawAligner:
     def __init__(self, kind: str, iterations: int, pairs: Iterable[Pair], note: Note) -> None:
         self.vocabularies = Vocabulary(), Vocabulary()
         numbers, lengths = (array("i"), array("i")), (array("q", [0]), array("q", [0]))
-        for count, pair in enumerate(pairs):
-            if count % NOTED == 0:
-                note("reading pairs", count)
+        self.count = 0
+        for pair in pairs:
+            if self.count % NOTED == 0:
+                note("reading pairs", self.count)
+            self.count += 1
             for words, vocabulary, flat, sizes in zip(
                 usable_words(pair), self.vocabularies, numbers, lengths, strict=True
             ):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,7 @@ from dragoman.commands.layout import pair_files
 from dragoman.commands.media import check_media_options, reads_files, require_text_inputs
 from dragoman.commands.options import device_option, json_option, media_option, skip_unreadable_option, tag_option
 from dragoman.commands.printing import as_utf8
+from dragoman.commands.progress import progress_bar
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from dragoman.data.examples import Pairs
     from dragoman.runs import Run
 
+REPORTED = 1000  # pairs between two steps of the progress bar
 FILES_NEEDED = "name either FILE or both --source and --target, or add --predict to align what the run outputs"
 
 
@@ -267,10 +270,15 @@ def print_links(pairs: Iterable[Pair], found: Iterable[WordAlignment], predictin
     from dragoman.analysis.align_files import as_json_line
 
     as_utf8()
-    for pair, links in zip(pairs, found, strict=True):
-        sys.stdout.write(
-            (as_json_line(links) if as_json else f"{pair[1]}\t{links}" if predicting else str(links)) + "\n"
-        )
+    watched = sys.stderr.isatty() and not sys.stdout.isatty()
+    total = len(pairs) if isinstance(pairs, Sized) else None
+    with progress_bar("pairs", total) if watched else nullcontext(lambda count: None) as done:
+        for number, (pair, links) in enumerate(zip(pairs, found, strict=True), 1):
+            sys.stdout.write(
+                (as_json_line(links) if as_json else f"{pair[1]}\t{links}" if predicting else str(links)) + "\n"
+            )
+            if number % REPORTED == 0:
+                done(REPORTED)
     sys.stdout.flush()
 
 

@@ -50,7 +50,7 @@ def terms(
     pairs = read_raw_pairs(check_pair_files(files))
     with Display(quiet=not sys.stderr.isatty()) as display:
         aligner = RawAligner(model, 5, pairs, display.preparing)
-    with progress_bar("pairs", sum(1 for _ in pairs)) if sys.stderr.isatty() else nullcontext() as progress:
+    with progress_bar("pairs", aligner.count) if sys.stderr.isatty() else nullcontext() as progress:
         found = extract_terms(
             aligner(pairs, weights=False), max_words=max_words, min_count=min_count, min_share=min_share,
             done=progress or (lambda count: None),
