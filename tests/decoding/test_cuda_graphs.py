@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dragoman.data.batch import Batch, batch_of
+from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding import cuda_graph_beam, cuda_graph_step
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig, StopRule
@@ -34,11 +35,20 @@ needs_gpu = pytest.mark.gpu
 def model_of(decoder: str, device: str = "cpu") -> EncoderDecoder:
     torch.manual_seed(3)
     config = EncoderDecoderConfig(tie="none", encoder=ENCODER_CASES["transformer"], decoder=DECODER_CASES[decoder])
-    model = EncoderDecoder(config, VOCABULARY, VOCABULARY).double().to(device).eval()
+    model = EncoderDecoder(config, VOCABULARY, VOCABULARY)
+    model.copied = torch.tensor([PAD] * 4 + list(range(4, VOCABULARY)))
+    model = model.double().to(device).eval()
     with torch.no_grad():
         for part in model.parameters():
             part.mul_(2.0)  # far from even chances, so that no two hypotheses are worth the same
     return model
+
+
+def sources_of(decoder: str) -> list[list[int]]:
+    """Sources for a decoder; a pointer finds two words among them that only their source has."""
+    if not decoder.startswith("pointer"):
+        return SOURCES
+    return [[token + VOCABULARY * {5: 1, 9: 2}.get(token, 0) for token in row] for row in SOURCES]
 
 
 def as_rows(found: list[list[Hypothesis]]) -> list[list[tuple[tuple[int, ...], float]]]:
@@ -53,7 +63,7 @@ def shape_for(batch: Batch, width: int, limit: int) -> GraphShape:
 @torch.no_grad()
 def test_fixed_buffers_give_the_outputs_of_growing_states(decoder: str) -> None:
     """Beam search and greedy search, sources that finish at different times, padding in every direction."""
-    model, batch = model_of(decoder), batch_of(SOURCES)
+    model, batch = model_of(decoder), batch_of(sources_of(decoder))
     limits = torch.tensor([9, 3, 6, 7, 5])
     graphs = GraphDecoder(model)
     shape = shape_for(batch, 3, 9)
@@ -105,7 +115,7 @@ def test_graph_beam_search_is_beam_search(
     """Also when few sources are left and move to a smaller graph."""
     monkeypatch.setattr(cuda_graph_beam, "MIN_SOURCES", 2)
     monkeypatch.setattr(cuda_graph_beam, "CHECK_EVERY", 2)
-    model, batch = model_of(decoder), batch_of([*SOURCES, *SOURCES[::-1]])
+    model, batch = model_of(decoder), batch_of([*(rows := sources_of(decoder)), *rows[::-1]])
     limits = torch.tensor([2, 11, 2, 2, 4, 9, 2, 2, 3, 10])
     graphs = GraphDecoder(model)
     monkeypatch.setattr(cuda_graph_beam, "graph_decoder", lambda *given: graphs)
@@ -129,7 +139,7 @@ def test_graph_beam_search_is_beam_search(
 def test_a_captured_search_gives_the_same_outputs(decoder: str, width: int) -> None:
     """From the third batch on, a graph runs the search."""
     model = model_of(decoder, "cuda")
-    batch = batch_of(SOURCES).to(torch.device("cuda"))
+    batch = batch_of(sources_of(decoder)).to(torch.device("cuda"))
     config = SearchConfig(beam=width, max_length=9)
     first = search(model, batch, config, 1.0)
     again = [search(model, batch, config, 1.0) for _ in range(4)]

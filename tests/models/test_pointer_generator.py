@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, UNK
 from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES, PairCodec, copying_codec
 from dragoman.data.tokenizers.words import WordsConfig
@@ -22,6 +25,7 @@ from dragoman.models.decoders.pointer_generator import PointerGenerator, Pointer
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.scheduled_sampling import ExponentialDecayConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.translate import copied_ids
 
@@ -153,6 +157,30 @@ def test_unknown_words_of_a_source_have_ids_of_their_own() -> None:
     assert len(target) == size, "the tokenizer itself is as it was"
     assert codec.target_of("trifft und .") is target
     assert codec.encode_sources([text]) == [row]
+
+
+def test_a_language_tag_is_no_copy() -> None:
+    joint = train_tokenizer(WordsConfig(), ["a b c"])
+    codec = copying_codec(LanguageTagTokenizer(joint, ["de"]), joint)
+    (row,), (ids,) = codec.encode_pairs(["<2de> Zoe a Ann"], ["Ann b Zoe"])
+    size = len(joint) + 1
+    assert [token // size for token in row] == [0, 1, 0, 2]
+    assert ids == [len(joint) + 1, joint.encode("b")[0], len(joint)]
+    assert codec.target_of("<2de> Zoe a Ann").decode(ids) == "Ann b Zoe"
+    assert codec.decode_source(row) == "<2de> ⁇ a ⁇"
+
+
+@pytest.mark.parametrize("changes", [{"truncate": 2}, {"forcing": ExponentialDecayConfig()}])
+def test_a_loss_in_parts_knows_the_copies(changes: dict[str, Any]) -> None:
+    """Label smoothing covers the vocabulary, not the copies, which most sources lack."""
+    model, batch = model_of("recurrent").double().train(), batch_of(SOURCES, TARGETS)
+    whole = model(batch).total
+    model.config = replace(model.config, **changes)
+    torch.testing.assert_close(model(batch).total, whole)  # the schedule starts with teacher forcing
+    model.config = replace(model.config, label_smoothing=0.1)
+    real = batch.target != PAD
+    scores = model.logits(batch).detach()[..., :V].mean(-1)[real]
+    torch.testing.assert_close(model(batch).total, 0.9 * whole - 0.1 * scores.sum())
 
 
 def test_sources_with_too_many_unknown_words_keep_the_first() -> None:
