@@ -314,12 +314,13 @@ class Subjects:
         document.render(outputs(document, str.upper))
         open_document(name, document.render(outputs(document, lambda text: f"{text} ]]> --> <b>\n\n{text}")))
 
-    def copied(self, draw: random.Random) -> Path:
-        """A copy of a run."""
+    def copied(self, draw: random.Random) -> tuple[Path, list[str]]:
+        """A copy of a run, and inputs for it."""
         run = draw.choice(self.runs)
         target = self.scratch / "run"
         shutil.copytree(run, target, copy_function=os.link)
-        return target
+        files = sorted(str(path) for path in (self.folder / run.name).glob("0.*"))  # of a task that reads files
+        return target, files or ["abc", "one [MASK]"]
 
     def tokenizer(self, draw: random.Random) -> None:
         """Load a tokenizer; encode and decode with it."""
@@ -341,13 +342,13 @@ class Subjects:
         from dragoman.runs import Run
         from dragoman.training.checkpoints import Checkpoints
 
-        run = self.copied(draw)
+        run, inputs = self.copied(draw)
         files = sorted(path for path in run.rglob("*") if path.is_file() and "ctranslate2" not in str(path))
         for _ in range(draw.choice((1, 1, 3))):
             mutate_file(draw.choice(files), draw)
             files = [path for path in files if path.exists()]
         uses: list[Callable[[], Any]] = [
-            lambda: apply(load_run(run, engine="torch")),
+            lambda: apply(load_run(run, engine="torch"), inputs),
             lambda: run_information(str(run)),
             lambda: Run(run).metrics(),
             lambda: [Checkpoints(run).load(step) for step in Checkpoints(run).steps()],
@@ -391,13 +392,13 @@ class Subjects:
             draw.choice((LineImageConfig(), PictureConfig())).decode(data, source.name)
 
 
-def apply(loaded: Any) -> None:
-    """Predict or complete two texts, as the run's task says."""
+def apply(loaded: Any, inputs: list[str]) -> None:
+    """Predict or complete, as the run's task says."""
     if hasattr(loaded, "complete"):
         loaded.complete(["one", "ü"], max_length=3)
         loaded.rate(["one"])
     else:
-        loaded.predict(["abc", "one [MASK]"])
+        loaded.predict(inputs)
 
 
 def config_tables() -> list[dict[str, Any]]:
@@ -478,7 +479,7 @@ def write_media(folder: Path) -> None:
 
 
 def train_runs(folder: Path) -> None:
-    """Tiny runs of all text tasks; the first one with the files of CTranslate2, a calibration and a shortlist."""
+    """Tiny runs of all tasks; the first one with the files of CTranslate2, a calibration and a shortlist."""
     import dragoman
     from dragoman.cli import guarded
     from tests.training.kill_driver import NEEDS, TASKS, task_table, write_task_data
@@ -506,8 +507,8 @@ def train_runs(folder: Path) -> None:
             "model": {"encoder": small},
         },
     }  # fmt: skip
-    text_tasks = [task for task in TASKS if task not in NEEDS and task not in tables]
-    tables |= {task: task_table(write_task_data(folder, task), task) for task in text_tasks}
+    tasks = [task for task in TASKS if task not in tables and (task not in NEEDS or find_spec(NEEDS[task]))]
+    tables |= {task: task_table(write_task_data(folder, task), task) for task in tasks}
     for name, table in tables.items():
         search = {} if "task" in table else {"search": {"beam": 2, "max_length": 6}}
         dragoman.train(table | search | {"train": train}, folder / "runs" / name, quiet=True)

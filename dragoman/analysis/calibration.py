@@ -235,7 +235,7 @@ def tokens_of_calibration(path: Path, weights: str) -> int:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         return int(table["tokens"]) if table["weights"] == weights else 0
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
 
 

@@ -174,7 +174,7 @@ def check_format(folder: Path) -> None:
         found, version = int(content["format"]), str(content["version"])
     except FileNotFoundError:
         found = 1  # had no run.json
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:  # Infinity is JSON, too
         raise RunError(f"{path}: damaged ({error})") from None
     if found < RUN_FORMAT:
         raise RunError(

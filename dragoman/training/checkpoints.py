@@ -146,7 +146,7 @@ class Checkpoints:
             digests = content.pop("files")
             content["best"] = [(float(score), int(step)) for score, step in content["best"]]
             return TrainingState(**content), digests
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise RunError(f"{path}: damaged ({error})") from None
 
     def clear_unfinished(self) -> None:

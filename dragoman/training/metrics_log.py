@@ -37,7 +37,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def is_row(row: Any) -> bool:
     """Whether a JSON value is a row as the trainer writes it."""
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
+    if not isinstance(row, dict) or "step" not in row:
+        return False
+    if any(type(row.get(name, 0)) is not int for name in ("step", "epoch", "tokens")):
         return False
     if "valid" not in row:
         return are_numbers([row.get(name) for name in ("loss", "tokens_per_second", "seconds")])

@@ -44,6 +44,8 @@ def test_a_run_of_an_earlier_version_is_refused_in_one_line(configure: Configure
     [
         ('{"format": 999, "version": "9.1"}', r"Dragoman 9\.1 made this run \(format 999\).*upgrade Dragoman"),
         ("{}", r"run\.json: damaged"),
+        ('{"format": Infinity, "version": "1"}', r"run\.json: damaged"),
+        ("[" * 100_000, r"run\.json: damaged"),
         ("none", r"run\.json: damaged"),
     ],
 )

@@ -19,7 +19,7 @@ VALIDATED = {"step": 1, "valid": {"loss": 2.0, "bleu": 3}, "seconds": 4.0}
     [
         TRAINED | {"seconds": "4"}, VALIDATED | {"seconds": "4"}, {"step": 1, "valid": {"loss": 2.0}},
         VALIDATED | {"valid": {"loss": 1.0, "bleu": "high"}}, VALIDATED | {"valid": {"bleu": 3}},
-        VALIDATED | {"valid": 3}, TRAINED | {"step": True}, [1], None,
+        VALIDATED | {"valid": 3}, TRAINED | {"step": True}, TRAINED | {"epoch": float("inf")}, [1], None,
     ],
 )  # fmt: skip
 def test_rows_that_the_trainer_cannot_have_written_are_left_out(row: Any, tmp_path: Path) -> None:
