@@ -74,7 +74,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return safetensors.torch.load_file(path)
     except FileNotFoundError:
         raise RunError(f"{path}: no such file") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # torch opens the file, too, and raises RuntimeError
         raise RunError(f"{path}: damaged ({error})") from None
 
 

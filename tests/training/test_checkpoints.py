@@ -84,6 +84,15 @@ def test_a_killed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     assert [found.name for found in tmp_path.iterdir()] == ["a.safetensors"]
 
 
+def test_a_file_that_torch_cannot_open_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise RuntimeError(f"unable to open file <{path}> in read-only mode: Input/output error (5)")
+
+    monkeypatch.setattr(safetensors.torch, "load_file", fail)
+    with pytest.raises(RunError, match=r"a\.safetensors: damaged \(.*Input/output error"):
+        read_tensors(tmp_path / "a.safetensors")
+
+
 NOT_PROGRESS = ["", "5", "null", "[]", "{}", '"text"', '{"checksum": 1}', '{"files": {}}', '{"step": 1, "files": null}']
 
 
