@@ -49,6 +49,7 @@ def build_library(folder: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", nargs="?", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="leave out so many cases, which another run has had")
     add_options(parser)
     arguments = parser.parse_args()
     if "DRAGOMAN_FAULTS" not in os.environ:  # start anew with the library loaded
@@ -58,6 +59,7 @@ def main() -> int:
             return subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode
     with scratch("faults") as folder:
         faults = Faults(Path(folder).resolve(), arguments.count, arguments.seed)
+        faults.cases = faults.cases[arguments.first :]
         print(f"faults: {faults.operations:,} operations, {len(faults.cases):,} cases", flush=True)
         report = Lanes("faults", Path(folder).resolve(), arguments, 3 * MAX_SECONDS).run(len(faults.cases), faults)
     return report.show()
