@@ -186,11 +186,7 @@ class PhraseDecoder:
         )  # fmt: skip
         base = stack.scores[rows] - self.weights[DISTANCE] * jump[rows, columns]
         estimate = base + self.estimates[columns] + future
-        # Within each number of covered tokens, so that long phrases do not crowd out short ones.
-        sizes = options.ends[columns] - options.starts[columns]
-        order = np.lexsort((columns, rows, -estimate, sizes))
-        rank = np.arange(len(order)) - np.searchsorted(sizes[order], sizes[order])
-        kept = order[rank < self.pool]
+        kept = self.best_of_each_size(options.ends[columns] - options.starts[columns], estimate)
         rows, columns, future, base = rows[kept], columns[kept], future[kept], base[kept]
         logs, contexts = self.phrase_scores([one[rows] for one in stack.contexts], options.targets[columns])
         features = stack.features[rows].copy()
@@ -204,6 +200,19 @@ class PhraseDecoder:
             base + self.static[columns] + self.weights[LANGUAGE] * logs, future, contexts, numbers[rows], columns,
             features,
         )]  # fmt: skip
+
+    def best_of_each_size(self, sizes: Ints, estimate: Floats) -> Ints:
+        """The best extensions for each number of source tokens, so that long phrases do not crowd out short ones.
+
+        Of equal ones the first are taken.
+        """
+        parts = []
+        for size in np.unique(sizes).tolist():
+            own = np.flatnonzero(sizes == size)
+            if len(own) > self.pool:  # sorting a few is faster than all
+                own = own[estimate[own] >= np.partition(estimate[own], len(own) - self.pool)[len(own) - self.pool]]
+            parts.append(own[np.argsort(-estimate[own], kind="stable")[: self.pool]])
+        return np.concatenate(parts)
 
     def prune(self, stack: Stack) -> Stack:
         """The best hypotheses of a stack; those with one state are merged."""
