@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import islice, repeat
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,9 @@ from dragoman.inference.predictor import Predictor
 from dragoman.scoring.alignment import Links
 
 MAX_WORDS = 500  # of a sentence; longer ones need too much memory for too little
-WINDOW = 8192  # pairs aligned at a time; fewer cost time for each of many small arrays
+WINDOW = 32_768  # pairs aligned at a time; fewer cost time for each of many small arrays
+CELLS = 8_000_000  # links of these pairs, or more memory would be needed; they are estimated
+LETTERS = 6  # of a word, with the space behind it
 NOTED = 20_000  # pairs between two reports of progress
 FUNCTION_WORDS = 0.005  # words that make up this share of a text neither begin nor end a term,
 ENOUGH = 20_000  # if it has so many words
@@ -41,15 +43,27 @@ def aligned_ahead(
     pairs: Iterable[Pair], align: Callable[[Sequence[Pair]], Iterable[LinksWeights]]
 ) -> Iterator[tuple[Pair, LinksWeights]]:
     """Every pair with its links; a thread computes those of the next pairs while the caller uses these."""
-    stream = iter(pairs)
     with ThreadPoolExecutor(1) as worker:
-        some = list(islice(stream, WINDOW))
-        pending = worker.submit(align, some)
-        while some:
-            found, done = pending.result(), some
-            some = list(islice(stream, WINDOW))
-            pending = worker.submit(align, some)
-            yield from zip(done, found, strict=True)
+        last: tuple[list[Pair], Future[Iterable[LinksWeights]]] | None = None
+        for some in windows(pairs):
+            before, last = last, (some, worker.submit(align, some))
+            if before is not None:
+                yield from zip(before[0], before[1].result(), strict=True)
+        if last is not None:
+            yield from zip(last[0], last[1].result(), strict=True)
+
+
+def windows(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Pairs that are aligned together: as many as memory allows."""
+    some, cells = list[Pair](), 0
+    for pair in pairs:
+        some.append(pair)
+        cells += (len(pair[0]) // LETTERS + 1) * (len(pair[1]) // LETTERS + 1)
+        if len(some) >= WINDOW or cells >= CELLS:
+            yield some
+            some, cells = [], 0
+    if some:
+        yield some
 
 
 def align_rows(
