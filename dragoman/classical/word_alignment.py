@@ -65,10 +65,7 @@ class WordAligner:
         some = usable[np.unique(np.linspace(0, len(usable) - 1, count).astype(np.int64))]
         self.keys = self._different_keys(left, right, some)
         self.index = KeyIndex(self.keys)
-        groups = [
-            Group(indices, self._numbers(self._keys(rows, columns)), lengths)
-            for indices, rows, columns, lengths in padded_groups(left, right, some)
-        ]
+        groups = [group for group, _ in self._groups(left, right, some)]
         self.owners = (self.keys // (self.sizes[1] + 1)).astype(np.int32)
         # p(target | source) of every link, all alike at first; 0 for padding
         self.table = np.append(np.full(len(self.keys), 1 / max(1, sizes[1])), 0.0)
@@ -103,8 +100,7 @@ class WordAligner:
         """One iteration of model 3 on the best alignments that it finds; t(f | e) is counted anew from them too."""
         counts = 0.1 * self.table
         found: list[tuple[Ints, Ints]] = []
-        for indices, rows, columns, lengths in padded_groups(left, right, some):
-            group = Group(indices, self._numbers(self._keys(rows, columns)), lengths)
+        for group, rows in self._groups(left, right, some):
             for row, alignment, _, _ in self._climbed(group, rows):
                 found.append((rows[:, row], alignment))
                 links = group.links[np.arange(len(alignment)), alignment, row]
@@ -126,11 +122,13 @@ class WordAligner:
             yield row, alignment, gains, scores.score(alignment)
 
     def _keys(self, sources: Ints, targets: Ints) -> Ints:
+        """The keys of all links of padded pairs: (T, S+1, N)."""
         return sources * (self.sizes[1] + 1) + targets[:, None]
 
-    def _numbers(self, keys: Ints) -> NDArray[np.int32]:
-        """The numbers of links; the last for padding and for links that EM has not seen."""
-        return self.index.find(keys)
+    def _groups(self, left: Ragged, right: Ragged, some: Ints) -> Iterator[tuple[Group, Ints]]:
+        """Groups of pairs, and their source words (S+1, N). Links that EM has not seen are numbered as padding is."""
+        for indices, rows, columns, lengths in padded_groups(left, right, some):
+            yield Group(indices, self.index.find(self._keys(rows, columns)), lengths), rows
 
     def _iterate(self, groups: list[Group], stage: str) -> float:
         counts = np.zeros(len(self.table))
@@ -206,14 +204,13 @@ class WordAligner:
             sizes = zip(left.lengths.tolist(), right.lengths.tolist(), strict=True)
             posteriors = [np.zeros((target, source + 1)) for source, target in sizes]
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
-        for indices, rows, columns, lengths in padded_groups(left, right, usable):
-            group = Group(indices, self._numbers(self._keys(rows, columns)), lengths)
-            found, logs[indices] = self._climbed_shares(group, rows) if self.kind == "ibm3" else (
+        for group, rows in self._groups(left, right, usable):
+            found, logs[group.indices] = self._climbed_shares(group, rows) if self.kind == "ibm3" else (
                 self._posteriors(group, self.kind)[:2]
             )  # fmt: skip
             links.append(group.most_probable(found) if threshold is None else group.probable(found, threshold))
-            for row, index in enumerate(indices.tolist() if keep else []):
-                posteriors[index] = found[: lengths[row], :, row]
+            for row, index in enumerate(group.indices.tolist() if keep else []):
+                posteriors[index] = found[: group.lengths[row], :, row]
         return Aligned(LinkRows.joined(links), logs, posteriors)
 
     def _climbed_shares(self, group: Group, sources: Ints) -> tuple[Floats, Floats]:
