@@ -194,11 +194,11 @@ def test_an_ngram_model_is_a_run(text_file: Path, cached: Path, tmp_path: Path) 
 
 def test_runs_merged_from_files_change_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
-    rows = Ragged.of([rng.integers(4, 12, rng.integers(0, 9)).tolist() for _ in range(200)])
+    rows = Ragged.of([rng.integers(4, 12, rng.integers(0, 9)).tolist() for _ in range(60)])
     with StoreWriter(tmp_path / "store", 12, 12) as writer:
         writer.add([()] * len(rows), [rows[index] for index in range(len(rows))])
     whole = NGramModel(NGramConfig(4), 12).fit_rows(rows)
-    for name, value in (("CHUNK", 7), ("SMALLEST", 3), ("IN_MEMORY", 5), ("ROWS", 4)):
+    for name, value in (("CHUNK", 11), ("SMALLEST", 3), ("IN_MEMORY", 5), ("ROWS", 4)):
         monkeypatch.setattr(ngram_counts, name, value)
     parts = NGramModel(NGramConfig(4), 12).fit_rows(TokenStore(tmp_path / "store").target)
     for name, tensor in whole.tensors.items():
