@@ -43,15 +43,25 @@ def set_compiler_caches() -> None:
         os.environ.setdefault(variable, str(folder / name))
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the name of a file to the OSErrors of writing to it; only those of opening it have one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def sync(path: Path) -> None:
     """Make sure that the content of a file or folder is on disk (fsync)."""
     if os.name == "nt" and path.is_dir():  # Windows does not open folders
         return
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # fsync does not name the file
+        with naming(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 
@@ -78,7 +88,7 @@ def append_text(path: Path, text: str) -> None:
     if path.is_symlink():
         raise RunError(f"{path}: found a symbolic link, expected a file; remove the link")
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, 0o666)
-    with os.fdopen(handle, "a", encoding="utf-8") as file:
+    with naming(path), os.fdopen(handle, "a", encoding="utf-8") as file:
         file.write(text)
 
 
@@ -110,7 +120,8 @@ def remove_folder(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace a text file atomically and durably."""
     temporary = create_empty(path.with_name(f".{path.name}.part"))
-    temporary.write_text(text, encoding="utf-8")
+    with naming(path):
+        temporary.write_text(text, encoding="utf-8")
     sync(temporary)
     temporary.replace(path)
     sync(path.parent)

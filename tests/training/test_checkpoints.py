@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import RunError
-from dragoman.files import atomic_write, write_text
+from dragoman.files import append_text, atomic_write, write_text
 from dragoman.runs import train
 from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
 from dragoman.training.display import Display
@@ -82,6 +82,12 @@ def test_a_killed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
             write_tensors(path, tensors)
     write_tensors(path, tensors)
     assert [found.name for found in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+def test_an_error_of_writing_names_the_file() -> None:
+    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
+        append_text(Path("/dev/full"), "x")
 
 
 def test_a_file_that_torch_cannot_open_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
