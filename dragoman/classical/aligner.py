@@ -20,7 +20,7 @@ from dragoman.classical.word_alignment import BothDirections
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.base import UNK, Tokenizer
+from dragoman.data.tokenizers.base import EOS, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class WordAlignerModel(Transducer):
     """p(target | source), a sum over alignments (of model 3 the best alignment), and the same backwards.
 
     Its output for a source is word for word: of every token the most probable translation, in the order of the source.
-    A token that training did not have is copied, or left out where the target has no such token.
+    A token that training did not have is copied, or left out where the target has no such token, as <unk> is.
     """
 
     likelihood = "sequence"
@@ -106,31 +106,22 @@ class WordAlignerModel(Transducer):
 
     @cached_property
     def translations(self) -> NDArray[np.int64]:
-        """For every source token the target token with the highest p(target | source); −1: it has none."""
+        """For every source token the target token with the highest p(target | source), or its copy; −1: it has none."""
         aligner = self.both.forward
         best = np.full(self.sizes[0], -1, np.int64)
-        starts = np.flatnonzero(np.diff(aligner.owners, prepend=-1))
-        if not len(starts):
-            return best
         targets = aligner.keys % (aligner.sizes[1] + 1)
-        table = np.where(targets == UNK, 0.0, aligner.table[:-1])  # any word is better than none
-        highest = np.repeat(np.maximum.reduceat(table, starts), np.diff(starts, append=len(table)))
-        places = np.flatnonzero(table == highest)[::-1]  # of equals the first is written last
-        best[aligner.owners[places]] = targets[places]
-        return best[self.folded[0]]
+        usable = np.flatnonzero((targets > EOS) & (targets < aligner.sizes[1]))
+        order = usable[np.lexsort((-usable, aligner.table[usable], aligner.owners[usable]))]  # the best come last
+        best[aligner.owners[order]] = targets[order]
+        best = best[self.folded[0]]
+        best = np.where(best >= 0, best, self.same)
+        best[: EOS + 1] = -1
+        return best
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
         """Word for word."""
         rows = [tuple(source) for source in sources]
-        found = [
-            tuple(
-                token
-                for token in (int(self.translations[word]) if self.translations[word] >= 0 else self.same[word]
-                              for word in row)
-                if token >= 0
-            )
-            for row in rows
-        ]  # fmt: skip
+        found = [tuple(token for token in self.translations[list(row)].tolist() if token >= 0) for row in rows]
         logs = self.log_probabilities(rows, found)
         return [[Output.of(tokens, log)] for tokens, log in zip(found, logs, strict=True)]
 

@@ -241,7 +241,7 @@ class WordAligner:
         """What the arrays are, with a prefix to their names and to those of their sizes."""
         kind = torch.float64
         specs = {
-            "keys": TensorSpec(torch.int64, (f"{prefix}links",), 0, (sizes[0] + 1, sizes[1] + 1), rising=True),
+            "keys": TensorSpec(torch.int64, (f"{prefix}links",), 0, (sizes[0], sizes[1] + 1), rising=True),
             "table": TensorSpec(kind, (f"{prefix}links",)),
         }
         if self.kind == "hmm":
