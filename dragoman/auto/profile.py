@@ -16,7 +16,7 @@ from dragoman.auto.relation import ALIGNED, clipped_matches, common_subsequence,
 from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import MAX_FAULTS, fault_message, too_few
-from dragoman.data.readers.pairs import sample_pairs
+from dragoman.data.readers.pairs import is_large, sample_pairs
 from dragoman.data.split import PROGRESS_EVERY, Progress, read_examples, source_hash
 from dragoman.data.tokenizers.features import find_features, split_features
 from dragoman.errors import DataError
@@ -153,7 +153,7 @@ def profile_pairs(
     data = data or DataConfig(train=files)
     sample, faults, fault_count = Sample(), list[Fault](), 0
     hashes = array("Q")
-    if (found := sample_of_large_file(files, data)) is not None:
+    if (found := sample_of_large_file(files, data, progress)) is not None:
         return profile_sample(found, data, hashes)
     for number, item in enumerate(read_examples(data, files)):
         if number and number % PROGRESS_EVERY == 0:
@@ -173,11 +173,12 @@ def profile_pairs(
     return profile_sample(sample, data, hashes)
 
 
-def sample_of_large_file(files: Files, data: DataConfig) -> Sample | None:
+def sample_of_large_file(files: Files, data: DataConfig, progress: Progress) -> Sample | None:
     """A sample of one large tab-separated file; None: all must be read, as where validation sources are looked up."""
     entries = file_list(files)
-    if data.valid is not None or len(entries) != 1 or not isinstance(entries[0], str):
+    if data.valid is not None or len(entries) != 1 or not isinstance(entries[0], str) or not is_large(Path(entries[0])):
         return None
+    progress("looking at the data", 0)
     found = sample_pairs(Path(entries[0]), columns=data.columns, max_characters=data.max_characters, header=data.header)
     if found is None:
         return None

@@ -177,6 +177,12 @@ def _parse_columns(
                 yield Fault(f"{name}:{number}", fault.kind, fault.detail)
 
 
+def is_large(path: Path) -> bool:
+    """Whether a file is a plain tab-separated one that is worth sampling."""
+    plain = not is_csv(path) and not is_tmx(path) and file_format(path) == ("columns", "")
+    return plain and path.is_file() and path.stat().st_size >= LARGE_FILE
+
+
 def sample_pairs(
     path: Path, *, columns: tuple[str, ...] = (), max_characters: int = 10_000, header: bool = False
 ) -> tuple[int, list[Example]] | None:
@@ -184,10 +190,9 @@ def sample_pairs(
 
     None for a file that should be read whole: a small one, one of another format, or one with many faulty lines.
     """
-    if not path.is_file() or is_csv(path) or is_tmx(path) or file_format(path) != ("columns", ""):
+    if not is_large(path):
         return None
-    if (size := path.stat().st_size) < LARGE_FILE:
-        return None
+    size = path.stat().st_size
     lines, last, parts = 0, b"", list[bytes]()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
