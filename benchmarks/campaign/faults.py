@@ -34,6 +34,10 @@ OVERRIDES = (
     "train.steps=4", "train.save_every=2", "train.validate_every=2", "train.log_every=2", "train.accumulate=1",
     "train.decode=2", "train.optimizer.warmup=2", "data.holdout=10",
 )  # fmt: skip
+# Operations, and the letter of each in the log of the library.
+LETTERS = {
+    "open": "o", "read": "r", "pread": "p", "write": "w", "fsync": "f", "mkdir": "m", "rename": "n",
+}  # fmt: skip
 MAX_SECONDS = 120
 PAIRS = 40  # of the corpus: every row is read at least once
 
@@ -49,6 +53,10 @@ def build_library(folder: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", nargs="?", type=int, default=300)
+    parser.add_argument("--faults", default=",".join(FAULTS), help="only these, such as kill,ENOSPC")
+    parser.add_argument(
+        "--operations", default=",".join(LETTERS), help="only in these, such as write,rename,fsync"
+    )
     parser.add_argument("--first", type=int, default=0, help="leave out so many cases, which another run has had")
     add_options(parser)
     arguments = parser.parse_args()
@@ -58,8 +66,7 @@ def main() -> int:
             environment = os.environ | {"LD_PRELOAD": library, "DRAGOMAN_FAULTS": library, "OMP_NUM_THREADS": "1"}
             return subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode
     with scratch("faults") as folder:
-        faults = Faults(Path(folder).resolve(), arguments.count, arguments.seed)
-        faults.cases = faults.cases[arguments.first :]
+        faults = Faults(Path(folder).resolve(), arguments)
         print(f"faults: {faults.operations:,} operations, {len(faults.cases):,} cases", flush=True)
         report = Lanes("faults", Path(folder).resolve(), arguments, 3 * MAX_SECONDS).run(len(faults.cases), faults)
     return report.show()
@@ -68,8 +75,8 @@ def main() -> int:
 class Faults:
     """Runs with one fault each."""
 
-    def __init__(self, folder: Path, count: int, seed: int) -> None:
-        """Spread `count` cases evenly over operations and faults; 0: all of them."""
+    def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
+        """Spread the cases evenly over operations and faults."""
         self.library = ctypes.CDLL(os.environ["DRAGOMAN_FAULTS"])
         self.driver = Driver(folder, pairs=PAIRS)
         straight = folder / "straight"
@@ -78,16 +85,21 @@ class Faults:
         assert code == 0, said
         self.operations, letters = int(counted.split()[0]), counted.split()[1]
         self.expected = result(straight / "run")
-        can_be_short = {at for at, letter in enumerate(letters, 1) if letter in "rpw"}  # read, pread, write
-        cases = [(at, name) for at in range(1, self.operations + 1) for name in FAULTS]
-        cases = [(at, name) for at, name in cases if name != "short" or at in can_be_short]
-        random.Random(seed).shuffle(cases)
+        wanted = {LETTERS[name] for name in arguments.operations.split(",")}
+        cases = [
+            (at, name)
+            for at, letter in enumerate(letters, 1)
+            for name in arguments.faults.split(",")
+            if letter in wanted and (name != "short" or letter in "rpw")
+        ]
+        random.Random(arguments.seed).shuffle(cases)
         seen: Counter[str] = Counter()
         ranked = []
         for at, name in cases:  # as many of each operation: most are reads of single rows
             seen[letters[at - 1] + name] += 1
             ranked.append((seen[letters[at - 1] + name], at, name))
-        self.cases = [(at, name) for _, at, name in sorted(ranked)[: count or len(cases)]]
+        last = arguments.first + arguments.count if arguments.count else len(cases)
+        self.cases = [(at, name) for _, at, name in sorted(ranked)[arguments.first : last]]
 
     def run(self, folder: Path, at: int = 0, fault: int = 0) -> tuple[int | None, str, str]:
         """Train with a fault: the exit code, what the command said, and the counts of the library."""
