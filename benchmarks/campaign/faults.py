@@ -54,9 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", nargs="?", type=int, default=300)
     parser.add_argument("--faults", default=",".join(FAULTS), help="only these, such as kill,ENOSPC")
-    parser.add_argument(
-        "--operations", default=",".join(LETTERS), help="only in these, such as write,rename,fsync"
-    )
+    parser.add_argument("--operations", default=",".join(LETTERS), help="only in these, such as write,rename,fsync")
     parser.add_argument("--first", type=int, default=0, help="leave out so many cases, which another run has had")
     add_options(parser)
     arguments = parser.parse_args()

@@ -15,6 +15,8 @@ from dragoman.data.fault_messages import fault_message
 from dragoman.data.formats.labels import LabelFormat
 from dragoman.data.formats.numbers import NumberFormat, SeriesFormat, SeriesLabelFormat, SeriesTagFormat
 from dragoman.data.formats.tags import TagFormat, word_positions
+from dragoman.data.media.audio import AudioConfig
+from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.readers.conll import read_conll
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
@@ -250,3 +252,12 @@ def test_every_word_begins_at_a_token_of_its_own(config: Any) -> None:
         for position, start in zip(positions, starts, strict=True):
             first, end = spans[position]
             assert first <= start < end  # the first character of the word, perhaps with the space before
+
+
+def test_a_feature_extractor_with_a_damaged_scale_is_refused(tmp_path: Path) -> None:
+    FeatureExtractor(AudioConfig(), [0.0] * 80, [1.0] * 80).save(tmp_path, "source")
+    load_tokenizer(tmp_path, "source")
+    path = tmp_path / "source.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"deviation": 7}))
+    with pytest.raises(RunError, match=r"source.json: damaged file of audio"):
+        load_tokenizer(tmp_path, "source")

@@ -114,9 +114,10 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
         raise RunError(f"{path}: found the kind '{kind}'. {hint(kind, [*TEXT_CONFIGS, *_SINGLE_FILE])}")
     try:
         tokenizer: Tokenizer = _SINGLE_FILE[kind].load(table)
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        found = tokenizer.fingerprint()
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, ConfigError) as error:
         raise RunError(f"{path}: damaged file of {kind} ({error})") from None
-    if tokenizer.fingerprint() != expected:
+    if found != expected:
         raise RunError(f"{path}: damaged file of {kind} (it was changed after it was saved)")
     return tokenizer
 
