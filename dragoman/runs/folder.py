@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -52,11 +53,14 @@ class Run:
         """The report of data preparation: counts, faults, fingerprint."""
         try:
             report: dict[str, Any] = json.loads((self.folder / "data.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{self.folder}/data.json: damaged ({error})") from None
         missing = {"train", "valid", "length_ratio", "fingerprint"} - set(report if isinstance(report, dict) else ())
         if missing:
             raise RunError(f"{self.folder}/data.json: damaged (it lacks {', '.join(sorted(missing))})")
+        ratio = report["length_ratio"]
+        if not isinstance(ratio, int | float) or not math.isfinite(ratio):
+            raise RunError(f"{self.folder}/data.json: damaged (length_ratio: found {ratio!r}, expected a number)")
         return report
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:

@@ -240,6 +240,10 @@ def test_impossible_settings_are_errors() -> None:
     assert any("half the sample rate" in text for text in AudioConfig(sample_rate=8000, fmax=5000.0).problems())
     assert any("less than the highest" in text for text in AudioConfig(sample_rate=8000, fmin=4000.0).problems())
     assert any("some filters are empty" in text for text in AudioConfig(sample_rate=8000, num_mels=200).problems())
+    huge = AudioConfig(num_mels=1 << 30)
+    assert any("expected fewer mel filters or a shorter window" in text for text in huge.problems())
+    with pytest.raises(ConfigError, match=r"window: found 1e\+308, expected above 0 and at most 60"):
+        settings.build(AudioConfig, {"window": 1e308})
 
 
 def picture(pixels: NDArray[Any], file_format: str = "PNG", mode: str | None = None) -> bytes:

@@ -102,6 +102,15 @@ def test_settings_of_a_far_larger_model_take_no_memory(configure: Configure, tmp
     Run(tmp_path / "run").model(torch.device("cpu"))
 
 
+@pytest.mark.parametrize("ratio", ['""', "NaN", "null", "[]"])
+def test_a_ratio_of_lengths_that_is_no_number_is_damage(ratio: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('data = { train = "a.tsv" }\n')
+    (tmp_path / "run.json").write_text(json.dumps({"format": RUN_FORMAT, "version": "1"}))
+    (tmp_path / "data.json").write_text(f'{{"train": {{}}, "valid": {{}}, "length_ratio": {ratio}, "fingerprint": ""}}')
+    with pytest.raises(RunError, match=r"data\.json: damaged \(length_ratio: found"):
+        assert Run(tmp_path).data
+
+
 def test_a_second_training_in_the_same_folder_is_refused(configure: Configure, tmp_path: Path) -> None:
     run, refused = tmp_path / "run", []
 

@@ -28,6 +28,8 @@ _UNKNOWN_SIZE = 0xFFFFFFFF  # written by streams that do not know their length
 MAX_SAMPLE_RATE = 384_000  # of the best converters; a header can claim 4 GHz
 _BLOCK_SAMPLES = 1 << 20  # of all channels, decoded at a time
 _BLOCK_PRODUCTS = 1 << 20  # of a convolution
+_MAX_FILTER_VALUES = 1 << 25  # 80 filters of a window of 8 s at 48 kHz
+FrameSeconds = Annotated[float, Range(0.0, 60.0, exclusive_minimum=True)]
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ class AudioConfig:
     """Recordings as frames of log-mel features."""
 
     kind: ClassVar[str] = "audio"
-    sample_rate: Size = setting(16_000, help="samples per second; a recording with another rate is a fault")
+    sample_rate: Annotated[int, Range(1, MAX_SAMPLE_RATE)] = setting(
+        16_000, help="samples per second; a recording with another rate is a fault"
+    )
     resample: bool = setting(False, help="resample recordings with another rate instead")
     num_mels: Size = setting(80, help="mel filters: features per frame")
-    window: Positive = setting(0.025, help="length of a frame in seconds")
-    hop: Positive = setting(0.010, help="seconds from one frame to the next")
+    window: FrameSeconds = setting(0.025, help="length of a frame in seconds")
+    hop: FrameSeconds = setting(0.010, help="seconds from one frame to the next")
     fmin: Annotated[float, Range(0.0, None)] = setting(20.0, help="lowest frequency of the mel filters in Hz")
     fmax: Annotated[float, Range(0.0, None)] = setting(
         0.0, help="highest frequency of the mel filters in Hz; 0: half the sample rate"
@@ -72,6 +76,11 @@ class AudioConfig:
             yield f"fmin: found {self.fmin}, expected less than the highest frequency, {self.top:g}"
         if self.hop_samples < 1 or self.window_samples < 2:
             yield f"hop: found {self.hop} with window = {self.window}, expected at least one sample and two samples"
+        elif self.num_mels * self.fft_size > _MAX_FILTER_VALUES:
+            yield (
+                f"num_mels: found {self.num_mels} with a window of {self.window_samples} samples, expected fewer mel "
+                "filters or a shorter window"
+            )
         elif not mel_filters(self).any(0).all():
             yield (
                 f"num_mels: found {self.num_mels}, but a window of {self.window_samples} samples resolves so few "
