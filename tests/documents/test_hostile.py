@@ -131,7 +131,7 @@ def test_hostile_documents(name: str) -> None:
     data, message = HOSTILE[name]
     started = time.process_time()
     found = fault(name, data)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 3  # busy machines
     if message is None:
         assert found is None
     else:
