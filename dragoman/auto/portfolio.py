@@ -17,7 +17,7 @@ from dragoman.config.settings import merge, override
 from dragoman.tasks.config import preset_names, preset_table
 
 BATCH_TOKENS = ((50_000, 512), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
-SMALL_BATCHES = 200_000  # tokens of a corpus of short pairs up to which batches of 1,024 are better
+SMALL_BATCHES = 200_000  # tokens of a corpus of short pairs up to which a candidate's smallest batch is best
 FEWEST_TOKENS = 2_048_000  # that training reads at least, however small the corpus
 RECURRENT_LENGTH = 30  # tokens on average above which a Transformer learns faster and more
 MOST_STEPS = 6000  # for up to 10,000 short pairs, which should take ten minutes on two CPU cores
@@ -56,7 +56,7 @@ class Candidate:
         tokens = profile.pairs * max(profile.length("source"), profile.length("target"))
         usual = next(size for limit, size in BATCH_TOKENS if tokens <= limit)
         if tokens <= SMALL_BATCHES and is_short(profile):
-            usual = min(usual, 1024)
+            usual = min(usual, self.smallest_batch)
         return max(usual, self.smallest_batch)
 
     def steps(self, profile: PairProfile, steps_per_epoch: float) -> int:
@@ -159,13 +159,13 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
     if profile.pairs < FEWEST:
         return None
     size, longest = f"{profile.pairs:,} pairs", max(map(profile.length, ("source", "target")))
-    if profile.pairs <= 5000 and is_monotone(profile):
+    if profile.pairs <= (5000 if profile.features else 10_000) and is_monotone(profile):
         if profile.features:
             return usual("wu-2019", f"because {size} with features are few and their order is mostly kept")
         order = f"{size} are few and their order is kept (τ {profile.monotone:.2f})"
-        if profile.copied > 0.3:
-            return usual("wu-2019", f"because {order}, and {percent(profile.copied)} of the target is copied")
-        return usual("makarov-2020", f"because {order}, and the sides have different letters")
+        if profile.copied <= 0.3 and profile.pairs <= 3000:
+            return usual("makarov-2020", f"because {order}, and the sides have different letters")
+        return usual("wu-2019", f"because {order}")
     if profile.pairs <= 60_000 and is_short(profile) and longest > RECURRENT_LENGTH:
         return usual("transformer-small", f"because there are {size} of {longest:.0f} tokens on average")
     if profile.pairs <= 60_000 and is_short(profile):
