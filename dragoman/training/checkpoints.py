@@ -118,6 +118,10 @@ class Checkpoints:
         else:
             temporary.rename(final)
         sync(self.folder)
+        self.prune()
+
+    def prune(self) -> None:
+        """Delete all but the newest `keep`."""
         for step in self.steps()[: -self.keep]:
             remove_folder(self.path(step))
 

@@ -124,6 +124,9 @@ class Trainer:
                 self._preview(signals)
         if state.step > self._saved_step:
             self._save()
+        elif self.processes.is_main:  # a process that was killed after the last checkpoint may have left older files
+            self.checkpointer.checkpoints.prune()
+            self.best_weights.prune(state, self.checkpointer.checkpoints)
         return state
 
     @property

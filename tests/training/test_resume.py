@@ -322,6 +322,18 @@ def test_trained_weights_are_overwritten_only_when_asked(configure: Configure, t
     assert leftovers(tmp_path) == []
 
 
+def test_files_of_a_run_killed_after_its_last_checkpoint_are_cleared(configure: Configure, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(configure(), run)
+    before = result(run)
+    newest = max(run.glob("best/*.safetensors"))
+    shutil.copy(newest, run / "best" / "00000001.safetensors")
+    shutil.copytree(max(run.glob("checkpoints/*")), run / "checkpoints" / "00000001")
+    train(configure(), run)
+    assert result(run) == before
+    assert not (run / "checkpoints" / "00000001").exists()
+
+
 def test_more_steps_continue_a_run_that_stopped_early(
     configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
