@@ -16,7 +16,7 @@ from dragoman.auto.profile import PairProfile
 from dragoman.config.settings import merge, override
 from dragoman.tasks.config import preset_names, preset_table
 
-BATCH_TOKENS = ((50_000, 512), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
+BATCH_TOKENS = ((50_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
 SMALL_BATCHES = 200_000  # tokens of a corpus of short pairs up to which a candidate's smallest batch is best
 FEWEST_TOKENS = 2_048_000  # that training reads at least, however small the corpus
 RECURRENT_LENGTH = 30  # tokens on average above which a Transformer learns faster and more
@@ -54,10 +54,9 @@ class Candidate:
     def batch_tokens(self, profile: PairProfile) -> int:
         """Tokens of a batch: small data profit from small batches."""
         tokens = profile.pairs * max(profile.length("source"), profile.length("target"))
-        usual = next(size for limit, size in BATCH_TOKENS if tokens <= limit)
         if tokens <= SMALL_BATCHES and is_short(profile):
-            usual = min(usual, self.smallest_batch)
-        return max(usual, self.smallest_batch)
+            return self.smallest_batch
+        return max(self.smallest_batch, next(size for limit, size in BATCH_TOKENS if tokens <= limit))
 
     def steps(self, profile: PairProfile, steps_per_epoch: float) -> int:
         """Training steps: many epochs of small data, few of large ones."""
