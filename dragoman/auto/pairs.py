@@ -112,7 +112,7 @@ def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], dict[str, A
 def tokenizer(unit: str, profile: PairProfile, side: SideProfile) -> dict[str, Any]:
     """The settings of a tokenizer of this unit."""
     if unit == "words":
-        return {"kind": "words", "split": "spaces"}
+        return {"kind": "words"} if side.marks else {"kind": "words", "split": "spaces"}
     return {"kind": unit} if unit == "characters" else {"kind": unit, "vocab_size": vocabulary(profile, side)}
 
 
@@ -126,9 +126,14 @@ def vocabulary(profile: PairProfile, side: SideProfile) -> int:
 
 def tokenizer_reason(units: Mapping[str, Any], side: SideProfile, profile: PairProfile) -> str:
     """Why this tokenizer."""
+    if profile.formal:
+        return (
+            f"{side.units}, because the targets are a formal language: only {percent(profile.target.new)} of their "
+            "words in a held-out tenth are new, and the source of each has them"
+        )
     if units["kind"] == "words":
         return (
-            f"{side.noun} between spaces, because only {side.types:,} different ones occur and {percent(side.new)} of "
+            f"{side.units}, because only {side.types:,} different ones occur and {percent(side.new)} of "
             "those in a held-out tenth are new"
         )
     if units["kind"] == "subwords":

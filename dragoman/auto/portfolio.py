@@ -61,6 +61,7 @@ class Candidate:
     def steps(self, profile: PairProfile, steps_per_epoch: float) -> int:
         """Training steps: many epochs of small data, few of large ones."""
         epochs = self.epochs or next(count for limit, count in EPOCHS if profile.pairs <= limit)
+        epochs *= 2 if profile.formal else 1
         found = max(FEWEST_TOKENS // self.batch_tokens(profile), math.ceil(epochs * steps_per_epoch))
         return min(found, MOST_STEPS) if profile.pairs <= 10_000 and is_short(profile) else found
 
@@ -89,7 +90,7 @@ def is_monotone(profile: PairProfile) -> bool:
 
 def is_copied(profile: PairProfile) -> bool:
     """Whether much of the target is copied."""
-    return profile.copied > 0.3 and profile.source.unit == profile.target.unit
+    return (profile.copied > 0.3 or profile.formal) and profile.source.unit == profile.target.unit
 
 
 def is_edited(profile: PairProfile) -> bool:
@@ -158,6 +159,8 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
     if profile.pairs < FEWEST:
         return None
     size, longest = f"{profile.pairs:,} pairs", max(map(profile.length, ("source", "target")))
+    if profile.formal:
+        return usual("pointer-transformer", "because the targets are a formal language with words of their source")
     if profile.pairs <= (5000 if profile.features else 10_000) and is_monotone(profile):
         if profile.features:
             return usual("wu-2019", f"because {size} with features are few and their order is mostly kept")

@@ -31,7 +31,7 @@ def side_text(side: SideProfile) -> str:
     """Lengths and units of one side."""
     if side.unit == "words":
         return (
-            f"{side.tokens:.1f} {side.noun} between spaces on average, {side.types:,} different ones; "
+            f"{side.tokens:.1f} {side.units} on average, {side.types:,} different ones; "
             f"{percent(side.new)} of those in a held-out tenth are new"
         )
     text = f"{side.characters:.0f} characters on average, {side.alphabet:,} different ones"
@@ -55,6 +55,8 @@ def repetition(profile: PairProfile) -> str:
 def relation_text(profile: PairProfile) -> str:
     """What is copied, the order, the ratio of lengths."""
     copied = f"{percent(profile.copied)} of the target is copied from the source"
+    if profile.formal:
+        copied += ", all of its new words among them"
     if profile.identical:
         copied += f" ({percent(profile.identical)} of the pairs are equal)"
     order = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,18 +12,29 @@ from typing import Literal
 
 import numpy as np
 
-from dragoman.auto.relation import ALIGNED, clipped_matches, common_subsequence, coverage, monotonicity
+from dragoman.auto.relation import (
+    ALIGNED,
+    clipped_matches,
+    common_subsequence,
+    coverage,
+    monotonicity,
+    new_words,
+)
 from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import MAX_FAULTS, fault_message, too_few
 from dragoman.data.readers.pairs import is_large, sample_pairs
 from dragoman.data.split import PROGRESS_EVERY, Progress, read_examples, source_hash
 from dragoman.data.tokenizers.features import find_features, split_features
+from dragoman.data.tokenizers.words import split_punctuation
 from dragoman.errors import DataError
 
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted
 CHARACTERS_PER_SUBWORD = 3.5  # roughly
+# Targets are a formal language if no larger share of their words is new, and new without being in their source.
+NEW_IN_FORMAL, UNEXPLAINED = 0.02, 0.001
 Unit = Literal["words", "characters", "subwords"]
+Split = Callable[[str], list[str]]
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class SideProfile:
     punctuated: float  # share of tokens with punctuation attached, as in "end."
     stem: float = 0.0  # mean characters before the features; 0: there are no features
     longest: tuple[float, float] = (0.0, 0.0)  # characters and tokens that 99.5 % of the texts do not exceed
+    marks: bool = False  # whether punctuation marks are tokens of their own, not only what spaces separate
 
     @property
     def closed(self) -> bool:
@@ -64,9 +76,14 @@ class SideProfile:
         return "symbols" if self.length <= 3 else "words"
 
     @property
+    def units(self) -> str:
+        """What the tokens are, where their unit is "words"."""
+        return "words and punctuation marks" if self.marks else f"{self.noun} between spaces"
+
+    @property
     def unit(self) -> Unit:
         """The unit that fits these texts."""
-        if self.closed:
+        if self.closed or self.marks:
             return "words"
         return (
             "characters" if self.stem or self.spaced < 0.1 or self.tokens < 3 or self.characters <= 24 else "subwords"
@@ -98,11 +115,18 @@ class PairProfile:
         return self.target.symbols and self.source.spaced < 0.1
 
     @property
+    def formal(self) -> bool:
+        """Whether targets are a formal language, such as SQL, with names and numbers from their sources."""
+        return self.source.marks and self.target.marks
+
+    @property
     def joint(self) -> bool:
         """Whether one vocabulary serves both sides: they have the same units and share their spelling."""
         unit = self.source.unit
         if unit != self.target.unit:
             return False
+        if self.formal:
+            return True
         if unit == "words":
             return self.shared_words > 0.5
         return self.shared_letters > (0.9 if unit == "characters" else 0.7)
@@ -193,6 +217,10 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
     """The statistics of the sampled pairs; `hashes` are those of all training sources."""
     sources, targets = [source for source, _ in sample.items], [target for _, target in sample.items]
     source, target = profile_side(sources), profile_side(targets)
+    split: Split = str.split
+    if source.unit == "subwords" and target.unit != "characters" and has_formal_targets(sample.items):
+        split = split_punctuation
+        source, target = (replace(profile_side(texts, split), marks=True) for texts in (sources, targets))
     features = "" if source.closed else find_features(sources)
     if features:  # the relation to the target is that of the stem
         sources = [split_features(text, features)[0] for text in sources]
@@ -205,8 +233,8 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
     kept = spread(list(zip(sources, targets, strict=True)), ALIGNED)
     as_words = "characters" not in (source.unit, target.unit)
     rows = [
-        (one.split() if as_words or source.closed else list(one),
-         other.split() if as_words or target.closed else list(other))
+        (split(one) if as_words or source.closed else list(one),
+         split(other) if as_words or target.closed else list(other))
         for one, other in kept
     ]  # fmt: skip
     matches = clipped_matches if as_words else common_subsequence
@@ -231,11 +259,18 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
     )  # fmt: skip
 
 
-def profile_side(texts: Sequence[str]) -> SideProfile:
-    """The statistics of one side."""
+def has_formal_targets(pairs: Sequence[tuple[str, str]]) -> bool:
+    """Whether nearly all words of new targets are known, and the others in their source, as in SQL queries."""
+    some = spread(pairs, EXAMINED)
+    new, unexplained = new_words([(split_punctuation(one), split_punctuation(other)) for one, other in some])
+    return new <= NEW_IN_FORMAL and unexplained <= UNEXPLAINED
+
+
+def profile_side(texts: Sequence[str], split: Split = str.split) -> SideProfile:
+    """The statistics of one side, with the tokens that `split` finds."""
     held_out, known = Counter[str](), Counter[str]()
     for index, text in enumerate(texts):
-        (held_out if index % 10 == 9 else known).update(text.split())
+        (held_out if index % 10 == 9 else known).update(split(text))
     words = held_out + known
     count = max(1, words.total())
     new = sum(times for word, times in held_out.items() if word not in known)
@@ -251,7 +286,7 @@ def profile_side(texts: Sequence[str]) -> SideProfile:
         punctuated=sum(times for word, times in words.items() if is_punctuated(word)) / count,
         longest=(
             float(np.quantile([len(text) for text in texts], 0.995)),
-            float(np.quantile([text.count(" ") + 1 for text in texts], 0.995)),
+            float(np.quantile([len(split(text)) for text in texts], 0.995)),
         ),
     )
 

@@ -13,6 +13,7 @@ from dragoman.classical.lexicon import Lexicon, learn_lexicon
 
 ALIGNED = 500  # pairs that are aligned
 LONGEST = 60  # tokens; longer texts are cut before they are aligned
+FEWEST_WORDS = 100  # of held-out targets that say something about new words
 Tokens = Sequence[str]
 
 
@@ -39,6 +40,20 @@ def coverage(texts: Iterable[str], alphabet: set[str]) -> float:
     letters = {letter: count for letter, count in counts.items() if letter.isalpha()}
     total = sum(letters.values())
     return sum(count for letter, count in letters.items() if letter in alphabet) / total if total else 1.0
+
+
+def new_words(pairs: Sequence[tuple[Tokens, Tokens]]) -> tuple[float, float]:
+    """Of the target words of every tenth pair, the share that other targets lack, and that their source lacks as well.
+
+    Both are 1 if there are too few words to tell.
+    """
+    known = {word for index, (_, target) in enumerate(pairs) if index % 10 != 9 for word in target}
+    held_out = [(set(source), target) for source, target in pairs[9::10]]
+    count = sum(len(target) for _, target in held_out)
+    if count < FEWEST_WORDS:
+        return 1.0, 1.0
+    new = [word in source for source, target in held_out for word in target if word not in known]
+    return len(new) / count, (len(new) - sum(new)) / count
 
 
 class _Column(NamedTuple):

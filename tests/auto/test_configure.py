@@ -17,6 +17,7 @@ from dragoman.auto import profile
 from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure
 from dragoman.auto.pairs import choose_pairs
+from dragoman.auto.portrait import portrait
 from dragoman.auto.profile import PairProfile, SideProfile, profile_pairs
 from dragoman.commands.train import longer_line
 from dragoman.data.config import DataConfig
@@ -253,6 +254,23 @@ def test_sentences_of_which_many_do_not_change_get_a_model_that_copies(
     shown = unchanged if preset.startswith("copy") else copied
     assert f"because {shown:.0%}".replace("%", " %") in reasons
     assert built.model.label_smoothing == (0.0 if preset.startswith("copy") else 0.1)
+
+
+@pytest.mark.parametrize(("made_up", "formal"), [(False, True), (True, False)])
+def test_queries_with_words_of_their_question_get_a_pointer(made_up: bool, formal: bool, tmp_path: Path) -> None:
+    """Every name is new, but in its question; with `made_up` the queries have other names than the questions."""
+    rows = [("how many people are there in all of the cities ?", "SELECT count(*) FROM people ;")] * 2000
+    for number in range(0, 2000, 7):
+        name, other = f"town{number}", f"place{number}" if made_up else f"town{number}"
+        rows[number] = (f"how many people live in {name} ?", f'SELECT count(*) FROM people WHERE city="{other}" ;')
+    seen = profile_pairs(write_rows(tmp_path / "pairs.tsv", rows))
+    assert seen.formal == formal
+    _, built, reasons = chosen(seen)
+    assert (built.tokenizer.target is None and built.tokenizer.source.kind == "words") == formal
+    if formal:
+        assert built.model.decoder.kind == "pointer-generator"
+        assert "formal language" in reasons
+        assert "words and punctuation marks" in "\n".join(portrait(seen))
 
 
 def test_texts_without_spaces_are_not_called_short() -> None:

@@ -89,7 +89,7 @@ class WordTokenizer(VocabularyTokenizer):
         """Words and punctuation marks, the latter with their joiners."""
         if not self._punctuation:
             return _split_spaces(text)
-        return [token for chunk in _chunks(text) for token in _chunk_tokens(chunk)]
+        return split_punctuation(text)
 
     def extended(self, tokens: Sequence[str]) -> WordTokenizer:
         """The same tokenizer with more words or marks."""
@@ -175,6 +175,11 @@ def _chunk_tokens(chunk: str) -> list[str]:
         after = JOINER if index < last and matches[index + 1][0] else ""
         tokens.append(before + (_ESCAPED_JOINER if other == JOINER else other) + after)
     return tokens
+
+
+def split_punctuation(text: str) -> list[str]:
+    """The words and punctuation marks of a text, the latter with their joiners."""
+    return [token for chunk in _chunks(text) for token in _chunk_tokens(chunk)]
 
 
 def _surface(token: str) -> tuple[str, bool, bool]:
