@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from dragoman.training.optimizer import load_weights
 from dragoman.version import __version__
 
 IMPORTED = "imported.json"  # family and licence of an imported model
+MAX_LENGTH_RATIO = 10_000  # target tokens for one source token
 RUN_FORMAT = 2  # raise it when settings, files or weights of older runs can no longer be read
 
 
@@ -59,8 +59,10 @@ class Run:
         if missing:
             raise RunError(f"{self.folder}/data.json: damaged (it lacks {', '.join(sorted(missing))})")
         ratio = report["length_ratio"]
-        if not isinstance(ratio, int | float) or not math.isfinite(ratio):
-            raise RunError(f"{self.folder}/data.json: damaged (length_ratio: found {ratio!r}, expected a number)")
+        if not isinstance(ratio, int | float) or not 0 <= ratio <= MAX_LENGTH_RATIO:
+            raise RunError(
+                f"{self.folder}/data.json: damaged (length_ratio: found {ratio!r}, expected 0 to {MAX_LENGTH_RATIO:,})"
+            )
         return report
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:

@@ -58,6 +58,9 @@ def is_unusual(table: Mapping[str, Any]) -> bool:
         if isinstance(value, Mapping):
             if is_unusual(value):
                 return True
+        elif isinstance(value, list | tuple):  # of widths or kernels
+            if is_unusual({f"{number}": one for number, one in enumerate(value)}):
+                return True
         elif isinstance(value, int) and value >= (DEEP if name in ("layers", "blocks") else UNUSUAL):
             return True
     return False

@@ -6,7 +6,7 @@ import time
 
 from torch import nn
 
-from dragoman.training.capacity import count_parameters
+from dragoman.training.capacity import count_parameters, is_unusual
 from tests.conftest import SMALL, Workshop, call
 
 
@@ -47,3 +47,9 @@ def test_a_model_of_endless_layers_is_refused_at_once(inside: Workshop) -> None:
 def test_parameters_are_counted_without_memory() -> None:
     assert count_parameters(lambda: nn.Linear(30, 40)) == 30 * 40 + 40
     assert count_parameters(lambda: nn.Linear(1 << 40, 1 << 40)) >= 1 << 60
+
+
+def test_a_huge_size_inside_a_list_is_unusual() -> None:
+    assert is_unusual({"encoder": {"widths": [64, 1 << 31]}})
+    assert is_unusual({"embedding": {"kernels": [[1, 8], [2, 1 << 31]]}})
+    assert not is_unusual({"encoder": {"widths": [64, 128], "name": "a"}})

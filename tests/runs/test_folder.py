@@ -102,8 +102,8 @@ def test_settings_of_a_far_larger_model_take_no_memory(configure: Configure, tmp
     Run(tmp_path / "run").model(torch.device("cpu"))
 
 
-@pytest.mark.parametrize("ratio", ['""', "NaN", "null", "[]"])
-def test_a_ratio_of_lengths_that_is_no_number_is_damage(ratio: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ratio", ['""', "NaN", "null", "[]", "-1", "1e308", "Infinity"])
+def test_an_impossible_ratio_of_lengths_is_damage(ratio: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('data = { train = "a.tsv" }\n')
     (tmp_path / "run.json").write_text(json.dumps({"format": RUN_FORMAT, "version": "1"}))
     (tmp_path / "data.json").write_text(f'{{"train": {{}}, "valid": {{}}, "length_ratio": {ratio}, "fingerprint": ""}}')
