@@ -36,8 +36,9 @@ from typing import Any
 
 FOLDER = Path("carry/portfolio")
 Row = tuple[str, ...]  # a source and its references
+# By the beginning of a set's name; the others: exact_match.
 METRICS = {"wikipron": "wer", "cmudict": "wer", "e2e": "bleu", "disfl": "bleu", "ua": "bleu", "multi30k": "bleu",
-           "tatoeba": "bleu"}  # by the beginning of a set's name; the others: exact_match  # fmt: skip
+           "tatoeba": "bleu", "paraphrases": "bleu"}  # fmt: skip
 LOW = ("spa", "pol", "ces", "ukr", "tha", "tgl", "tur", "mya", "swe", "eus")
 INFLECTED = ("german", "finnish", "arabic", "turkish", "spanish", "zulu")
 PARTS = ("train", "valid", "test", "generalisation")  # the last one in COGS only
@@ -76,6 +77,42 @@ def cmudict(data: Path) -> list[list[Row]]:
     return [train, valid, [tuple(line.split("\t")) for line in lines(data / "g014b2b.ref.gz")]]
 
 
+def commands() -> list[list[Row]]:
+    """All commands of SCAN (Lake and Baroni 2018) with their actions, from its grammar; a fifth is held out."""
+    turns = {"left": "LTURN", "right": "RTURN"}
+    verbs = {"walk": "WALK", "look": "LOOK", "run": "RUN", "jump": "JUMP"}
+    phrases = dict(verbs)
+    for side, turn in turns.items():
+        for verb, act in [*verbs.items(), ("turn", "")]:
+            phrases[f"{verb} {side}"] = f"{turn} {act}"
+            phrases[f"{verb} opposite {side}"] = f"{turn} {turn} {act}"
+            phrases[f"{verb} around {side}"] = f"{turn} {act} " * 4
+    repeated = {f"{text}{often}": f"{acts} " * times for text, acts in phrases.items()
+                for often, times in (("", 1), (" twice", 2), (" thrice", 3))}  # fmt: skip
+    rows = list(repeated.items())
+    for first, acts in repeated.items():
+        for second, others in repeated.items():
+            rows += [(f"{first} and {second}", f"{acts} {others}"), (f"{first} after {second}", f"{others} {acts}")]
+    return shares(rows, 10, 10)
+
+
+def paraphrases(data: Path) -> list[list[Row]]:
+    """Two English sentences of Tatoeba with the same German translation: most words are copied."""
+    english: dict[str, list[str]] = defaultdict(list)
+    for part in OFFICIAL:
+        for line in lines(data / f"{part}.eng-deu.tsv.gz"):
+            first, second = line.split("\t")[:2]
+            english[second].append(first)
+    return shares([(found[0], found[1]) for found in english.values() if len(found) > 1], 20, 20)
+
+
+def shares(rows: list[Row], valid: int, test: int) -> list[list[Row]]:
+    """Training, validation and test rows; of the last two one in `valid` and one in `test`, chosen by a hash."""
+    order = sorted(rows, key=lambda row: hashlib.blake2b(row[0].encode()).digest())
+    some, others = len(rows) // valid, len(rows) // test
+    return [order[some + others :], order[:some], order[some : some + others]]
+
+
 def practice_sets(data: Path) -> dict[str, Callable[[], list[list[Row]]]]:
     """Every set by name, with the function that reads its parts."""
     found: dict[str, Callable[[], list[list[Row]]]] = {}
@@ -100,6 +137,8 @@ def practice_sets(data: Path) -> dict[str, Callable[[], list[list[Row]]]]:
     found["transliteration"] = tsv(data / "transliteration", *(f"en-he.{part}.tsv.gz" for part in OFFICIAL))
     found["multi30k-en-de"] = lambda: parallel(data / "multi30k", "en", "de")
     found["tatoeba-eng-deu"] = tsv(data / "tatoeba_pairs", *(f"{part}.eng-deu.tsv.gz" for part in OFFICIAL))
+    found["commands"] = commands
+    found["paraphrases"] = lambda: paraphrases(data / "tatoeba_pairs")
     found["cmudict"] = lambda: cmudict(data / "cmudict_g2p")
     return found
 

@@ -191,7 +191,7 @@ def mutate_structure(suffix: str, data: bytes, draw: random.Random) -> bytes:
     if suffix == ".toml":
         return toml(mutate_value(tomllib.loads(data.decode()), draw))
     if suffix == ".safetensors":
-        size = struct.unpack("<Q", data[:8])[0]
+        size = int.from_bytes(data[:8], "little")  # also of a file that was cut short before
         header = json.dumps(mutate_value(json.loads(data[8 : 8 + size]), draw)).encode()
         return struct.pack("<Q", len(header)) + header + data[8 + size :]
     raise ValueError(suffix)
