@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,12 +72,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
-    try:
-        return safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise RunError(f"{path}: no such file") from None
-    except (SafetensorError, OSError, RuntimeError) as error:  # torch opens the file, too, and raises RuntimeError
-        raise RunError(f"{path}: damaged ({error})") from None
+    while True:
+        try:
+            return safetensors.torch.load_file(path)
+        except FileNotFoundError:
+            raise RunError(f"{path}: no such file") from None
+        except (SafetensorError, OSError, RuntimeError) as error:  # torch opens the file, too, and raises RuntimeError
+            if os.strerror(errno.EINTR) not in str(error):  # Python tries again by itself, torch does not
+                raise RunError(f"{path}: damaged ({error})") from None
 
 
 class Checkpoints:
@@ -124,6 +128,7 @@ class Checkpoints:
         """Delete all but the newest `keep`."""
         for step in self.steps()[: -self.keep]:
             remove_folder(self.path(step))
+        self.clear_unfinished()  # a folder that could not be removed at once
 
     def load(self, step: int) -> tuple[TrainingState, dict[str, dict[str, Tensor]]]:
         """Read one checkpoint; RunError if a file of it is missing or damaged."""

@@ -54,6 +54,23 @@ def test_a_step_may_be_saved_again(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
+def test_a_folder_that_cannot_be_removed_at_once_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, remove, failed = saved(tmp_path, 3), shutil.rmtree, list[Path]()
+
+    def fail_once(path: Path, **others: Any) -> None:  # as with a full disk, where even a folder cannot be opened
+        if path.exists() and not failed:
+            failed.append(path)
+        else:
+            remove(path, **others)
+
+    monkeypatch.setattr(shutil, "rmtree", fail_once)
+    checkpoints.save(TrainingState(step=3, validated_step=3), FILES)
+    assert failed
+    assert leftovers(tmp_path) == []
+
+
 def test_what_was_being_written_is_cleared_and_what_was_set_aside_comes_back(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 3, 6)
     folder = tmp_path / "checkpoints"
@@ -97,6 +114,20 @@ def test_a_file_that_torch_cannot_open_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(safetensors.torch, "load_file", fail)
     with pytest.raises(RunError, match=r"a\.safetensors: damaged \(.*Input/output error"):
         read_tensors(tmp_path / "a.safetensors")
+
+
+def test_an_interrupted_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(2)})
+    load, interrupted = safetensors.torch.load_file, list[Path]()
+
+    def interrupt_once(path: Path) -> Any:
+        if interrupted:
+            return load(path)
+        interrupted.append(path)
+        raise RuntimeError(f"unable to open file <{path}> in read-only mode: Interrupted system call (4)")
+
+    monkeypatch.setattr(safetensors.torch, "load_file", interrupt_once)
+    assert read_tensors(tmp_path / "a.safetensors")["a"].tolist() == [1, 1]
 
 
 NOT_PROGRESS = ["", "5", "null", "[]", "{}", '"text"', '{"checksum": 1}', '{"files": {}}', '{"step": 1, "files": null}']
