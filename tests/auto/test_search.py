@@ -16,6 +16,7 @@ import pytest
 from dragoman.auto.search import plan
 from dragoman.auto.search.run import check_folder
 from dragoman.auto.search.state import SearchState, Trial, load_search
+from dragoman.auto.search.worker import fastest
 from dragoman.commands.search import Duration
 from dragoman.errors import RunError
 from dragoman.inference.ensemble import member_folders, write_members
@@ -28,37 +29,62 @@ TINY = [
 ]  # fmt: skip
 
 
-def test_stages_keep_a_third() -> None:
-    assert plan.stage_sizes(9) == [9, 3, 1]
+def test_stages_keep_a_quarter() -> None:
+    assert plan.stage_sizes(16) == [16, 4, 1]
     assert plan.stage_sizes(2) == [2, 1]
     assert plan.stage_sizes(1) == [1]
-    assert plan.stage_cost(9) == 9 + 3 * 2  # nine train once, three of them twice as long again
-    assert plan.stage_steps(900, 9, 10) == [100, 300]
+    assert plan.stage_shares(16) == [0.25, 0.5]
+    assert plan.stage_shares(16, 4.0) == [1.0, 1.0]
+    assert plan.stage_shares(3) == [0.5]
+    assert plan.stage_steps(900, [0.25, 0.5], 10) == [220, 450]
+    assert plan.stage_steps(7, [0.25, 0.5], 10) == [7, 7]
 
 
 @pytest.mark.parametrize("seconds", [60, 300, 1200, 7200])
 @pytest.mark.parametrize("workers", [1, 4])
-def test_all_stages_fit_into_half_of_the_time(seconds: float, workers: int) -> None:
-    trials = plan.affordable_trials(seconds, workers, 15)
-    ends = plan.stage_seconds(seconds, workers, trials)
-    sizes = plan.stage_sizes(trials)[:-1]
-    starts = [0.0, *ends[:-1]]
-    spent = sum(size * (end - start) for size, start, end in zip(sizes, starts, ends, strict=True))
-    assert spent <= plan.SEARCHING * seconds * workers * 1.001
-    assert trials == 1 or ends[0] >= plan.SHORTEST
+@pytest.mark.parametrize("start", [0.0, 10.0])
+def test_the_plan_fits_into_the_time(seconds: float, workers: int, start: float) -> None:
+    costs = [plan.Cost(20 / (1 + number % 3), 2.0, start, 3000, 100) for number in range(15)]
+    made = plan.make_plan(costs, seconds, workers)
+    assert made.trials == 1 or plan.plan_seconds(costs[: made.trials], made.shares, seconds, workers) <= seconds
+    assert made.trials <= {60: plan.FEW}.get(seconds, 15)  # usual training takes 150 s or more
+    assert made.trials == 15 or seconds < 7200
+    assert made.trials == 1 or made.shares[0] >= 0.25
+
+
+def test_more_time_means_more_trials_then_longer_ones() -> None:
+    costs = [plan.Cost(20.0, 2.0, 0.0, 3000, 100)] * 15
+    plans = [plan.make_plan(costs, seconds, 2) for seconds in (250, 600, 1200, 4000, 40_000)]
+    sizes = [(made.trials, *made.shares[:1], made.times) for made in plans[1:]]
+    assert plans[0].trials == 1  # usual training takes 210 s
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) > 2
+    assert plans[-1] == plan.Plan(15, [1.0, 1.0], 4.0)
+
+
+def test_patience_is_that_of_the_usual_training() -> None:
+    assert plan.Cost(speed=100.0, validation=0.1, usual_every=150).every == 150
+    assert plan.Cost(speed=100.0, validation=1.0, usual_every=150).every == 400  # validations take a fifth of the time
 
 
 def test_a_second_allows_one_configuration() -> None:
     assert plan.affordable_trials(1.0, 2, 15) == 1
-    speed = plan.Speed(steps=10.0, validation=2.0)
-    assert speed.steps_in(1.0, speed.validate_every()) == speed.validate_every()  # trained a little all the same
+    cost = plan.Cost(speed=10.0, validation=2.0, usual=1000)
+    assert cost.last_step(1.0) == cost.every  # trained a little all the same
+    assert cost.last_step(1e6) == 1000
+    assert cost.last_step(1e6, 4.0) == 4000
+
+
+def test_the_speed_is_that_after_the_start() -> None:
+    assert fastest([(8, 10.0), (16, 20.0), (24, 20.1), (32, 20.2)]) == pytest.approx(16 / 0.2)
+    assert fastest([(8, 1.0)]) == 0
 
 
 def test_survivors_follow_from_scores_alone() -> None:
     trials = [Trial(name, scores=[score]) for name, score in zip("abcd", [0.1, 0.4, 0.3, 0.2], strict=True)]
     trials[1].error = "diverged"
     state = SearchState("cer", None, 1, 1, 1, 1, [4, 2, 1], trials, stage=1)
-    assert [trial.name for trial in state.surviving()] == ["c", "d"]
+    assert [trial.name for trial in state.surviving()] == ["c", "d", "a"]  # the first is the usual choice
     assert [trial.name for trial in state.ranking()] == ["c", "d", "a", "b"]
 
 

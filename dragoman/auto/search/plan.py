@@ -1,70 +1,132 @@
-"""The plan of a search: how many trials, and how long each stage trains them (successive halving).
+"""The plan of a search: which trials, and how many steps each stage trains them (successive halving).
 
 A plan is made once, from measured speeds, and stored in steps. What happens afterwards does not depend on the clock.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-REDUCTION = 3  # a stage keeps one trial of so many (Jamieson and Talwalkar 2016)
-SEARCHING = 0.5  # share of the time for all stages; the winners are trained to the end in the rest
-FINISHING = 0.4
-SHORTEST = 12.0  # seconds of the first stage below which a score says nothing
+REDUCTION = 4  # a stage keeps one trial of so many (Jamieson and Talwalkar 2016), and the usual choice
+SCALES = (4.0, 2.0, 1.4, 1.0)  # by which stages grow if there is time
+MOST_TIMES = 4.0  # the usual steps: the longest training if there is time
+FEW, SHORTEST = 4, 12.0  # trials, and seconds of their first stage, where the time is too short for a usual training
+LONGEST_TRAINING = 0.7  # share of the time that one trial may train in all, its waiting not counted
+PLANNED = 0.85  # share of the time that the plan fills; speeds are measured on a few steps
+PROBING, SHORTEST_PROBE = 0.3, 5.0  # share of the time for measuring speeds, and seconds that one takes at least
 VALIDATING = 0.2  # share of a trial's time that validations may take
 
 
 @dataclass(frozen=True)
-class Speed:
-    """Measured on a few steps: steps in a second of training, and seconds of a validation."""
+class Cost:
+    """What training a trial takes, measured on a few steps."""
 
-    steps: float
-    validation: float
+    speed: float  # steps in a second of training
+    validation: float  # seconds
+    start: float = 0.0  # seconds that a job needs to get as fast as that: CUDA graphs are captured for every shape
+    usual: int = 1  # steps of a usual training
+    usual_every: int = 1  # steps between its validations
 
-    def validate_every(self) -> int:
-        """Steps between validations that take a fifth of the time."""
-        return max(20, math.ceil(self.validation * self.steps * (1 - VALIDATING) / VALIDATING))
+    @property
+    def every(self) -> int:
+        """Steps between validations: the usual number, or more where validations would take over a fifth of the time.
 
-    def steps_in(self, seconds: float, every: int) -> int:
+        With fewer, train.patience would stop training too early.
+        """
+        return max(self.usual_every, math.ceil(self.validation * self.speed * (1 - VALIDATING) / VALIDATING))
+
+    def seconds(self, steps: float) -> float:
+        """Of a job that trains so many steps."""
+        return self.start + steps / max(self.speed, 1e-9) + self.validation * max(1.0, steps / self.every)
+
+    def steps_in(self, seconds: float) -> int:
         """Whole validation intervals that fit, one at least, in steps."""
-        interval = every / max(self.steps, 1e-9) + self.validation
-        return every * max(1, int(seconds / interval))
+        interval = self.every / max(self.speed, 1e-9) + self.validation
+        return self.every * max(1, int((seconds - self.start) / interval))
+
+    def last_step(self, seconds: float, times: float = 1.0) -> int:
+        """The last step of a training that is `times` as long as usual, or as long as the seconds allow."""
+        return max(1, min(int(times * self.usual), self.steps_in(seconds)))
 
 
 def stage_sizes(trials: int) -> list[int]:
-    """How many trials each stage trains: 9 gives [9, 3, 1]; the last stage leaves one."""
+    """How many trials each stage trains: 16 gives [16, 4, 1]; the last stage leaves one."""
     sizes = [trials]
     while sizes[-1] > 1:
         sizes.append(max(1, sizes[-1] // REDUCTION))
     return sizes
 
 
-def stage_cost(trials: int) -> float:
-    """Training of all stages together, in lengths of the first one: a trial trains 1, 3, 9, … of them in all."""
-    before, total = 0, 0
-    for stage, size in enumerate(stage_sizes(trials)[:-1]):
-        total += size * (REDUCTION**stage - before)
-        before = REDUCTION**stage
-    return float(total)
-
-
-def affordable_trials(seconds: float, workers: int, most: int, folds: int = 1) -> int:
-    """The largest number of trials whose first stage is long enough."""
-    for trials in range(most, 1, -1):
-        if SEARCHING * seconds * workers / (stage_cost(trials) * folds) >= SHORTEST:
-            return trials
-    return 1
-
-
-def stage_seconds(seconds: float, workers: int, trials: int, folds: int = 1) -> list[float]:
-    """Seconds that a trial has trained in all at the end of each stage but the last, which only names the winner."""
-    first = SEARCHING * seconds * workers / max(1.0, stage_cost(trials) * folds)
-    return [first * REDUCTION**stage for stage in range(len(stage_sizes(trials)) - 1)]
-
-
-def stage_steps(final: int, trials: int, every: int) -> list[int]:
-    """The same in steps for a search without a time budget: the last stage but one ends at a third of all steps."""
+def stage_shares(trials: int, scale: float = 1.0) -> list[float]:
+    """Which share of its steps a trial has trained at the end of each stage; every stage doubles it."""
     stages = len(stage_sizes(trials)) - 1
-    steps = [final // REDUCTION ** (stages - stage) for stage in range(stages)]
-    return [max(1, every * round(count / every) or min(every, final)) for count in steps]
+    return [min(1.0, scale / 2 ** (stages - stage)) for stage in range(stages)]
+
+
+def stage_steps(last: int, shares: Sequence[float], every: int) -> list[int]:
+    """The same in steps, as whole validation intervals."""
+    return [min(last, max(1, every * round(share * last / every) or min(every, last))) for share in shares]
+
+
+def affordable_trials(seconds: float, workers: int, most: int) -> int:
+    """How many trials can be measured, one at least."""
+    return max(1, min(most, int(PROBING * seconds * workers / SHORTEST_PROBE)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many trials, which shares of their steps, and how much longer than usual they train at the end."""
+
+    trials: int
+    shares: list[float]
+    times: float
+
+
+def make_plan(costs: Sequence[Cost], seconds: float, workers: int, folds: int = 1, members: int = 1) -> Plan:
+    """As many trials as fit into the time, then as much training of each. The first one is the usual choice.
+
+    Where it cannot be trained as long as usual, a few trials show which model is best after so short a time.
+    """
+    usual = costs[0].seconds(costs[0].usual)
+    most = len(costs) if usual <= LONGEST_TRAINING * seconds else 1 if usual <= PLANNED * seconds else FEW
+    if most == FEW and LONGEST_TRAINING * seconds * stage_shares(FEW)[0] < SHORTEST:
+        most = 1
+    for trials in range(min(most, len(costs)), 1, -1):
+        for scale in SCALES:
+            shares = stage_shares(trials, scale)
+            spare = PLANNED * seconds - plan_seconds(costs[:trials], shares, seconds, workers, folds, members)
+            if spare >= 0:
+                longer = 1 + spare / max(1e-9, *(cost.seconds(cost.usual) for cost in costs[:2]))
+                return Plan(trials, shares, min(MOST_TIMES, longer) if scale == max(SCALES) else 1.0)
+    return Plan(1, [], MOST_TIMES)
+
+
+def plan_seconds(
+    costs: Sequence[Cost], shares: Sequence[float], seconds: float, workers: int, folds: int = 1, members: int = 1
+) -> float:
+    """How long all stages and the last trainings take; the trials that go on are taken as average."""
+    ends = [cost.last_step(LONGEST_TRAINING * seconds) for cost in costs]
+    total, before = 0.0, 0.0
+    for size, share in zip(stage_sizes(len(costs)), shares, strict=False):
+        if share > before:
+            jobs = [cost.seconds((share - before) * end) for cost, end in zip(costs, ends, strict=True)]
+            if size < len(jobs):
+                jobs = [jobs[0], *[sum(jobs) / len(jobs)] * size]
+            total += scheduled(jobs * folds, workers)
+        before = share
+    left = 1.0 if folds > 1 or members > 1 else 1.0 - before
+    if left:
+        jobs = [cost.seconds(left * end) for cost, end in zip(costs, ends, strict=True)]
+        total += scheduled([jobs[0], *[sum(jobs) / len(jobs)] * max(1, members - 1)], workers)
+    return total
+
+
+def scheduled(jobs: Sequence[float], workers: int) -> float:
+    """How long jobs take if each begins when a worker is free."""
+    ends = [0.0] * workers
+    for job in jobs:
+        heapq.heappushpop(ends, ends[0] + job)
+    return max(ends)

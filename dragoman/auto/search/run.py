@@ -30,9 +30,8 @@ from dragoman.training.signals import stop_search_on_signals
 
 PROBE = {"cpu": 24, "cuda": 90}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = 8
-PROBING, SHORTEST_PROBE = 0.3, 5.0  # share of the time that measuring may take, and seconds of training for a trial
+LONGEST_PROBE = 20.0  # seconds
 GPU_WORKERS = 4
-WARMUP = 100
 DECODED = 300  # validation inputs that are decoded for the score
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
@@ -68,7 +67,7 @@ class Search:
         workers = options.workers or (min(GPU_WORKERS, cores) if device.type == "cuda" else cores)
         count = min(len(configs), options.trials or len(configs))
         if options.seconds is not None and options.trials is None:
-            count = plan.affordable_trials(options.seconds, workers, count, folds)
+            count = plan.affordable_trials(options.seconds, workers, count)
         folds = folds if count > 1 else 1
         workers = max(1, min(workers, max(count * folds, options.ensemble)))
         names = list(configs)[:count]
@@ -91,10 +90,7 @@ class Search:
     def _write_configs(self, name: str, config: Config, state: SearchState) -> None:
         """The files trials/NAME.toml and, with folds, trials/NAME-1.toml, …"""
         decoded = DECODED if config.train.decode == TrainConfig.decode else config.train.decode
-        train = replace(config.train, metric=state.metric, decode=decoded)
-        if state.seconds is not None:  # the first stage must see the full learning rate
-            train = replace(train, optimizer=replace(train.optimizer, warmup=min(WARMUP, train.optimizer.warmup)))
-        config = with_absolute_paths(replace(config, train=train))
+        config = with_absolute_paths(replace(config, train=replace(config.train, metric=state.metric, decode=decoded)))
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         if state.folds > 1:
             for fold, one in enumerate(write_folds(config, self.trials, state.folds), 1):
@@ -137,20 +133,14 @@ class Search:
         if state.seconds is None:
             for trial in state.trials:
                 trial.every = usual[trial.name].validate_every
-                final = usual[trial.name].steps
-                trial.steps = [*plan.stage_steps(final, len(state.trials), trial.every), final]
+                last = usual[trial.name].steps
+                trial.steps = [*plan.stage_steps(last, plan.stage_shares(len(state.trials)), trial.every), last]
         else:
             device = resolve_device(next(iter(usual.values())).device).type
             started = time.monotonic()
             outcomes = self._probe(state, pool, PROBE.get(device, PROBE["cpu"]))
             left = max(state.seconds / 2, state.seconds - (time.monotonic() - started))
-            state.trials = [trial for trial in state.trials if trial.name in outcomes]
-            state.sizes = plan.stage_sizes(len(state.trials))
-            for trial in state.trials:
-                outcome = outcomes[trial.name]
-                trial.error = outcome.error
-                speed = plan.Speed(outcome.speed or 1.0, outcome.overhead)
-                self._plan_trial(state, trial, speed, left, usual[trial.name].steps, outcome.step)
+            self._plan(state, outcomes, usual, left)
         state.planned = True
         state.save(self.folder)
         self.show(state)
@@ -159,13 +149,14 @@ class Search:
         """Train every trial for a few steps. After PROBING of the time no further trial begins."""
         assert state.seconds is not None
         self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {steps} steps each")
-        longest = max(SHORTEST_PROBE, PROBING * state.seconds * state.workers / len(state.trials))
+        longest = min(LONGEST_PROBE, plan.PROBING * state.seconds * state.workers / len(state.trials))
+        longest = max(plan.SHORTEST_PROBE, longest)
         asked = (
             f"train.log_every={PROBE_LOG}", f"train.validate_every={steps}", f"train.save_every={steps}",
             f"train.minutes={longest / 60:.3g}",
         )  # fmt: skip
         jobs = [(trial, job) for trial in state.trials for job in self._jobs(state, trial, steps, asked)[:1]]
-        deadline = time.monotonic() + PROBING * state.seconds
+        deadline = time.monotonic() + plan.PROBING * state.seconds
         found: dict[str, Outcome] = {}
         for trial, outcome in self._outcomes(pool, jobs, deadline):
             found[trial.name] = outcome
@@ -173,26 +164,31 @@ class Search:
                 outcome.error or f"{outcome.speed:.2g} steps per second, {outcome.overhead:.0f} s to load and validate"
             )
             self.say(f"  {len(found)} of {len(jobs)}: {trial.name}, {said}")
-        if missing := [trial.name for trial in state.trials if trial.name not in found]:
-            self.say(f"search: the time does not suffice for {', '.join(missing)}")
         return found
 
-    def _plan_trial(
-        self, state: SearchState, trial: Trial, speed: plan.Speed, left: float, usual: int, done: int
+    def _plan(
+        self, state: SearchState, outcomes: dict[str, Outcome], usual: dict[str, TrainConfig], left: float
     ) -> None:
-        """Steps of every stage from the measured speed, for the seconds that are left."""
-        count = len(state.trials)
-        trial.every = speed.validate_every()
-        seconds = plan.stage_seconds(left, state.workers, count, state.folds)
-        stages = [max(done, speed.steps_in(one, trial.every)) for one in seconds]
-        share = plan.FINISHING if count > 1 else 1 - 2 * SLACK
-        parallel = max(1.0, state.ensemble / state.workers)
-        spent = seconds[-1] if seconds and state.folds == 1 else 0.0
-        final = speed.steps_in(spent + share * left / parallel, trial.every)
-        trial.steps = [
-            *stages,
-            max(done, *stages, min(final, 4 * usual)) if stages else max(done, min(final, 4 * usual)),
-        ]
+        """Fix which trials go on, and the steps of every stage, from the measured speeds and the seconds left."""
+        measured = [trial for trial in state.trials if trial.name in outcomes]
+        costs = []
+        for trial in measured:
+            outcome, train = outcomes[trial.name], usual[trial.name]
+            trial.error = outcome.error
+            start = max(0.0, outcome.seconds - outcome.step / outcome.speed) if outcome.speed else 0.0
+            costs.append(plan.Cost(outcome.speed or 1.0, outcome.overhead, start, train.steps, train.validate_every))
+        made = plan.make_plan(costs, left, state.workers, state.folds, state.ensemble)
+        names = [trial.name for trial in state.trials]
+        state.trials = measured[: made.trials]
+        state.sizes = plan.stage_sizes(made.trials)
+        longest = (plan.LONGEST_TRAINING if made.trials > 1 else plan.PLANNED) * left
+        for trial, cost in zip(state.trials, costs, strict=False):
+            done, trial.every = outcomes[trial.name].step, cost.every
+            last = max(done, cost.last_step(longest, made.times))
+            usual_last = min(last, max(done, cost.last_step(longest)))
+            trial.steps = [*(max(done, step) for step in plan.stage_steps(usual_last, made.shares, trial.every)), last]
+        if missing := [name for name in names if name not in {trial.name for trial in state.trials}]:
+            self.say(f"search: the time does not suffice for {', '.join(missing)}")
 
     def _stage(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
         """Train the surviving trials to the end of the stage; finished ones are not trained again."""
@@ -236,10 +232,17 @@ class Search:
     # ---------------------------------------------------------------------- winners
 
     def _choose_members(self, state: SearchState) -> None:
-        """The run to train to the end; for an ensemble the best trials in turn, then further seeds of them."""
+        """The runs to train to the end: the best trial and the usual one.
+
+        For an ensemble: the best trials in turn, then further seeds of them.
+        """
         best = state.winners()
         if state.ensemble > 1:
             best = [trial for trial in best if self._writes_tokens(trial)] or best[:1]
+        elif state.folds == 1 and not state.trials[0].error:
+            state.members = list(dict.fromkeys((best[0].name, state.trials[0].name)))
+            state.save(self.folder)
+            return
         kinds = best[: max(1, (state.ensemble + 1) // 2)]
         members = []
         for number in range(state.ensemble):
@@ -282,6 +285,8 @@ class Search:
             trial.step, trial.seconds = outcome.step, outcome.seconds
             trial.parameters = outcome.parameters
             self.show(state)
+        if state.ensemble == 1:  # the usual choice wins a tie
+            state.members = [max(reversed(state.members), key=lambda name: scores[name.rpartition("-seed")[0] or name])]
         state.save(self.folder)
 
     def _place(self, state: SearchState) -> None:
@@ -295,9 +300,6 @@ class Search:
         if len(state.members) > 1:
             write_members(self.folder, [f"trials/{name}" for name in state.members[1:]])
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
-
-
-SLACK = 0.1  # share of the time for loading and measuring
 
 
 def usable_cores() -> int:

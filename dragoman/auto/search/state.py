@@ -63,12 +63,13 @@ class SearchState:
     format: int = FORMAT
 
     def surviving(self) -> list[Trial]:
-        """The trials of the current stage: the best of the stage before."""
+        """The trials of the current stage: the best of the stage before, and the usual choice, the first trial."""
         chosen = self.trials
         for stage in range(1, self.stage + 1):
             usable = [trial for trial in chosen if not trial.error]
             usable.sort(key=lambda trial: -trial.scores[stage - 1] if len(trial.scores) >= stage else math.inf)
             chosen = usable[: self.sizes[stage]]
+            chosen += [trial for trial in self.trials[:1] if trial in usable and trial not in chosen]
         return chosen
 
     def ranking(self) -> list[Trial]:

@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     step: int
     seconds: float  # of training
     overhead: float  # seconds of this job besides training: loading, validation, checkpoints
-    speed: float  # steps per second lately
+    speed: float  # steps per second where training was fastest, so after kernels and CUDA graphs were made
     parameters: int
     error: str = ""
 
@@ -75,14 +75,19 @@ def train_up_to(job: Job) -> Outcome:
     state = with_patience_for_locks(lambda: train(config, folder, Display(io.StringIO(), quiet=True)))
     wall = time.perf_counter() - started
     logged = [row for row in Run(folder).metrics() if "loss" in row]
-    speed = state.step / state.seconds if state.seconds else 0.0
-    if len(logged) > 1:
-        first, last = logged[-min(3, len(logged))], logged[-1]
-        speed = (last["step"] - first["step"]) / max(1e-6, last["seconds"] - first["seconds"])
+    speed = fastest([(row["step"], row["seconds"]) for row in logged])
+    if not speed and state.seconds:
+        speed = state.step / state.seconds
     parameters = sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
     score = state.best[0][0] if state.best else fitted_score(Run(folder).metrics(), config.train.metric)
     overhead = max(0.0, wall - (state.seconds - before))
     return Outcome(score, state.step, state.seconds, overhead, speed, parameters)
+
+
+def fastest(logged: list[tuple[int, float]]) -> float:
+    """The highest speed over two logged intervals; 0 if there are fewer."""
+    ends = zip(logged, logged[2:], strict=False)
+    return max(((last - first) / max(1e-6, until - since) for (first, since), (last, until) in ends), default=0.0)
 
 
 def fitted_score(rows: list[dict[str, Any]], metric: str) -> float:
