@@ -61,7 +61,7 @@ class Candidate:
     def steps(self, profile: PairProfile, steps_per_epoch: float) -> int:
         """Training steps: many epochs of small data, few of large ones."""
         epochs = self.epochs or next(count for limit, count in EPOCHS if profile.pairs <= limit)
-        epochs *= 2 if profile.formal else 1
+        epochs *= 2 if profile.formal and profile.pairs <= 10_000 else 1
         found = max(FEWEST_TOKENS // self.batch_tokens(profile), math.ceil(epochs * steps_per_epoch))
         return min(found, MOST_STEPS) if profile.pairs <= 10_000 and is_short(profile) else found
 

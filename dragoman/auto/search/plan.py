@@ -88,10 +88,10 @@ class Plan:
 def make_plan(costs: Sequence[Cost], seconds: float, workers: int, folds: int = 1, members: int = 1) -> Plan:
     """As many trials as fit into the time, then as much training of each. The first one is the usual choice.
 
-    Where it cannot be trained as long as usual, a few trials show which model is best after so short a time.
+    Where it cannot be trained half as long as usual, a few trials show which model is best after so short a time.
     """
     usual = costs[0].seconds(costs[0].usual)
-    most = len(costs) if usual <= LONGEST_TRAINING * seconds else 1 if usual <= PLANNED * seconds else FEW
+    most = len(costs) if usual <= LONGEST_TRAINING * seconds else 1 if usual <= 2 * PLANNED * seconds else FEW
     if most == FEW and LONGEST_TRAINING * seconds * stage_shares(FEW)[0] < SHORTEST:
         most = 1
     for trials in range(min(most, len(costs)), 1, -1):

@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from dragoman.auto.search import plan
 from dragoman.auto.search.folds import needed_folds, write_folds
@@ -45,6 +46,14 @@ class SearchOptions:
     trials: int | None = None
     ensemble: int = 1
     workers: int | None = None  # processes; None: one for each core, or a few on a GPU
+
+
+class Measured(NamedTuple):
+    """A trial after its speed was measured."""
+
+    trial: Trial
+    step: int
+    cost: plan.Cost
 
 
 class Search:
@@ -138,57 +147,57 @@ class Search:
         else:
             device = resolve_device(next(iter(usual.values())).device).type
             started = time.monotonic()
-            outcomes = self._probe(state, pool, PROBE.get(device, PROBE["cpu"]))
-            left = max(state.seconds / 2, state.seconds - (time.monotonic() - started))
-            self._plan(state, outcomes, usual, left)
+            measured = self._probe(state, pool, PROBE.get(device, PROBE["cpu"]), usual)
+            self._plan(state, measured, seconds_left(state, started))
         state.planned = True
         state.save(self.folder)
         self.show(state)
 
-    def _probe(self, state: SearchState, pool: ProcessPoolExecutor, steps: int) -> dict[str, Outcome]:
-        """Train every trial for a few steps. After PROBING of the time no further trial begins."""
+    def _probe(
+        self, state: SearchState, pool: ProcessPoolExecutor, steps: int, usual: dict[str, TrainConfig]
+    ) -> list[Measured]:
+        """Train the trials for a few steps, until PROBING of the time is over or no more would fit into the rest."""
         assert state.seconds is not None
         self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {steps} steps each")
-        longest = min(LONGEST_PROBE, plan.PROBING * state.seconds * state.workers / len(state.trials))
+        budget = plan.PROBING * state.seconds
+        longest = min(LONGEST_PROBE, budget * state.workers / len(state.trials))
         longest = max(plan.SHORTEST_PROBE, longest)
         asked = (
             f"train.log_every={PROBE_LOG}", f"train.validate_every={steps}", f"train.save_every={steps}",
             f"train.minutes={longest / 60:.3g}",
         )  # fmt: skip
         jobs = [(trial, job) for trial in state.trials for job in self._jobs(state, trial, steps, asked)[:1]]
-        deadline = time.monotonic() + plan.PROBING * state.seconds
-        found: dict[str, Outcome] = {}
-        for trial, outcome in self._outcomes(pool, jobs, deadline):
-            found[trial.name] = outcome
-            said = (
-                outcome.error or f"{outcome.speed:.2g} steps per second, {outcome.overhead:.0f} s to load and validate"
-            )
-            self.say(f"  {len(found)} of {len(jobs)}: {trial.name}, {said}")
-        return found
+        started = time.monotonic()
+        found: dict[str, Measured] = {}
 
-    def _plan(
-        self, state: SearchState, outcomes: dict[str, Outcome], usual: dict[str, TrainConfig], left: float
-    ) -> None:
-        """Fix which trials go on, and the steps of every stage, from the measured speeds and the seconds left."""
-        measured = [trial for trial in state.trials if trial.name in outcomes]
-        costs = []
-        for trial in measured:
-            outcome, train = outcomes[trial.name], usual[trial.name]
+        def enough() -> bool:
+            costs = [found[trial.name].cost for trial in state.trials if trial.name in found]
+            left = seconds_left(state, started)
+            made = plan.make_plan(costs, left, state.workers, state.folds, state.ensemble)
+            return made.trials < len(found) or time.monotonic() > started + budget
+
+        for trial, outcome in self._outcomes(pool, jobs, enough):
             trial.error = outcome.error
-            start = max(0.0, outcome.seconds - outcome.step / outcome.speed) if outcome.speed else 0.0
-            costs.append(plan.Cost(outcome.speed or 1.0, outcome.overhead, start, train.steps, train.validate_every))
-        made = plan.make_plan(costs, left, state.workers, state.folds, state.ensemble)
-        names = [trial.name for trial in state.trials]
-        state.trials = measured[: made.trials]
+            found[trial.name] = Measured(trial, outcome.step, cost_of(outcome, usual[trial.name]))
+            said = outcome.error or f"{outcome.speed:.2g} steps per second"
+            self.say(f"  {len(found)} of {len(jobs)}: {trial.name}, {said}")
+        return [found[trial.name] for trial in state.trials if trial.name in found]
+
+    def _plan(self, state: SearchState, measured: Sequence[Measured], left: float) -> None:
+        """Fix which trials go on, and the steps of every stage, for the seconds left."""
+        made = plan.make_plan([one.cost for one in measured], left, state.workers, state.folds, state.ensemble)
+        dropped = [trial.name for trial in state.trials]
+        state.trials = [one.trial for one in measured[: made.trials]]
         state.sizes = plan.stage_sizes(made.trials)
         longest = (plan.LONGEST_TRAINING if made.trials > 1 else plan.PLANNED) * left
-        for trial, cost in zip(state.trials, costs, strict=False):
-            done, trial.every = outcomes[trial.name].step, cost.every
+        for trial, done, cost in measured[: made.trials]:
+            dropped.remove(trial.name)
+            trial.every = cost.every
             last = max(done, cost.last_step(longest, made.times))
             usual_last = min(last, max(done, cost.last_step(longest)))
             trial.steps = [*(max(done, step) for step in plan.stage_steps(usual_last, made.shares, trial.every)), last]
-        if missing := [name for name in names if name not in {trial.name for trial in state.trials}]:
-            self.say(f"search: the time does not suffice for {', '.join(missing)}")
+        if dropped:
+            self.say(f"search: the time does not suffice for {', '.join(dropped)}")
 
     def _stage(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
         """Train the surviving trials to the end of the stage; finished ones are not trained again."""
@@ -218,14 +227,14 @@ class Search:
         state.save(self.folder)
 
     def _outcomes(
-        self, pool: ProcessPoolExecutor, jobs: Sequence[tuple[Trial, Job]], deadline: float | None = None
+        self, pool: ProcessPoolExecutor, jobs: Sequence[tuple[Trial, Job]], enough: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[Trial, Outcome]]:
-        """Outcomes as they come; the order does not change any result. After the deadline no further job begins."""
+        """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins."""
         futures = {pool.submit(run_job, job): trial for trial, job in jobs}
         for future in as_completed(futures):
             if not future.cancelled():
                 yield futures[future], future.result()
-            if deadline is not None and time.monotonic() > deadline:
+            if enough():
                 for other in futures:
                     other.cancel()
 
@@ -300,6 +309,18 @@ class Search:
         if len(state.members) > 1:
             write_members(self.folder, [f"trials/{name}" for name in state.members[1:]])
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
+
+
+def cost_of(outcome: Outcome, usual: TrainConfig) -> plan.Cost:
+    """What training takes; the output of a model that has hardly begun is twice as long as later ones, roughly."""
+    start = max(0.0, outcome.seconds - outcome.step / outcome.speed) if outcome.speed else 0.0
+    return plan.Cost(outcome.speed or 1.0, outcome.overhead / 2, start, usual.steps, usual.validate_every)
+
+
+def seconds_left(state: SearchState, started: float) -> float:
+    """Of the time that was asked for; half of it at least, however long measuring took."""
+    assert state.seconds is not None
+    return max(state.seconds / 2, state.seconds - (time.monotonic() - started))
 
 
 def usable_cores() -> int:
