@@ -128,8 +128,8 @@ def tokenizer_reason(units: Mapping[str, Any], side: SideProfile, profile: PairP
     """Why this tokenizer."""
     if profile.formal:
         return (
-            f"{side.units}, because the targets are a formal language: only {percent(profile.target.new)} of their "
-            "words in a held-out tenth are new, and the source of each has them"
+            f"{side.units}, because the targets are a formal language whose rare words are copied from the source "
+            f"({percent(profile.target.new)} of the words in a held-out tenth are new)"
         )
     if units["kind"] == "words":
         return (

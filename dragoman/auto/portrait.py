@@ -56,7 +56,7 @@ def relation_text(profile: PairProfile) -> str:
     """What is copied, the order, the ratio of lengths."""
     copied = f"{percent(profile.copied)} of the target is copied from the source"
     if profile.formal:
-        copied += ", all of its new words among them"
+        copied += ", most rare words among it"
     if profile.identical:
         copied += f" ({percent(profile.identical)} of the pairs are equal)"
     order = (

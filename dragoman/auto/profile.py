@@ -16,6 +16,7 @@ from dragoman.auto.relation import (
     ALIGNED,
     clipped_matches,
     common_subsequence,
+    copied_rare_words,
     coverage,
     monotonicity,
     new_words,
@@ -31,8 +32,9 @@ from dragoman.errors import DataError
 
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted
 CHARACTERS_PER_SUBWORD = 3.5  # roughly
-# Targets are a formal language if no larger share of their words is new, and new without being in their source.
-NEW_IN_FORMAL, UNEXPLAINED = 0.02, 0.001
+# Targets are a formal language if at most these shares of their words are new, and new without being in their source,
+# and if at least this share of their rare words is in their source.
+NEW_IN_FORMAL, UNEXPLAINED, COPIED_RARE = 0.02, 0.001, 0.5
 Unit = Literal["words", "characters", "subwords"]
 Split = Callable[[str], list[str]]
 
@@ -260,10 +262,11 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
 
 
 def has_formal_targets(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether nearly all words of new targets are known, and the others in their source, as in SQL queries."""
+    """Whether nearly all words of new targets are known, and rare ones are in their source, as in SQL queries."""
     some = spread(pairs, EXAMINED)
-    new, unexplained = new_words([(split_punctuation(one), split_punctuation(other)) for one, other in some])
-    return new <= NEW_IN_FORMAL and unexplained <= UNEXPLAINED
+    words = [(split_punctuation(one), split_punctuation(other)) for one, other in some]
+    new, unexplained = new_words(words)
+    return new <= NEW_IN_FORMAL and unexplained <= UNEXPLAINED and copied_rare_words(words) >= COPIED_RARE
 
 
 def profile_side(texts: Sequence[str], split: Split = str.split) -> SideProfile:

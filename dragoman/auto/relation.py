@@ -14,6 +14,7 @@ from dragoman.classical.lexicon import Lexicon, learn_lexicon
 ALIGNED = 500  # pairs that are aligned
 LONGEST = 60  # tokens; longer texts are cut before they are aligned
 FEWEST_WORDS = 100  # of held-out targets that say something about new words
+RARE, FEWEST_RARE = 5, 5  # words that occur so often at most are rare, and how many of them say something
 Tokens = Sequence[str]
 
 
@@ -54,6 +55,13 @@ def new_words(pairs: Sequence[tuple[Tokens, Tokens]]) -> tuple[float, float]:
         return 1.0, 1.0
     new = [word in source for source, target in held_out for word in target if word not in known]
     return len(new) / count, (len(new) - sum(new)) / count
+
+
+def copied_rare_words(pairs: Sequence[tuple[Tokens, Tokens]]) -> float:
+    """The share of the rare target words that their own source contains; 0 if hardly any are rare."""
+    counts = Counter(word for _, target in pairs for word in target)
+    rare = [word in source for source, target in pairs for word in target if counts[word] <= RARE]
+    return sum(rare) / len(rare) if len(rare) >= FEWEST_RARE else 0.0
 
 
 class _Column(NamedTuple):

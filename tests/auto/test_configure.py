@@ -256,13 +256,13 @@ def test_sentences_of_which_many_do_not_change_get_a_model_that_copies(
     assert built.model.label_smoothing == (0.0 if preset.startswith("copy") else 0.1)
 
 
-@pytest.mark.parametrize(("made_up", "formal"), [(False, True), (True, False)])
-def test_queries_with_words_of_their_question_get_a_pointer(made_up: bool, formal: bool, tmp_path: Path) -> None:
-    """Every name is new, but in its question; with `made_up` the queries have other names than the questions."""
+@pytest.mark.parametrize(("names", "formal"), [("town{}", True), ("place{}", False), ("all", False)])
+def test_queries_with_words_of_their_question_get_a_pointer(names: str, formal: bool, tmp_path: Path) -> None:
+    """The names of queries are those of the questions, or others, or there are none."""
     rows = [("how many people are there in all of the cities ?", "SELECT count(*) FROM people ;")] * 2000
     for number in range(0, 2000, 7):
-        name, other = f"town{number}", f"place{number}" if made_up else f"town{number}"
-        rows[number] = (f"how many people live in {name} ?", f'SELECT count(*) FROM people WHERE city="{other}" ;')
+        city = names.format(number)
+        rows[number] = (f"how many people live in town{number} ?", f'SELECT count(*) FROM people WHERE city="{city}" ;')
     seen = profile_pairs(write_rows(tmp_path / "pairs.tsv", rows))
     assert seen.formal == formal
     _, built, reasons = chosen(seen)
