@@ -160,7 +160,8 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
         return None
     size, longest = f"{profile.pairs:,} pairs", max(map(profile.length, ("source", "target")))
     if profile.formal:
-        return usual("pointer-generator", "because rare words of the targets are copied from the source")
+        name = "pointer-generator" if profile.pairs <= 60_000 else "pointer-transformer"
+        return usual(name, "because rare words of the targets are copied from the source")
     if profile.pairs <= (5000 if profile.features else 10_000) and is_monotone(profile):
         if profile.features:
             return usual("wu-2019", f"because {size} with features are few and their order is mostly kept")

@@ -56,7 +56,7 @@ def relation_text(profile: PairProfile) -> str:
     """What is copied, the order, the ratio of lengths."""
     copied = f"{percent(profile.copied)} of the target is copied from the source"
     if profile.formal:
-        copied += ", most rare words among it"
+        copied += ", among it most of its rare words"
     if profile.identical:
         copied += f" ({percent(profile.identical)} of the pairs are equal)"
     order = (

@@ -33,8 +33,9 @@ from dragoman.errors import DataError
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted
 CHARACTERS_PER_SUBWORD = 3.5  # roughly
 # Targets are a formal language if at most these shares of their words are new, and new without being in their source,
-# and if at least this share of their rare words is in their source.
-NEW_IN_FORMAL, UNEXPLAINED, COPIED_RARE = 0.02, 0.001, 0.5
+# and if at least this share of their rare words is in their source, but at most this share of all words.
+NEW_IN_FORMAL, UNEXPLAINED, COPIED_RARE, MOST_COPIED = 0.1, 0.001, 0.5, 0.5
+LOOKED_AT, LONG = 10_000, 2000  # pairs, and characters of a text, in which that is looked for
 Unit = Literal["words", "characters", "subwords"]
 Split = Callable[[str], list[str]]
 
@@ -228,7 +229,7 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
         sources = [split_features(text, features)[0] for text in sources]
         source = replace(source, stem=sum(map(len, sources)) / len(sources))
     alphabets = [set().union(*texts) for texts in (sources, targets)]
-    words = {word for text in sources for word in text.split()}
+    words = {word for text in sources for word in split(text)}
     by_source: dict[str, set[str]] = defaultdict(set)
     for one, other in sample.items:
         by_source[one].add(other)
@@ -250,7 +251,7 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
         identical=sum(one == other for one, other in sample.items) / len(sample.items),
         copied=copied,
         shared_letters=max(coverage(sources, alphabets[1]), coverage(targets, alphabets[0])),
-        shared_words=sum(word in words for text in targets for word in text.split()) / max(1, target.count),
+        shared_words=sum(word in words for text in targets for word in split(text)) / max(1, target.count),
         monotone=monotonicity([one for one, _ in rows], [other for _, other in rows]),
         duplicates=1 - len(set(sample.items)) / len(sample.items),
         ambiguous=sum(len(found) > 1 for found in by_source.values()) / len(by_source),
@@ -262,9 +263,15 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
 
 
 def has_formal_targets(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether nearly all words of new targets are known, and rare ones are in their source, as in SQL queries."""
-    some = spread(pairs, EXAMINED)
-    words = [(split_punctuation(one), split_punctuation(other)) for one, other in some]
+    """Whether nearly all words of new targets are known, and rare ones are in their source, as in SQL queries.
+
+    Targets that mostly repeat their source are edited texts.
+    """
+    distinct = list({target: (source, target) for source, target in spread(pairs, LOOKED_AT)}.values())
+    words = [(split_punctuation(one[:LONG]), split_punctuation(other[:LONG])) for one, other in distinct]
+    copied = sum(clipped_matches(one, other) for one, other in words) / max(1, sum(len(other) for _, other in words))
+    if copied > MOST_COPIED:
+        return False
     new, unexplained = new_words(words)
     return new <= NEW_IN_FORMAL and unexplained <= UNEXPLAINED and copied_rare_words(words) >= COPIED_RARE
 

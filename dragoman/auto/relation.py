@@ -60,7 +60,7 @@ def new_words(pairs: Sequence[tuple[Tokens, Tokens]]) -> tuple[float, float]:
 def copied_rare_words(pairs: Sequence[tuple[Tokens, Tokens]]) -> float:
     """The share of the rare target words that their own source contains; 0 if hardly any are rare."""
     counts = Counter(word for _, target in pairs for word in target)
-    rare = [word in source for source, target in pairs for word in target if counts[word] <= RARE]
+    rare = [word in set(source) for source, target in pairs for word in target if counts[word] <= RARE]
     return sum(rare) / len(rare) if len(rare) >= FEWEST_RARE else 0.0
 
 

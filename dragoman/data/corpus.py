@@ -186,11 +186,14 @@ def check_unknown(config: DataConfig, tokenizers: TokenizersConfig, shares: dict
             )
 
 
+MAX_LENGTH_RATIO = 10_000.0  # target tokens for one source token
+
+
 def length_ratio(store: Store) -> float:
     """1.2 times the 99.9 % quantile of target tokens per source token; decoding limits its outputs by it."""
     ratios = np.divide(store.target.lengths() + 1, store.source.lengths() + 1, dtype=np.float32)
     minimum = 0.0 if isinstance(store, MediaStore) else 1.0  # there are many more frames than tokens
-    return round(max(minimum, 1.2 * float(np.quantile(ratios, 0.999))), 3)
+    return round(min(MAX_LENGTH_RATIO, max(minimum, 1.2 * float(np.quantile(ratios, 0.999)))), 3)
 
 
 def extract_features(

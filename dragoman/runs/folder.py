@@ -15,7 +15,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
-from dragoman.data.corpus import Corpus
+from dragoman.data.corpus import MAX_LENGTH_RATIO, Corpus
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import load_tokenizer
 from dragoman.errors import RunError, nearest
@@ -29,7 +29,6 @@ from dragoman.training.optimizer import load_weights
 from dragoman.version import __version__
 
 IMPORTED = "imported.json"  # family and licence of an imported model
-MAX_LENGTH_RATIO = 10_000  # target tokens for one source token
 RUN_FORMAT = 2  # raise it when settings, files or weights of older runs can no longer be read
 
 
@@ -60,9 +59,8 @@ class Run:
             raise RunError(f"{self.folder}/data.json: damaged (it lacks {', '.join(sorted(missing))})")
         ratio = report["length_ratio"]
         if not isinstance(ratio, int | float) or not 0 <= ratio <= MAX_LENGTH_RATIO:
-            raise RunError(
-                f"{self.folder}/data.json: damaged (length_ratio: found {ratio!r}, expected 0 to {MAX_LENGTH_RATIO:,})"
-            )
+            expected = f"expected 0 to {MAX_LENGTH_RATIO:,.0f}"
+            raise RunError(f"{self.folder}/data.json: damaged (length_ratio: found {ratio!r}, {expected})")
         return report
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:

@@ -19,6 +19,8 @@ from torch import Tensor
 from dragoman.errors import RunError
 from dragoman.files import digest, make_folder, remove_folder, sync, write_text
 
+READS = 5  # how often a file is opened if signals interrupt it: Python tries again by itself, torch does not
+
 
 @dataclass
 class TrainingState:
@@ -72,14 +74,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
-    while True:
+    for again in range(READS, 0, -1):
         try:
             return safetensors.torch.load_file(path)
         except FileNotFoundError:
             raise RunError(f"{path}: no such file") from None
         except (SafetensorError, OSError, RuntimeError) as error:  # torch opens the file, too, and raises RuntimeError
-            if os.strerror(errno.EINTR) not in str(error):  # Python tries again by itself, torch does not
+            if again == 1 or os.strerror(errno.EINTR) not in str(error):
                 raise RunError(f"{path}: damaged ({error})") from None
+    raise AssertionError
 
 
 class Checkpoints:
@@ -126,9 +129,9 @@ class Checkpoints:
 
     def prune(self) -> None:
         """Delete all but the newest `keep`."""
+        self.clear_unfinished()  # a folder that could not be removed at once
         for step in self.steps()[: -self.keep]:
             remove_folder(self.path(step))
-        self.clear_unfinished()  # a folder that could not be removed at once
 
     def load(self, step: int) -> tuple[TrainingState, dict[str, dict[str, Tensor]]]:
         """Read one checkpoint; RunError if a file of it is missing or damaged."""

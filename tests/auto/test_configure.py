@@ -7,6 +7,7 @@ import json
 import random
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,16 @@ def test_queries_with_words_of_their_question_get_a_pointer(names: str, formal: 
         assert built.model.decoder.kind == "pointer-generator"
         assert "formal language" in reasons
         assert "words and punctuation marks" in "\n".join(portrait(seen))
+
+
+@pytest.mark.parametrize("edit", [str, lambda text: text.replace(" uh ", " ")])
+def test_edited_texts_are_not_formal(edit: Callable[[str], str], tmp_path: Path) -> None:
+    """With few words nearly all are known, and the new ones are in the source."""
+    draw = random.Random(1)
+    sources = [" ".join(f"{draw.choice(['a', 'b', 'c'])}{draw.randrange(300)}" for _ in range(12)) for _ in range(800)]
+    sources = [text.replace(" ", " uh ", 3) for text in sources]
+    seen = profile_pairs(write_rows(tmp_path / "pairs.tsv", [(text, edit(text)) for text in sources]))
+    assert not seen.formal
 
 
 def test_texts_without_spaces_are_not_called_short() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -10,15 +11,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dragoman.auto.configure import configure_candidates
 from dragoman.auto.search import plan
-from dragoman.auto.search.run import check_folder
+from dragoman.auto.search.run import Search, SearchOptions, check_folder, describe
 from dragoman.auto.search.state import SearchState, Trial, load_search
-from dragoman.auto.search.worker import fastest
+from dragoman.auto.search.worker import Outcome, fastest
 from dragoman.commands.search import Duration
-from dragoman.errors import RunError
+from dragoman.errors import DragomanError, RunError
 from dragoman.inference.ensemble import member_folders, write_members
 from dragoman.inference.load import load_predictor
 from tests.conftest import call, words, write_rows
@@ -43,18 +46,21 @@ def test_stages_keep_a_quarter() -> None:
 @pytest.mark.parametrize("seconds", [60, 300, 1200, 7200])
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("start", [0.0, 10.0])
-def test_the_plan_fits_into_the_time(seconds: float, workers: int, start: float) -> None:
+@pytest.mark.parametrize("ensemble", [1, 5])
+def test_the_plan_fits_into_the_time(seconds: float, workers: int, start: float, ensemble: int) -> None:
     costs = [plan.Cost(20 / (1 + number % 3), 2.0, start, 3000, 100) for number in range(15)]
-    made = plan.make_plan(costs, seconds, workers)
-    assert made.trials == 1 or plan.plan_seconds(costs[: made.trials], made.shares, seconds, workers) <= seconds
-    assert made.trials <= {60: plan.FEW}.get(seconds, 15)  # usual training takes 150 s or more
+    given = plan.Resources(seconds, workers, ensemble=ensemble)
+    made = plan.make_plan(costs, given)
+    shortest = ensemble * (start + 2.1)  # each run at least starts and is validated
+    assert plan.plan_seconds(costs, made, given) <= max(seconds, shortest)
+    assert made.trials <= (plan.FEW if seconds == 60 else 15)  # usual training takes 210 s or more
     assert made.trials == 15 or seconds < 7200
     assert made.trials == 1 or made.shares[0] >= 0.25
 
 
 def test_more_time_means_more_trials_then_longer_ones() -> None:
     costs = [plan.Cost(20.0, 2.0, 0.0, 3000, 100)] * 15
-    plans = [plan.make_plan(costs, seconds, 2) for seconds in (250, 600, 1200, 4000, 40_000)]
+    plans = [plan.make_plan(costs, plan.Resources(seconds, 2)) for seconds in (250, 600, 1200, 4000, 40_000)]
     sizes = [(made.trials, *made.shares[:1], made.times) for made in plans[1:]]
     assert plans[0].trials == 1  # usual training takes 210 s
     assert sizes == sorted(sizes)
@@ -69,8 +75,10 @@ def test_patience_is_that_of_the_usual_training() -> None:
 
 def test_a_second_allows_one_configuration() -> None:
     assert plan.affordable_trials(1.0, 2, 15) == 1
-    cost = plan.Cost(speed=10.0, validation=2.0, usual=1000)
-    assert cost.last_step(1.0) == cost.every  # trained a little all the same
+    cost = plan.Cost(speed=10.0, validation=2.0, usual=1000, usual_every=100)
+    assert cost.last_step(1.0) == 1  # trained a little all the same
+    assert cost.last_step(5.0) == 30
+    assert cost.last_step(13.0) == 100
     assert cost.last_step(1e6) == 1000
     assert cost.last_step(1e6, 4.0) == 4000
 
@@ -82,10 +90,12 @@ def test_the_speed_is_that_after_the_start() -> None:
 
 def test_survivors_follow_from_scores_alone() -> None:
     trials = [Trial(name, scores=[score]) for name, score in zip("abcd", [0.1, 0.4, 0.3, 0.2], strict=True)]
-    trials[1].error = "diverged"
+    trials[1].error, trials[1].scores = "diverged", [-math.inf]
     state = SearchState("cer", None, 1, 1, 1, 1, [4, 2, 1], trials, stage=1)
     assert [trial.name for trial in state.surviving()] == ["c", "d", "a"]  # the first is the usual choice
     assert [trial.name for trial in state.ranking()] == ["c", "d", "a", "b"]
+    trials[2].error = "diverged later"
+    assert [trial.name for trial in state.surviving()] == ["c", "d", "a"]  # so that a resumed search goes on with these
 
 
 def test_the_usual_choice_wins_within_the_noise_of_the_folds() -> None:
@@ -100,6 +110,56 @@ def test_the_usual_choice_wins_within_the_noise_of_the_folds() -> None:
     assert names([80, 83, 86], [92, 93, 95]) == ["other", "usual"]
     assert names([80, 83, 86], [70, 71, 72]) == ["usual", "other"]
     assert names([80], [81]) == ["other", "usual"]  # one score has no standard error
+
+
+def outcome(score: float, error: str = "") -> Outcome:
+    """Of a job that trained 100 steps at 10 a second."""
+    return Outcome(-math.inf if error else score, 0 if error else 100, 10.0, 1.0, 0.0 if error else 10.0, 7, error)
+
+
+class FakeSearch(Search):
+    """A search whose jobs have these outcomes: the name of a run, then those of its jobs in turn."""
+
+    def __init__(self, folder: Path, **results: list[Outcome]) -> None:
+        super().__init__(folder, lambda line: None, lambda state: None)
+        self.results = results
+
+    def _outcomes(self, pool: Any, jobs: Any, enough: Any = None) -> Any:
+        for trial, job in jobs:
+            yield trial, job, self.results[Path(job.folder).name].pop(0)
+
+    def _place(self, state: SearchState) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seconds", [None, 600.0])
+def test_failures_lose_only_what_failed(seconds: float | None, cached: Path, tmp_path: Path) -> None:
+    rows = [(word, word[::-1]) for word in words(400)]
+    write_rows(tmp_path / "pairs.tsv", [*rows[:200]])
+    write_rows(tmp_path / "valid.tsv", [*rows[200:]])
+    overrides = [*TINY[1:], "train.steps=300", f"data.valid={tmp_path / 'valid.tsv'}"]
+    configs, _ = configure_candidates(str(tmp_path / "pairs.tsv"), overrides)
+    chosen = dict(zip("abcd", configs.values(), strict=False))
+
+    def run(name: str, **results: list[Outcome]) -> SearchState:
+        measured = 0 if seconds is None else 1  # jobs before the stages
+        search = FakeSearch(tmp_path / name, **{one: found[:measured] + found for one, found in results.items()})
+        search.create(chosen, SearchOptions(seconds, 4), [])
+        return search.run()
+
+    good, failed = [outcome(0.5)] * 3, [outcome(0, "diverged")]
+    ends_badly = run("late", a=[outcome(0.4), outcome(0, "diverged")], b=good, c=good, d=good)
+    assert ends_badly.members == ["b"]
+    assert describe(ends_badly).startswith("best: b")
+    usual_fails = run("usual", a=failed, b=good, c=good, d=good)
+    assert usual_fails.members == ["b"]
+    assert {trial.name for trial in usual_fails.trials} == set("abcd")
+    with pytest.raises(DragomanError, match=r"every configuration failed; the first: diverged"):
+        run("all", a=failed, b=failed, c=failed, d=failed)
+    tie = run("tie", a=[outcome(0.4), outcome(0.6)], b=[outcome(0.5), outcome(0.6)], c=good, d=good)
+    assert tie.members == ["a"]  # the usual choice
+    assert describe(tie).startswith("best: a")
+    assert tie.ranking()[0].name == "a"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("20m", 1200), ("1h30m", 5400), ("45", 45), ("1.5m", 90)])
@@ -237,6 +297,7 @@ def test_distillation_says_what_is_lost(searched: Path) -> None:
 
 def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
     (tmp_path / "trials").mkdir()
+    (tmp_path / ".search.json.part").touch()  # it was being written
     check_folder(tmp_path)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(RunError, match="holds no search"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 REDUCTION = 4  # a stage keeps one trial of so many (Jamieson and Talwalkar 2016), and the usual choice
 SCALES = (4.0, 2.0, 1.4, 1.0)  # by which stages grow if there is time
-MOST_TIMES = 4.0  # the usual steps: the longest training if there is time
+TIMES = (4.0, 2.0)  # how much longer than usual the last trials train if there is time
 FEW, SHORTEST = 4, 12.0  # trials, and seconds of their first stage, where the time is too short for a usual training
 LONGEST_TRAINING = 0.7  # share of the time that one trial may train in all, its waiting not counted
 PLANNED = 0.85  # share of the time that the plan fills; speeds are measured on a few steps
@@ -43,9 +43,10 @@ class Cost:
         return self.start + steps / max(self.speed, 1e-9) + self.validation * max(1.0, steps / self.every)
 
     def steps_in(self, seconds: float) -> int:
-        """Whole validation intervals that fit, one at least, in steps."""
+        """Steps that fit: whole validation intervals, or a part of the first one."""
+        seconds -= self.start
         interval = self.every / max(self.speed, 1e-9) + self.validation
-        return self.every * max(1, int((seconds - self.start) / interval))
+        return self.every * int(seconds / interval) or max(1, int((seconds - self.validation) * self.speed))
 
     def last_step(self, seconds: float, times: float = 1.0) -> int:
         """The last step of a training that is `times` as long as usual, or as long as the seconds allow."""
@@ -78,49 +79,71 @@ def affordable_trials(seconds: float, workers: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many trials, which shares of their steps, and how much longer than usual they train at the end."""
+    """How many trials, which shares of their steps, and how much longer than usual the last ones train."""
 
     trials: int
     shares: list[float]
     times: float
 
 
-def make_plan(costs: Sequence[Cost], seconds: float, workers: int, folds: int = 1, members: int = 1) -> Plan:
+@dataclass(frozen=True)
+class Resources:
+    """What a plan may use, and what it is for."""
+
+    seconds: float
+    workers: int = 1
+    folds: int = 1  # of the cross-validation in every stage
+    ensemble: int = 1
+
+    def finalists(self, trials: int) -> int:
+        """How many runs are trained to the end: those of the ensemble, or the best one and the usual choice."""
+        return self.ensemble if self.ensemble > 1 else 2 if trials > 1 and self.folds == 1 else 1
+
+    def longest(self, trials: int) -> float:
+        """Seconds that one trial may train in all."""
+        rounds = math.ceil(self.finalists(trials) / self.workers)
+        return (LONGEST_TRAINING if trials > 1 else PLANNED) * self.seconds / rounds
+
+
+def make_plan(costs: Sequence[Cost], resources: Resources) -> Plan:
     """As many trials as fit into the time, then as much training of each. The first one is the usual choice.
 
     Where it cannot be trained half as long as usual, a few trials show which model is best after so short a time.
     """
     usual = costs[0].seconds(costs[0].usual)
-    most = len(costs) if usual <= LONGEST_TRAINING * seconds else 1 if usual <= 2 * PLANNED * seconds else FEW
-    if most == FEW and LONGEST_TRAINING * seconds * stage_shares(FEW)[0] < SHORTEST:
+    most = FEW
+    if usual <= resources.longest(2):
+        most = len(costs)
+    elif usual <= 2 * resources.longest(1) or resources.longest(2) * stage_shares(FEW)[0] < SHORTEST:
         most = 1
     for trials in range(min(most, len(costs)), 1, -1):
-        for scale in SCALES:
-            shares = stage_shares(trials, scale)
-            spare = PLANNED * seconds - plan_seconds(costs[:trials], shares, seconds, workers, folds, members)
-            if spare >= 0:
-                longer = 1 + spare / max(1e-9, *(cost.seconds(cost.usual) for cost in costs[:2]))
-                return Plan(trials, shares, min(MOST_TIMES, longer) if scale == max(SCALES) else 1.0)
-    return Plan(1, [], MOST_TIMES)
+        for scale, times in [(SCALES[0], TIMES[0]), (SCALES[0], TIMES[1]), *((scale, 1.0) for scale in SCALES)]:
+            made = Plan(trials, stage_shares(trials, scale), times)
+            if plan_seconds(costs, made, resources) <= PLANNED * resources.seconds:
+                return made
+    return Plan(1, [], TIMES[0])
 
 
-def plan_seconds(
-    costs: Sequence[Cost], shares: Sequence[float], seconds: float, workers: int, folds: int = 1, members: int = 1
-) -> float:
+def plan_seconds(costs: Sequence[Cost], made: Plan, resources: Resources) -> float:
     """How long all stages and the last trainings take; the trials that go on are taken as average."""
-    ends = [cost.last_step(LONGEST_TRAINING * seconds) for cost in costs]
+    costs, workers, folds = costs[: made.trials], resources.workers, resources.folds
+    ends = [cost.last_step(resources.longest(made.trials)) for cost in costs]
     total, before = 0.0, 0.0
-    for size, share in zip(stage_sizes(len(costs)), shares, strict=False):
+    for size, share in zip(stage_sizes(made.trials), made.shares, strict=False):
         if share > before:
             jobs = [cost.seconds((share - before) * end) for cost, end in zip(costs, ends, strict=True)]
             if size < len(jobs):
                 jobs = [jobs[0], *[sum(jobs) / len(jobs)] * size]
             total += scheduled(jobs * folds, workers)
         before = share
-    left = 1.0 if folds > 1 or members > 1 else 1.0 - before
-    if left:
-        jobs = [cost.seconds(left * end) for cost, end in zip(costs, ends, strict=True)]
-        total += scheduled([jobs[0], *[sum(jobs) / len(jobs)] * max(1, members - 1)], workers)
+    if folds > 1 or resources.ensemble > 1:
+        before = 0.0  # runs of their own
+    lasts = [cost.last_step(resources.longest(made.trials), made.times) for cost in costs]
+    left = [last - before * end for last, end in zip(lasts, ends, strict=True)]
+    if max(left) > 0:
+        jobs = [cost.seconds(max(0.0, steps)) for cost, steps in zip(costs, left, strict=True)]
+        others = resources.finalists(made.trials) - 1
+        total += scheduled([jobs[0], *[sum(jobs) / len(jobs)] * others], workers)
     return total
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dragoman.auto.search import plan
 from dragoman.auto.search.folds import needed_folds, write_folds
-from dragoman.auto.search.state import SearchState, Trial, has_search, load_search, shown_score
+from dragoman.auto.search.state import STATE_FILE, SearchState, Trial, has_search, is_member, load_search, shown_score
 from dragoman.auto.search.worker import Job, Outcome, end_with_parent, run_job
 from dragoman.config import settings
 from dragoman.errors import DragomanError, RunError
@@ -147,15 +147,13 @@ class Search:
         else:
             device = resolve_device(next(iter(usual.values())).device).type
             started = time.monotonic()
-            measured = self._probe(state, pool, PROBE.get(device, PROBE["cpu"]), usual)
+            measured = self._probe(state, pool, PROBE.get(device, PROBE["cpu"]))
             self._plan(state, measured, seconds_left(state, started))
         state.planned = True
         state.save(self.folder)
         self.show(state)
 
-    def _probe(
-        self, state: SearchState, pool: ProcessPoolExecutor, steps: int, usual: dict[str, TrainConfig]
-    ) -> list[Measured]:
+    def _probe(self, state: SearchState, pool: ProcessPoolExecutor, steps: int) -> list[Measured]:
         """Train the trials for a few steps, until PROBING of the time is over or no more would fit into the rest."""
         assert state.seconds is not None
         self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {steps} steps each")
@@ -171,45 +169,56 @@ class Search:
         found: dict[str, Measured] = {}
 
         def enough() -> bool:
+            """Whether more trials than were measured would not fit if they cost as much as most of these."""
+            if time.monotonic() > started + budget:
+                return True
             costs = [found[trial.name].cost for trial in state.trials if trial.name in found]
-            left = seconds_left(state, started)
-            made = plan.make_plan(costs, left, state.workers, state.folds, state.ensemble)
-            return made.trials < len(found) or time.monotonic() > started + budget
+            if not costs or not (state.trials[0].name in found or state.trials[0].error):
+                return False
+            typical = sorted(costs, key=lambda cost: cost.seconds(cost.usual))[len(costs) // 2]
+            costs += [typical] * (sum(not trial.error for trial in state.trials) - len(costs))
+            return plan.make_plan(costs, resources(state, seconds_left(state, started))).trials <= len(found)
 
-        for trial, outcome in self._outcomes(pool, jobs, enough):
-            trial.error = outcome.error
-            found[trial.name] = Measured(trial, outcome.step, cost_of(outcome, usual[trial.name]))
-            said = outcome.error or f"{outcome.speed:.2g} steps per second"
-            self.say(f"  {len(found)} of {len(jobs)}: {trial.name}, {said}")
+        for trial, job, outcome in self._outcomes(pool, jobs, enough):
+            trial.error, done = outcome.error, f"{len(found) + 1} of {len(jobs)}: {trial.name}"
+            if outcome.error:
+                self.say(f"  {trial.name}: {outcome.error}")
+                continue
+            found[trial.name] = Measured(trial, outcome.step, cost_of(outcome, load(job.config)))
+            self.say(f"  {done}, {outcome.speed:.2g} steps per second" if outcome.step else f"  {done}, fitted")
         return [found[trial.name] for trial in state.trials if trial.name in found]
 
     def _plan(self, state: SearchState, measured: Sequence[Measured], left: float) -> None:
-        """Fix which trials go on, and the steps of every stage, for the seconds left."""
-        made = plan.make_plan([one.cost for one in measured], left, state.workers, state.folds, state.ensemble)
-        dropped = [trial.name for trial in state.trials]
-        state.trials = [one.trial for one in measured[: made.trials]]
-        state.sizes = plan.stage_sizes(made.trials)
-        longest = (plan.LONGEST_TRAINING if made.trials > 1 else plan.PLANNED) * left
-        for trial, done, cost in measured[: made.trials]:
-            dropped.remove(trial.name)
-            trial.every = cost.every
-            last = max(done, cost.last_step(longest, made.times))
-            usual_last = min(last, max(done, cost.last_step(longest)))
-            trial.steps = [*(max(done, step) for step in plan.stage_steps(usual_last, made.shares, trial.every)), last]
-        if dropped:
+        """Fix which trials go on, and the steps of every stage, for the seconds left. Trials that failed come last."""
+        failed = [trial for trial in state.trials if trial.error]
+        if not measured:
+            raise DragomanError(f"every configuration failed; the first: {failed[0].error}")
+        given = resources(state, left)
+        made = plan.make_plan([one.cost for one in measured], given)
+        known = {trial.name for trial in failed} | {one.trial.name for one in measured[: made.trials]}
+        if dropped := [trial.name for trial in state.trials if trial.name not in known]:
             self.say(f"search: the time does not suffice for {', '.join(dropped)}")
+        state.trials = [*(one.trial for one in measured[: made.trials]), *failed]
+        state.sizes = plan.stage_sizes(made.trials)
+        longest = given.longest(made.trials)
+        for trial, done, cost in measured[: made.trials]:
+            last = max(done, cost.last_step(longest, made.times))
+            usual = min(last, max(done, cost.last_step(longest)))
+            trial.every = min(cost.every, last)
+            trial.steps = [*(max(done, step) for step in plan.stage_steps(usual, made.shares, trial.every)), last]
 
     def _stage(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
         """Train the surviving trials to the end of the stage; finished ones are not trained again."""
         surviving = state.surviving()
         waiting = [trial for trial in surviving if not trial.error and len(trial.scores) <= state.stage]
         self.say(
-            f"search: stage {state.stage + 1} of {len(state.sizes) - 1}, {len(surviving)} configurations"
+            f"search: stage {state.stage + 1} of {len(state.sizes) - 1}, "
+            f"{sum(not trial.error for trial in surviving)} configurations"
             + (f" × {state.folds} folds" if state.folds > 1 else "")
         )
         jobs = [(trial, job) for trial in waiting for job in self._jobs(state, trial, trial.steps[state.stage])]
         found: dict[str, list[Outcome]] = {trial.name: [] for trial in waiting}
-        for trial, outcome in self._outcomes(pool, jobs):
+        for trial, _, outcome in self._outcomes(pool, jobs):
             found[trial.name].append(outcome)
             outcomes = found[trial.name]
             if len(outcomes) < state.folds:
@@ -228,12 +237,12 @@ class Search:
 
     def _outcomes(
         self, pool: ProcessPoolExecutor, jobs: Sequence[tuple[Trial, Job]], enough: Callable[[], bool] = lambda: False
-    ) -> Iterator[tuple[Trial, Outcome]]:
+    ) -> Iterator[tuple[Trial, Job, Outcome]]:
         """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins."""
-        futures = {pool.submit(run_job, job): trial for trial, job in jobs}
+        futures = {pool.submit(run_job, job): (trial, job) for trial, job in jobs}
         for future in as_completed(futures):
             if not future.cancelled():
-                yield futures[future], future.result()
+                yield *futures[future], future.result()
             if enough():
                 for other in futures:
                     other.cancel()
@@ -277,25 +286,30 @@ class Search:
     def _finish(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
         """Train the members to the end."""
         self.say(f"search: training {' and '.join(state.members)} to the end")
-        by_name = {trial.name: trial for trial in state.trials}
         jobs = []
         for name in state.members:
-            trial = by_name[name.rpartition("-seed")[0] or name] if name not in by_name else by_name[name]
+            trial = next(trial for trial in state.trials if is_member(name, trial))
             every = (f"train.validate_every={trial.every}", f"train.save_every={trial.every}")
             threads = max(1, usable_cores() // min(state.workers, len(state.members)))
             paths = (str(self.trials / f"{name}.toml"), str(self.trials / name))
             jobs.append((trial, Job(*paths, trial.steps[-1], threads, every if trial.every else ())))
         scores: dict[str, float] = {}
-        for trial, outcome in self._outcomes(pool, jobs):
+        for trial, job, outcome in self._outcomes(pool, jobs):
             if outcome.error:
-                raise DragomanError(f"{trial.name}: {outcome.error}")
-            scores[trial.name] = max(outcome.score, scores.get(trial.name, outcome.score))
-            trial.final = scores[trial.name]
+                self.say(f"  {Path(job.folder).name}: {outcome.error}")
+                trial.error = trial.error or outcome.error
+                continue
+            scores[Path(job.folder).name] = outcome.score
+            trial.final = max(outcome.score, outcome.score if trial.final is None else trial.final)
             trial.step, trial.seconds = outcome.step, outcome.seconds
             trial.parameters = outcome.parameters
             self.show(state)
+        if not scores:
+            raise DragomanError(f"every run failed; the first: {jobs[0][0].error}")
         if state.ensemble == 1:  # the usual choice wins a tie
-            state.members = [max(reversed(state.members), key=lambda name: scores[name.rpartition("-seed")[0] or name])]
+            state.members = [max(reversed([name for name in state.members if name in scores]), key=scores.__getitem__)]
+        else:
+            state.members = [name for name in state.members if name in scores]
         state.save(self.folder)
 
     def _place(self, state: SearchState) -> None:
@@ -311,10 +325,18 @@ class Search:
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
 
 
-def cost_of(outcome: Outcome, usual: TrainConfig) -> plan.Cost:
+def cost_of(outcome: Outcome, config: Config) -> plan.Cost:
     """What training takes; the output of a model that has hardly begun is twice as long as later ones, roughly."""
+    if getattr(config.model, "fitted", False):  # in one go
+        return plan.Cost(speed=1e9, validation=outcome.overhead)
     start = max(0.0, outcome.seconds - outcome.step / outcome.speed) if outcome.speed else 0.0
+    usual = config.train
     return plan.Cost(outcome.speed or 1.0, outcome.overhead / 2, start, usual.steps, usual.validate_every)
+
+
+def resources(state: SearchState, seconds: float) -> plan.Resources:
+    """What the plan of a search may use."""
+    return plan.Resources(seconds, state.workers, state.folds, state.ensemble)
 
 
 def seconds_left(state: SearchState, started: float) -> float:
@@ -358,12 +380,13 @@ def check_folder(folder: Path) -> None:
     """A search needs a new folder, or one with a search; a search killed while it began leaves configurations alone."""
     if has_search(folder):
         return
-    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {"trials", "lock"}):
+    begun = {"trials", "lock", f".{STATE_FILE}.part"}
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - begun):
         raise RunError(f"{folder}: already exists, and holds no search; name another folder with --run")
 
 
 def describe(state: SearchState) -> str:
     """The result in a line."""
-    best = state.ranking()[0]
+    best = next(trial for trial in state.trials if is_member(state.members[0], trial))
     others = f", with {len(state.members) - 1} more as an ensemble" if len(state.members) > 1 else ""
     return f"best: {best.name}{others}, {state.metric} {shown_score(best.final, state.metric)} at {best.step:,} steps"

@@ -14,7 +14,7 @@ from dragoman.files import write_text
 
 STATE_FILE = "search.json"
 TABLE_FILE = "leaderboard.md"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass
@@ -66,15 +66,16 @@ class SearchState:
         """The trials of the current stage: the best of the stage before, and the usual choice, the first trial."""
         chosen = self.trials
         for stage in range(1, self.stage + 1):
-            usable = [trial for trial in chosen if not trial.error]
-            usable.sort(key=lambda trial: -trial.scores[stage - 1] if len(trial.scores) >= stage else math.inf)
+            usable = [trial for trial in chosen if len(trial.scores) >= stage and trial.scores[stage - 1] > -math.inf]
+            usable.sort(key=lambda trial: -trial.scores[stage - 1])
             chosen = usable[: self.sizes[stage]]
             chosen += [trial for trial in self.trials[:1] if trial in usable and trial not in chosen]
         return chosen
 
     def ranking(self) -> list[Trial]:
-        """All trials, best first."""
-        return sorted(self.trials, key=lambda trial: trial.rank)
+        """All trials, best first; at the end the one whose run was placed is first."""
+        placed = self.members[0] if self.done else ""
+        return sorted(self.trials, key=lambda trial: (not is_member(placed, trial), trial.rank))
 
     def winners(self) -> list[Trial]:
         """The trials that did not fail, best first. The usual choice, which is the first trial, is ahead of one that
@@ -92,6 +93,11 @@ class SearchState:
         """Write search.json and leaderboard.md."""
         write_text(folder / STATE_FILE, json.dumps(asdict(self), indent=1))
         write_text(folder / TABLE_FILE, "\n".join(leaderboard_lines(self)) + "\n")
+
+
+def is_member(name: str, trial: Trial) -> bool:
+    """Whether a run of a trial has this name; runs with further seeds are called trial-seed1 and so on."""
+    return name == trial.name or name.rpartition("-seed")[0] == trial.name
 
 
 def has_search(folder: Path) -> bool:
