@@ -63,6 +63,7 @@ def test_more_time_means_more_trials_then_longer_ones() -> None:
     plans = [plan.make_plan(costs, plan.Resources(seconds, 2)) for seconds in (250, 600, 1200, 4000, 40_000)]
     sizes = [(made.trials, *made.shares[:1], made.times) for made in plans[1:]]
     assert plans[0].trials == 1  # usual training takes 210 s
+    assert plan.make_plan([plan.Cost(1.0, 2.0, 0.0, 30_000, 100)] * 15, plan.Resources(300, 2)).trials > 1
     assert sizes == sorted(sizes)
     assert len(set(sizes)) > 2
     assert plans[-1] == plan.Plan(15, [1.0, 1.0], 4.0)

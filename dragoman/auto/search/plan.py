@@ -108,13 +108,14 @@ class Resources:
 def make_plan(costs: Sequence[Cost], resources: Resources) -> Plan:
     """As many trials as fit into the time, then as much training of each. The first one is the usual choice.
 
-    Where it cannot be trained half as long as usual, a few trials show which model is best after so short a time.
+    Where there is no time for a usual training, it is trained alone. Where there is none for a tenth of it, a few
+    trials show which model is best after so short a time.
     """
     usual = costs[0].seconds(costs[0].usual)
     most = FEW
     if usual <= resources.longest(2):
         most = len(costs)
-    elif usual <= 2 * resources.longest(1) or resources.longest(2) * stage_shares(FEW)[0] < SHORTEST:
+    elif usual <= 10 * resources.longest(1) or resources.longest(2) * stage_shares(FEW)[0] < SHORTEST:
         most = 1
     for trials in range(min(most, len(costs)), 1, -1):
         for scale, times in [(SCALES[0], TIMES[0]), (SCALES[0], TIMES[1]), *((scale, 1.0) for scale in SCALES)]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +62,7 @@ class Search:
     def __init__(self, folder: Path, say: Say, show: Show) -> None:
         self.folder, self.say, self.show = folder, say, show
         self.trials = folder / "trials"
+        self.workers = 1
 
     # ---------------------------------------------------------------------- start
 
@@ -111,6 +112,7 @@ class Search:
         """Go on with the search until the winner is the run of this folder."""
         with locked(self.folder):
             state = load_search(self.folder)
+            self.workers = state.workers
             if state.done:
                 return state
             with stop_search_on_signals(), worker_pool(state.workers) as pool:
@@ -239,13 +241,15 @@ class Search:
         self, pool: ProcessPoolExecutor, jobs: Sequence[tuple[Trial, Job]], enough: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[Trial, Job, Outcome]]:
         """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins."""
-        futures = {pool.submit(run_job, job): (trial, job) for trial, job in jobs}
-        for future in as_completed(futures):
-            if not future.cancelled():
-                yield *futures[future], future.result()
+        waiting, running = list(reversed(jobs)), dict[Future[Outcome], tuple[Trial, Job]]()
+        while waiting or running:
+            while waiting and len(running) < self.workers:  # the pool would begin jobs that may not be needed
+                trial, job = waiting.pop()
+                running[pool.submit(run_job, job)] = (trial, job)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield *running.pop(future), future.result()
             if enough():
-                for other in futures:
-                    other.cancel()
+                waiting = []
 
     # ---------------------------------------------------------------------- winners
 
