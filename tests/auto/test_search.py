@@ -19,7 +19,7 @@ from dragoman.auto.configure import configure_candidates
 from dragoman.auto.search import plan
 from dragoman.auto.search.run import Search, SearchOptions, check_folder, describe
 from dragoman.auto.search.state import SearchState, Trial, load_search
-from dragoman.auto.search.worker import Outcome, fastest
+from dragoman.auto.search.worker import Outcome, warm_rate
 from dragoman.commands.search import Duration
 from dragoman.errors import DragomanError, RunError
 from dragoman.inference.ensemble import member_folders, write_members
@@ -85,8 +85,10 @@ def test_a_second_allows_one_configuration() -> None:
 
 
 def test_the_speed_is_that_after_the_start() -> None:
-    assert fastest([(8, 10.0), (16, 20.0), (24, 20.1), (32, 20.2)]) == pytest.approx(16 / 0.2)
-    assert fastest([(8, 1.0)]) == 0
+    captures, replays = [10.0, 12.0, 11.0], [900.0, 1000.0, 1000.0, 1100.0]
+    assert 900 <= warm_rate([1.0, *captures, *replays]) <= 1100
+    assert warm_rate([8.0]) == 8.0
+    assert warm_rate([]) == 0
 
 
 def test_survivors_follow_from_scores_alone() -> None:

@@ -30,7 +30,7 @@ from dragoman.training.runtime import resolve_device
 from dragoman.training.signals import stop_search_on_signals
 
 PROBE = {"cpu": 24, "cuda": 90}  # steps that measure the speed; the first ones compile and warm up
-PROBE_LOG = 8
+PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
 LONGEST_PROBE = 20.0  # seconds
 GPU_WORKERS = 4
 DECODED = 300  # validation inputs that are decoded for the score
@@ -149,21 +149,22 @@ class Search:
         else:
             device = resolve_device(next(iter(usual.values())).device).type
             started = time.monotonic()
-            measured = self._probe(state, pool, PROBE.get(device, PROBE["cpu"]))
+            measured = self._probe(state, pool, device if device in PROBE else "cpu")
             self._plan(state, measured, seconds_left(state, started))
         state.planned = True
         state.save(self.folder)
         self.show(state)
 
-    def _probe(self, state: SearchState, pool: ProcessPoolExecutor, steps: int) -> list[Measured]:
+    def _probe(self, state: SearchState, pool: ProcessPoolExecutor, device: str) -> list[Measured]:
         """Train the trials for a few steps, until PROBING of the time is over or no more would fit into the rest."""
         assert state.seconds is not None
+        steps = PROBE[device]
         self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {steps} steps each")
         budget = plan.PROBING * state.seconds
         longest = min(LONGEST_PROBE, budget * state.workers / len(state.trials))
         longest = max(plan.SHORTEST_PROBE, longest)
         asked = (
-            f"train.log_every={PROBE_LOG}", f"train.validate_every={steps}", f"train.save_every={steps}",
+            f"train.log_every={PROBE_LOG[device]}", f"train.validate_every={steps}", f"train.save_every={steps}",
             f"train.minutes={longest / 60:.3g}",
         )  # fmt: skip
         jobs = [(trial, job) for trial in state.trials for job in self._jobs(state, trial, steps, asked)[:1]]

@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     step: int
     seconds: float  # of training
     overhead: float  # seconds of this job besides training: loading, validation, checkpoints
-    speed: float  # steps per second where training was fastest, so after kernels and CUDA graphs were made
+    speed: float  # steps per second, without those in which CUDA graphs were captured
     parameters: int
     error: str = ""
 
@@ -74,20 +74,18 @@ def train_up_to(job: Job) -> Outcome:
     before = seconds_of(folder)
     state = with_patience_for_locks(lambda: train(config, folder, Display(io.StringIO(), quiet=True)))
     wall = time.perf_counter() - started
-    logged = [row for row in Run(folder).metrics() if "loss" in row]
-    speed = fastest([(row["step"], row["seconds"]) for row in logged])
-    if not speed and state.seconds:
-        speed = state.step / state.seconds
+    rates = [row["tokens_per_second"] for row in Run(folder).metrics() if "loss" in row]
+    speed = warm_rate(rates) * state.step / max(1, state.tokens)
     parameters = sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
     score = state.best[0][0] if state.best else fitted_score(Run(folder).metrics(), config.train.metric)
     overhead = max(0.0, wall - (state.seconds - before))
     return Outcome(score, state.step, state.seconds, overhead, speed, parameters)
 
 
-def fastest(logged: list[tuple[int, float]]) -> float:
-    """The highest speed over two logged intervals; 0 if there are fewer."""
-    ends = zip(logged, logged[2:], strict=False)
-    return max(((last - first) / max(1e-6, until - since) for (first, since), (last, until) in ends), default=0.0)
+def warm_rate(rates: list[float]) -> float:
+    """The upper quartile of tokens per second: steps that capture a CUDA graph for a new shape are much slower."""
+    ordered = sorted(rates[1:] or rates)  # the first has the start in it
+    return ordered[3 * (len(ordered) - 1) // 4] if ordered else 0.0
 
 
 def fitted_score(rows: list[dict[str, Any]], metric: str) -> float:
