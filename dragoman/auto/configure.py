@@ -25,6 +25,7 @@ from dragoman.errors import ConfigError
 from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text, started_folder
 from dragoman.tasks.media import MediaTask
 from dragoman.tasks.table import TASKS
+from dragoman.training.runtime import resolve_device
 
 
 def configure(
@@ -64,7 +65,7 @@ def configure_pairs(entry: Any, files: Files, overrides: Sequence[str], progress
     if names:
         train["header"], read = True, replace(read, header=True)
     profile = profile_pairs(files, read, progress)
-    table, reasons = choose_pairs(profile, preset, transformer=chooses_model(given))
+    table, reasons = choose_pairs(profile, preset, gpu=has_gpu(given), transformer=chooses_model(given))
     table["data"] |= train
     if folder := started_folder(given):
         table, reasons = like_started_run(table, reasons, folder, given)
@@ -124,12 +125,20 @@ def configure_candidates(
     read = settings.build(DataConfig, merge({"train": entry}, data if isinstance(data, Mapping) else {}), "data")
     profile = profile_pairs(files, read, progress)
     configs: dict[str, Config] = {}
-    for candidate in candidates_for(profile):
+    gpu = has_gpu(given)
+    for candidate in candidates_for(profile, gpu):
         table, _ = choose_pairs(profile, candidate=candidate)
         table["data"] |= {"train": entry}
         configs[candidate.name] = finish(table, overrides, [])[0]
-    reasons = [*portrait(profile), *choose_pairs(profile)[1][:-2]]
+    reasons = [*portrait(profile), *choose_pairs(profile, gpu=gpu)[1][:-2]]
     return configs, reasons
+
+
+def has_gpu(given: Mapping[str, Any]) -> bool:
+    """Whether training runs on a GPU."""
+    train = given.get("train", {})
+    device = train.get("device", "auto") if isinstance(train, Mapping) else "auto"
+    return str(device).startswith("cuda") or (device == "auto" and resolve_device("auto").type == "cuda")
 
 
 def chooses_model(given: Mapping[str, Any]) -> bool:

@@ -30,6 +30,7 @@ def choose_pairs(
     profile: PairProfile,
     preset: str | None = None,
     *,
+    gpu: bool = False,
     transformer: bool = False,
     candidate: Candidate | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -44,7 +45,7 @@ def choose_pairs(
     if named is not None and preset_table(named).get("model", {}).get("kind") in KINDS:
         return choose_fitted(profile, named, source, target, reasons)
     if candidate is None and preset is None and not transformer:
-        candidate = usual_candidate(profile)
+        candidate = usual_candidate(profile, gpu)
     if candidate is not None:
         model: dict[str, Any] = {"tie": preset_tie(candidate.preset, profile.joint)}
         reasons.append(f"model: {candidate.name} (preset {candidate.preset}), {candidate.reason}")
@@ -52,7 +53,7 @@ def choose_pairs(
         model, reason = choose_model(profile, preset)
         if transformer and preset is None and profile.source.unit != "subwords":
             model["tie"] = "target"  # whoever sets a width on one side alone should not have to untie embeddings
-        if transformer and preset is None and (other := usual_candidate(profile)) is not None:
+        if transformer and preset is None and (other := usual_candidate(profile, gpu)) is not None:
             reason += (
                 f" and the overrides set parts of a Transformer; the usual model for such data is another: add "
                 f"preset={other.preset} to set parts of it"

@@ -111,6 +111,7 @@ def is_many_short(profile: PairProfile) -> bool:
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
     Candidate("luong-256-unsmoothed", "luong-2015-small", (*width(256), *UNSMOOTHED)),
+    Candidate("luong-512-unsmoothed", "luong-2015-small", (*dropout(0.5), *UNSMOOTHED)),
     Candidate("makarov-2020", "makarov-2020-small", fits=is_monotone, smallest_batch=512),
     Candidate("wu-2019", "wu-2019-small", fits=is_monotone, smallest_batch=512),
     Candidate("luong-256-dropout", "luong-2015-small", (*width(256), *dropout(0.5), *UNSMOOTHED)),
@@ -142,9 +143,9 @@ def available() -> list[Candidate]:
     return [candidate for candidate in PORTFOLIO if candidate.preset in names]
 
 
-def candidates_for(profile: PairProfile) -> list[Candidate]:
+def candidates_for(profile: PairProfile, gpu: bool = False) -> list[Candidate]:
     """The entries that fit the data, the usual choice first."""
-    usual = usual_candidate(profile)
+    usual = usual_candidate(profile, gpu)
     found = [candidate for candidate in available() if candidate.fits(profile)]
     return sorted(found, key=lambda candidate: usual is None or candidate.name != usual.name)
 
@@ -154,7 +155,7 @@ def by_name(name: str) -> Candidate:
     return next(candidate for candidate in PORTFOLIO if candidate.name == name)
 
 
-def usual_candidate(profile: PairProfile) -> Candidate | None:
+def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None:
     """What the study says for such data; None: a Transformer that fits the amount of data."""
     if profile.pairs < FEWEST:
         return None
@@ -172,6 +173,8 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
     if profile.pairs <= 60_000 and is_short(profile) and longest > RECURRENT_LENGTH:
         return usual("transformer-small", f"because there are {size} of {longest:.0f} tokens on average")
     if profile.pairs <= 60_000 and is_short(profile):
+        if gpu:  # on CPUs it takes twice as long
+            return usual("luong-512-unsmoothed", f"because there are {size} of short sequences and a GPU")
         return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
     if is_many_short(profile):
         return usual("transformer-small-large-batch", f"because there are {size} of short sequences")

@@ -117,7 +117,7 @@ def test_the_usual_choice_wins_within_the_noise_of_the_folds() -> None:
 
 def outcome(score: float, error: str = "") -> Outcome:
     """Of a job that trained 100 steps at 10 a second."""
-    return Outcome(-math.inf if error else score, 0 if error else 100, 10.0, 1.0, 0.0 if error else 10.0, 7, error)
+    return Outcome(-math.inf if error else score, 0 if error else 100, 10.0, 0.0, 1.0, 0.0 if error else 10.0, 7, error)
 
 
 class FakeSearch(Search):

@@ -26,7 +26,7 @@ class Cost:
 
     speed: float  # steps in a second of training
     validation: float  # seconds
-    start: float = 0.0  # seconds that a job needs to get as fast as that: CUDA graphs are captured for every shape
+    start: float = 0.0  # seconds that a job needs to load and to get as fast as that: CUDA graphs are captured at first
     usual: int = 1  # steps of a usual training
     usual_every: int = 1  # steps between its validations
 

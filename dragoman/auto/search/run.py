@@ -29,9 +29,9 @@ from dragoman.training.config import TrainConfig
 from dragoman.training.runtime import resolve_device
 from dragoman.training.signals import stop_search_on_signals
 
-PROBE = {"cpu": 24, "cuda": 90}  # steps that measure the speed; the first ones compile and warm up
+PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
-LONGEST_PROBE = 20.0  # seconds
+LONGEST_PROBE = 40.0  # seconds
 GPU_WORKERS = 4
 DECODED = 300  # validation inputs that are decoded for the score
 Say = Callable[[str], None]
@@ -334,7 +334,9 @@ def cost_of(outcome: Outcome, config: Config) -> plan.Cost:
     """What training takes; the output of a model that has hardly begun is twice as long as later ones, roughly."""
     if getattr(config.model, "fitted", False):  # in one go
         return plan.Cost(speed=1e9, validation=outcome.overhead)
-    start = max(0.0, outcome.seconds - outcome.step / outcome.speed) if outcome.speed else 0.0
+    start = outcome.loading
+    if outcome.speed:
+        start += max(0.0, outcome.seconds - outcome.step / outcome.speed)
     usual = config.train
     return plan.Cost(outcome.speed or 1.0, outcome.overhead / 2, start, usual.steps, usual.validate_every)
 

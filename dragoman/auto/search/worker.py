@@ -29,7 +29,8 @@ class Outcome(NamedTuple):
     score: float  # best validation, higher is better
     step: int
     seconds: float  # of training
-    overhead: float  # seconds of this job besides training: loading, validation, checkpoints
+    loading: float  # seconds of this job before its first step
+    overhead: float  # seconds after that besides training: validations, checkpoints
     speed: float  # steps per second, without those in which CUDA graphs were captured
     parameters: int
     error: str = ""
@@ -55,7 +56,7 @@ def run_job(job: Job) -> Outcome:
     try:
         return train_up_to(job)
     except (DragomanError, Stopped) as error:
-        return Outcome(float("-inf"), 0, 0.0, 0.0, 0.0, 0, f"{error}")
+        return Outcome(float("-inf"), 0, 0.0, 0.0, 0.0, 0.0, 0, f"{error}")
 
 
 def train_up_to(job: Job) -> Outcome:
@@ -67,19 +68,29 @@ def train_up_to(job: Job) -> Outcome:
     from dragoman.training.checkpoints import read_tensors
     from dragoman.training.display import Display
 
+    class Stopwatch(Display):
+        """Shows nothing; notes when the first step begins."""
+
+        loaded: float | None = None
+
+        def start(self, step: int, steps: int) -> None:
+            self.loaded = self.loaded or time.perf_counter()
+
     torch.set_num_threads(job.threads)
     folder = Path(job.folder)
     config = load(job.config, (*job.overrides, f"train.steps={job.steps}"))
     started = time.perf_counter()
     before = seconds_of(folder)
-    state = with_patience_for_locks(lambda: train(config, folder, Display(io.StringIO(), quiet=True)))
+    display = Stopwatch(io.StringIO(), quiet=True)
+    state = with_patience_for_locks(lambda: train(config, folder, display))
     wall = time.perf_counter() - started
+    loading = (display.loaded or started) - started
     rates = [row["tokens_per_second"] for row in Run(folder).metrics() if "loss" in row]
     speed = warm_rate(rates) * state.step / max(1, state.tokens)
     parameters = sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
     score = state.best[0][0] if state.best else fitted_score(Run(folder).metrics(), config.train.metric)
-    overhead = max(0.0, wall - (state.seconds - before))
-    return Outcome(score, state.step, state.seconds, overhead, speed, parameters)
+    overhead = max(0.0, wall - loading - (state.seconds - before))
+    return Outcome(score, state.step, state.seconds, loading, overhead, speed, parameters)
 
 
 def warm_rate(rates: list[float]) -> float:
