@@ -18,6 +18,7 @@ from dragoman.auto import profile
 from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure
 from dragoman.auto.pairs import choose_pairs
+from dragoman.auto.portfolio import candidates_for
 from dragoman.auto.portrait import portrait
 from dragoman.auto.profile import PairProfile, SideProfile, profile_pairs
 from dragoman.commands.train import longer_line
@@ -257,6 +258,36 @@ def test_sentences_of_which_many_do_not_change_get_a_model_that_copies(
     assert built.model.label_smoothing == (0.0 if preset.startswith("copy") else 0.1)
 
 
+INFLECTION = replace(WORDS, features=" ;", source=side(27, 2), target=side(14, 1.4), copied=0.6, monotone=0.6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pairs", "cpu", "gpu"),
+    [
+        (replace(WORDS, copied=0.8, monotone=0.9), 800, "wu-2019", "wu-2019"),
+        (replace(WORDS, copied=0.1, monotone=0.9), 800, "makarov-2020", "makarov-2020"),
+        (replace(WORDS, copied=0.1, monotone=0.9), 8000, "wu-2019", "wu-2019"),
+        (INFLECTION, 1000, "makarov-2020", "makarov-2020"),
+        (INFLECTION, 10_000, "luong-256-unsmoothed", "luong-512-unsmoothed"),
+        (WORDS, 40_000, "luong-256-unsmoothed", "luong-512-unsmoothed"),
+        (PHONEMES, 100_000, "transformer-small-large-batch", "transformer-small-large-batch"),
+    ],
+)
+def test_short_sequences_get_the_model_that_the_study_found(kind: PairProfile, pairs: int, cpu: str, gpu: str) -> None:
+    seen = replace(kind, pairs=pairs)
+    for is_gpu, name in ((False, cpu), (True, gpu)):
+        first = candidates_for(seen, is_gpu)[0]
+        assert first.name == name
+        assert f"model: {name} (preset {first.preset}), because" in "\n".join(choose_pairs(seen, gpu=is_gpu)[1])
+
+
+def test_the_usual_model_is_that_of_the_device(tmp_path: Path) -> None:
+    path = str(write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(12_000)]))
+    reasons = {device: "\n".join(configure(path, [f"train.device={device}"])[1]) for device in ("cpu", "cuda")}
+    assert "model: luong-256-unsmoothed" in reasons["cpu"]
+    assert "model: luong-512-unsmoothed" in reasons["cuda"]
+
+
 @pytest.mark.parametrize(("names", "formal"), [("town{}", True), ("place{}", False), ("all", False)])
 def test_queries_with_words_of_their_question_get_a_pointer(names: str, formal: bool, tmp_path: Path) -> None:
     """The names of queries are those of the questions, or others, or there are none."""
@@ -266,6 +297,10 @@ def test_queries_with_words_of_their_question_get_a_pointer(names: str, formal: 
         rows[number] = (f"how many people live in town{number} ?", f'SELECT count(*) FROM people WHERE city="{city}" ;')
     seen = profile_pairs(write_rows(tmp_path / "pairs.tsv", rows))
     assert seen.formal == formal
+    assert not formal or [candidates_for(seen, gpu)[0].name for gpu in (False, True)] == [
+        "pointer-generator-256",
+        "pointer-generator",
+    ]
     _, built, reasons = chosen(seen)
     assert (built.tokenizer.target is None and built.tokenizer.source.kind == "words") == formal
     if formal:

@@ -115,6 +115,15 @@ def test_the_usual_choice_wins_within_the_noise_of_the_folds() -> None:
     assert names([80], [81]) == ["other", "usual"]  # one score has no standard error
 
 
+@pytest.mark.parametrize(("workers", "members"), [(1, "ba"), (2, "ba"), (3, "bca"), (4, "bcda"), (9, "bcda")])
+def test_idle_workers_train_more_trials_to_the_end(workers: int, members: str, tmp_path: Path) -> None:
+    """The usual choice, which is the first, is always among them; trials of earlier stages are not."""
+    trials = [Trial(name, scores=[score] * 2) for name, score in zip("abcd", [0.1, 0.4, 0.3, 0.2], strict=True)]
+    state = SearchState("chrf", None, 1, 1, workers, 1, [5, 4, 1], [*trials, Trial("e", scores=[0.9])])
+    Search(tmp_path, lambda line: None, lambda state: None)._choose_members(state)
+    assert "".join(state.members) == members
+
+
 def outcome(score: float, error: str = "") -> Outcome:
     """Of a job that trained 100 steps at 10 a second."""
     return Outcome(-math.inf if error else score, 0 if error else 100, 10.0, 0.0, 1.0, 0.0 if error else 10.0, 7, error)

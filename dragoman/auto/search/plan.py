@@ -13,6 +13,7 @@ from dataclasses import dataclass
 REDUCTION = 4  # a stage keeps one trial of so many (Jamieson and Talwalkar 2016), and the usual choice
 SCALES = (4.0, 2.0, 1.4, 1.0)  # by which stages grow if there is time
 TIMES = (4.0, 2.0)  # how much longer than usual the last trials train if there is time
+FINALISTS = 4  # trials that are trained to the end, if there are as many workers
 FEW, SHORTEST = 4, 12.0  # trials, and seconds of their first stage, where the time is too short for a usual training
 LONGEST_TRAINING = 0.7  # share of the time that one trial may train in all, its waiting not counted
 PLANNED = 0.85  # share of the time that the plan fills; speeds are measured on a few steps
@@ -96,8 +97,10 @@ class Resources:
     ensemble: int = 1
 
     def finalists(self, trials: int) -> int:
-        """How many runs are trained to the end: those of the ensemble, or the best one and the usual choice."""
-        return self.ensemble if self.ensemble > 1 else 2 if trials > 1 and self.folds == 1 else 1
+        """How many runs are trained to the end: those of the ensemble, or the best ones and the usual choice."""
+        if self.ensemble > 1 or self.folds > 1:
+            return self.ensemble
+        return min(trials, max(2, min(self.workers, FINALISTS)))
 
     def longest(self, trials: int) -> float:
         """Seconds that one trial may train in all."""

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dragoman.auto.search import plan
 from dragoman.auto.search.folds import needed_folds, write_folds
@@ -25,7 +25,6 @@ from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.runs.lock import locked
 from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.tasks.table import task_of
-from dragoman.training.config import TrainConfig
 from dragoman.training.runtime import resolve_device
 from dragoman.training.signals import stop_search_on_signals
 
@@ -33,7 +32,7 @@ PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
 LONGEST_PROBE = 40.0  # seconds
 GPU_WORKERS = 4
-DECODED = 300  # validation inputs that are decoded for the score
+DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, at least
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
 
@@ -69,7 +68,7 @@ class Search:
     def create(self, configs: dict[str, Config], options: SearchOptions, overrides: Sequence[str]) -> None:
         """Write the configurations of all trials and the state; nothing is trained yet."""
         first = next(iter(configs.values()))
-        steps_given = "steps" in settings.override({}, list(overrides)).get("train", {})  # type: ignore[operator]
+        given: Any = settings.override({}, list(overrides)).get("train", {})
         validation = prepared_validation(first)
         folds = needed_folds(first, validation)
         device = resolve_device(first.train.device)
@@ -83,7 +82,7 @@ class Search:
         names = list(configs)[:count]
         state = SearchState(
             metric=search_metric(first),
-            seconds=None if steps_given else options.seconds,
+            seconds=None if "steps" in given else options.seconds,
             ensemble=options.ensemble,
             folds=folds,
             workers=workers,
@@ -93,13 +92,14 @@ class Search:
         )
         make_folder(self.folder)
         make_folder(self.trials)
+        decoded = 0 if "decode" in given else DECODED[device.type]
         for name in names:
-            self._write_configs(name, configs[name], state)
+            self._write_configs(name, configs[name], state, decoded)
         state.save(self.folder)
 
-    def _write_configs(self, name: str, config: Config, state: SearchState) -> None:
+    def _write_configs(self, name: str, config: Config, state: SearchState, decoded: int) -> None:
         """The files trials/NAME.toml and, with folds, trials/NAME-1.toml, …"""
-        decoded = DECODED if config.train.decode == TrainConfig.decode else config.train.decode
+        decoded = max(decoded, config.train.decode)
         config = with_absolute_paths(replace(config, train=replace(config.train, metric=state.metric, decode=decoded)))
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         if state.folds > 1:
@@ -255,7 +255,7 @@ class Search:
     # ---------------------------------------------------------------------- winners
 
     def _choose_members(self, state: SearchState) -> None:
-        """The runs to train to the end: the best trial and the usual one.
+        """The runs to train to the end: the best trials of the last stage and the usual one.
 
         For an ensemble: the best trials in turn, then further seeds of them.
         """
@@ -263,7 +263,9 @@ class Search:
         if state.ensemble > 1:
             best = [trial for trial in best if self._writes_tokens(trial)] or best[:1]
         elif state.folds == 1 and not state.trials[0].error:
-            state.members = list(dict.fromkeys((best[0].name, state.trials[0].name)))
+            usual, count = state.trials[0], resources(state, 0.0).finalists(len(state.trials))
+            last = [trial for trial in best if len(trial.scores) == len(best[0].scores) and trial is not usual]
+            state.members = [trial.name for trial in (*last[: count - 1], usual)]
             state.save(self.folder)
             return
         kinds = best[: max(1, (state.ensemble + 1) // 2)]
