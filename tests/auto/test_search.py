@@ -17,8 +17,8 @@ import pytest
 
 from dragoman.auto.configure import configure_candidates
 from dragoman.auto.search import plan
-from dragoman.auto.search.run import Search, SearchOptions, check_folder, describe
-from dragoman.auto.search.state import SearchState, Trial, load_search
+from dragoman.auto.search.run import Search, SearchOptions, check_folder, describe, is_close
+from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
 from dragoman.auto.search.worker import Outcome, warm_rate
 from dragoman.commands.search import Duration
 from dragoman.errors import DragomanError, RunError
@@ -126,7 +126,20 @@ def test_idle_workers_train_more_trials_to_the_end(workers: int, members: str, t
 
 def outcome(score: float, error: str = "") -> Outcome:
     """Of a job that trained 100 steps at 10 a second."""
-    return Outcome(-math.inf if error else score, 0 if error else 100, 10.0, 0.0, 1.0, 0.0 if error else 10.0, 7, error)
+    return Outcome(
+        -math.inf if error else score, 0 if error else 100, 10.0, 0.0, 1.0, 0.0 if error else 10.0, 7, error=error
+    )
+
+
+def test_the_usual_choice_wins_within_the_standard_error() -> None:
+    """0.1347 / √450 = 0.00635 for 1,000 words of which 450 are wrong."""
+    state = SearchState("cer", None, 1, 1, 1, 1, [2, 1], [Trial("a"), Trial("b")], decoded=1000)
+    usual = outcome(-0.1347)._replace(exact=0.55)
+    assert is_close(usual._replace(score=-0.1298), usual, state)
+    assert not is_close(usual._replace(score=-0.1270), usual, state)
+    assert standard_error(90.0, "chrf", 100) == pytest.approx(1.0)
+    assert standard_error(0.8, "exact_match", 100) == pytest.approx(0.02)
+    assert standard_error(-0.2, "wer", 0) == 0
 
 
 class FakeSearch(Search):

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 
 from dragoman.auto.search import plan
 from dragoman.auto.search.folds import needed_folds, write_folds
-from dragoman.auto.search.state import STATE_FILE, SearchState, Trial, has_search, is_member, load_search, shown_score
+from dragoman.auto.search.state import (
+    STATE_FILE,
+    SearchState,
+    Trial,
+    has_search,
+    is_member,
+    load_search,
+    shown_score,
+    standard_error,
+)
 from dragoman.auto.search.worker import Job, Outcome, end_with_parent, run_job
 from dragoman.config import settings
 from dragoman.errors import DragomanError, RunError
@@ -92,14 +101,14 @@ class Search:
         )
         make_folder(self.folder)
         make_folder(self.trials)
-        decoded = 0 if "decode" in given else DECODED[device.type]
+        decoded = first.train.decode if "decode" in given else max(first.train.decode, DECODED[device.type])
+        state.decoded = min(decoded, validation)
         for name in names:
             self._write_configs(name, configs[name], state, decoded)
         state.save(self.folder)
 
     def _write_configs(self, name: str, config: Config, state: SearchState, decoded: int) -> None:
         """The files trials/NAME.toml and, with folds, trials/NAME-1.toml, …"""
-        decoded = max(decoded, config.train.decode)
         config = with_absolute_paths(replace(config, train=replace(config.train, metric=state.metric, decode=decoded)))
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         if state.folds > 1:
@@ -300,23 +309,26 @@ class Search:
             threads = max(1, usable_cores() // min(state.workers, len(state.members)))
             paths = (str(self.trials / f"{name}.toml"), str(self.trials / name))
             jobs.append((trial, Job(*paths, trial.steps[-1], threads, every if trial.every else ())))
-        scores: dict[str, float] = {}
+        found: dict[str, Outcome] = {}
         for trial, job, outcome in self._outcomes(pool, jobs):
             if outcome.error:
                 self.say(f"  {Path(job.folder).name}: {outcome.error}")
                 trial.error = trial.error or outcome.error
                 continue
-            scores[Path(job.folder).name] = outcome.score
+            found[Path(job.folder).name] = outcome
             trial.final = max(outcome.score, outcome.score if trial.final is None else trial.final)
             trial.step, trial.seconds = outcome.step, outcome.seconds
             trial.parameters = outcome.parameters
             self.show(state)
-        if not scores:
+        if not found:
             raise DragomanError(f"every run failed; the first: {jobs[0][0].error}")
-        if state.ensemble == 1:  # the usual choice wins a tie
-            state.members = [max(reversed([name for name in state.members if name in scores]), key=scores.__getitem__)]
-        else:
-            state.members = [name for name in state.members if name in scores]
+        state.members = [name for name in state.members if name in found]
+        if state.ensemble == 1:
+            best, usual = max(state.members, key=lambda name: found[name].score), state.trials[0].name
+            if usual in found and best != usual and is_close(found[best], found[usual], state):
+                self.say(f"search: {best} is ahead of the usual choice by no more than the standard error")
+                best = usual
+            state.members = [best]
         state.save(self.folder)
 
     def _place(self, state: SearchState) -> None:
@@ -330,6 +342,12 @@ class Search:
         if len(state.members) > 1:
             write_members(self.folder, [f"trials/{name}" for name in state.members[1:]])
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
+
+
+def is_close(best: Outcome, usual: Outcome, state: SearchState) -> bool:
+    """Whether the best run is ahead of the usual choice by no more than the standard error."""
+    wrong = state.decoded * (1 - usual.exact)
+    return best.score - usual.score <= standard_error(usual.score, state.metric, wrong)
 
 
 def cost_of(outcome: Outcome, config: Config) -> plan.Cost:

@@ -11,6 +11,7 @@ from typing import Any
 
 from dragoman.errors import RunError
 from dragoman.files import write_text
+from dragoman.scoring.registry import higher_is_better, metrics_by_name
 
 STATE_FILE = "search.json"
 TABLE_FILE = "leaderboard.md"
@@ -60,6 +61,7 @@ class SearchState:
     stage: int = 0
     members: list[str] = field(default_factory=list)  # names of the runs that are trained to the end, best first
     done: bool = False
+    decoded: int = 0  # validation pairs that score a trial
     format: int = FORMAT
 
     def surviving(self) -> list[Trial]:
@@ -100,6 +102,16 @@ def is_member(name: str, trial: Trial) -> bool:
     return name == trial.name or name.rpartition("-seed")[0] == trial.name
 
 
+def standard_error(score: float, metric: str, wrong: float) -> float:
+    """About how much a score varies with the choice of the validation pairs, if so many of their outputs are wrong.
+
+    The errors are taken as independent events, one for each wrong output.
+    """
+    known = metrics_by_name().get(metric)
+    best = 0.0 if known is None or not known.higher_is_better else 100.0 / known.scale
+    return max(0.0, best - score) / math.sqrt(wrong) if wrong else 0.0
+
+
 def has_search(folder: Path) -> bool:
     """Whether a folder holds a search."""
     return (folder / STATE_FILE).is_file()
@@ -120,8 +132,6 @@ def load_search(folder: Path) -> SearchState:
 
 def shown_score(value: float | None, metric: str) -> str:
     """A score as people read it; stored scores are negative where lower is better."""
-    from dragoman.scoring.registry import higher_is_better, metrics_by_name
-
     if value is None or not math.isfinite(value):
         return "–"
     value = value if higher_is_better(metric) else -value

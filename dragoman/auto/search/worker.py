@@ -33,6 +33,7 @@ class Outcome(NamedTuple):
     overhead: float  # seconds after that besides training: validations, checkpoints
     speed: float  # steps per second, without those in which CUDA graphs were captured
     parameters: int
+    exact: float = 0.0  # share of exact outputs in the best validation
     error: str = ""
 
 
@@ -56,7 +57,7 @@ def run_job(job: Job) -> Outcome:
     try:
         return train_up_to(job)
     except (DragomanError, Stopped) as error:
-        return Outcome(float("-inf"), 0, 0.0, 0.0, 0.0, 0.0, 0, f"{error}")
+        return Outcome(float("-inf"), 0, 0.0, 0.0, 0.0, 0.0, 0, error=f"{error}")
 
 
 def train_up_to(job: Job) -> Outcome:
@@ -85,12 +86,14 @@ def train_up_to(job: Job) -> Outcome:
     state = with_patience_for_locks(lambda: train(config, folder, display))
     wall = time.perf_counter() - started
     loading = (display.loaded or started) - started
-    rates = [row["tokens_per_second"] for row in Run(folder).metrics() if "loss" in row]
+    rows = Run(folder).metrics()
+    rates = [row["tokens_per_second"] for row in rows if "loss" in row]
     speed = warm_rate(rates) * state.step / max(1, state.tokens)
     parameters = sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
-    score = state.best[0][0] if state.best else fitted_score(Run(folder).metrics(), config.train.metric)
+    score, best_step = state.best[0] if state.best else (fitted_score(rows, config.train.metric), state.step)
+    exact = [row["valid"].get("exact_match", 0.0) for row in rows if "valid" in row and row["step"] == best_step]
     overhead = max(0.0, wall - loading - (state.seconds - before))
-    return Outcome(score, state.step, state.seconds, loading, overhead, speed, parameters)
+    return Outcome(score, state.step, state.seconds, loading, overhead, speed, parameters, max(exact, default=0.0))
 
 
 def warm_rate(rates: list[float]) -> float:
