@@ -65,7 +65,7 @@ def configure_pairs(entry: Any, files: Files, overrides: Sequence[str], progress
     if names:
         train["header"], read = True, replace(read, header=True)
     profile = profile_pairs(files, read, progress)
-    table, reasons = choose_pairs(profile, preset, gpu=has_gpu(given), transformer=chooses_model(given))
+    table, reasons = choose_pairs(profile, preset, gpu=trains_on_gpu(given), transformer=chooses_model(given))
     table["data"] |= train
     if folder := started_folder(given):
         table, reasons = like_started_run(table, reasons, folder, given)
@@ -125,16 +125,18 @@ def configure_candidates(
     read = settings.build(DataConfig, merge({"train": entry}, data if isinstance(data, Mapping) else {}), "data")
     profile = profile_pairs(files, read, progress)
     configs: dict[str, Config] = {}
-    gpu = has_gpu(given)
+    gpu = trains_on_gpu(given)
     for candidate in candidates_for(profile, gpu):
         table, _ = choose_pairs(profile, candidate=candidate)
         table["data"] |= {"train": entry}
         configs[candidate.name] = finish(table, overrides, [])[0]
-    reasons = [*portrait(profile), *choose_pairs(profile, gpu=gpu)[1][:-2]]
-    return configs, reasons
+    usual = [
+        line for line in choose_pairs(profile, gpu=gpu)[1] if not line.startswith(("model:", "preset:", "budget:"))
+    ]
+    return configs, [*portrait(profile), *usual]
 
 
-def has_gpu(given: Mapping[str, Any]) -> bool:
+def trains_on_gpu(given: Mapping[str, Any]) -> bool:
     """Whether training runs on a GPU."""
     train = given.get("train", {})
     device = train.get("device", "auto") if isinstance(train, Mapping) else "auto"

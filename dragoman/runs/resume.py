@@ -61,7 +61,7 @@ def check_resumable(run: Run, config: Config, processes: int) -> None:
         data = "" if before == now else f"other data ({', '.join(before)}, not {', '.join(now)}) and "
         raise RunError(
             f"{run.folder}: started with {data}other settings ({'; '.join(changed)}). "
-            "Resume with the old ones, or name a new folder with --run"
+            f"Resume with the old ones (dragoman train {run.folder}), or name a new folder with --run"
         )
     if config.train.metric != "loss" and config.train.decode != run.config.train.decode:
         raise RunError(

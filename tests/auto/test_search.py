@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
 
 from dragoman.auto.configure import configure_candidates
 from dragoman.auto.search import plan
-from dragoman.auto.search.run import Search, SearchOptions, check_folder, describe, is_close
+from dragoman.auto.search.run import Search, SearchOptions, check_folder, describe, is_within_error
 from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
 from dragoman.auto.search.worker import Outcome, warm_rate
 from dragoman.commands.search import Duration
@@ -117,11 +119,20 @@ def test_the_usual_choice_wins_within_the_noise_of_the_folds() -> None:
 
 @pytest.mark.parametrize(("workers", "members"), [(1, "ba"), (2, "ba"), (3, "bca"), (4, "bcda"), (9, "bcda")])
 def test_idle_workers_train_more_trials_to_the_end(workers: int, members: str, tmp_path: Path) -> None:
-    """The usual choice, which is the first, is always among them; trials of earlier stages are not."""
-    trials = [Trial(name, scores=[score] * 2) for name, score in zip("abcd", [0.1, 0.4, 0.3, 0.2], strict=True)]
-    state = SearchState("chrf", None, 1, 1, workers, 1, [5, 4, 1], [*trials, Trial("e", scores=[0.9])])
-    Search(tmp_path, lambda line: None, lambda state: None)._choose_members(state)
-    assert "".join(state.members) == members
+    """The usual choice, which is the first, is always among them unless it failed; trials of earlier stages are not."""
+    search = Search(tmp_path, lambda line: None, lambda state: None)
+
+    def chosen(last: str) -> str:
+        trials = [Trial(name, scores=[score] * (1 + (name in last))) for name, score in
+                  zip("abcde", [0.1, 0.4, 0.3, 0.2, 0.05], strict=True)]  # fmt: skip
+        trials[0].error = "" if "a" in last else "diverged"
+        state = SearchState("chrf", None, 1, 1, workers, 1, [5, 4, 1], trials)
+        search._choose_members(state)
+        return "".join(state.members)
+
+    assert chosen("abcd") == members
+    assert chosen("ab") == "ba"
+    assert chosen("bc") == "bc"
 
 
 def outcome(score: float, error: str = "") -> Outcome:
@@ -132,14 +143,24 @@ def outcome(score: float, error: str = "") -> Outcome:
 
 
 def test_the_usual_choice_wins_within_the_standard_error() -> None:
-    """0.1347 / √450 = 0.00635 for 1,000 words of which 450 are wrong."""
+    """1,000 words of which 450 are wrong: 0.1347 · √(0.8 / 450) = 0.0057."""
     state = SearchState("cer", None, 1, 1, 1, 1, [2, 1], [Trial("a"), Trial("b")], decoded=1000)
     usual = outcome(-0.1347)._replace(exact=0.55)
-    assert is_close(usual._replace(score=-0.1298), usual, state)
-    assert not is_close(usual._replace(score=-0.1270), usual, state)
-    assert standard_error(90.0, "chrf", 100) == pytest.approx(1.0)
-    assert standard_error(0.8, "exact_match", 100) == pytest.approx(0.02)
-    assert standard_error(-0.2, "wer", 0) == 0
+    assert is_within_error(usual._replace(score=-0.1298), usual, state)
+    assert not is_within_error(usual._replace(score=-0.1280), usual, state)
+    assert not is_within_error(usual, usual._replace(score=-math.inf), state)
+    assert standard_error(90.0, "chrf", 100, 0.0) == pytest.approx(0.5)
+    assert standard_error(0.8, "exact_match", 100, 0.8) == pytest.approx(0.2 * math.sqrt(1.05 / 20))
+    assert standard_error(-0.2, "wer", 0, 0.5) == 0
+
+
+def test_the_standard_error_is_that_of_drawn_samples() -> None:
+    """Wrong outputs have from one to three errors in ten letters."""
+    draw = random.Random(1)
+    for exact in (0.1, 0.5, 0.9):
+        rates = [sum(draw.choice((1, 2, 3)) for _ in range(400) if draw.random() > exact) / 4000 for _ in range(400)]
+        expected = stdev(rates)
+        assert 0.75 <= standard_error(-mean(rates), "cer", 400, exact) / expected <= 1.35
 
 
 class FakeSearch(Search):
@@ -181,6 +202,11 @@ def test_failures_lose_only_what_failed(seconds: float | None, cached: Path, tmp
     assert {trial.name for trial in usual_fails.trials} == set("abcd")
     with pytest.raises(DragomanError, match=r"every configuration failed; the first: diverged"):
         run("all", a=failed, b=failed, c=failed, d=failed)
+    bad = [outcome(-0.9)] * 3
+    little = run("little", a=[outcome(-0.6), outcome(-0.5)], b=[outcome(-0.5), outcome(-0.49)], c=bad, d=bad)
+    assert little.members == ["a"]  # the usual choice
+    much = run("much", a=[outcome(-0.6), outcome(-0.5)], b=[outcome(-0.5), outcome(-0.2)], c=bad, d=bad)
+    assert much.members == ["b"]
     tie = run("tie", a=[outcome(0.4), outcome(0.6)], b=[outcome(0.5), outcome(0.6)], c=good, d=good)
     assert tie.members == ["a"]  # the usual choice
     assert describe(tie).startswith("best: a")

@@ -129,7 +129,7 @@ def make_plan(costs: Sequence[Cost], resources: Resources) -> Plan:
 
 
 def plan_seconds(costs: Sequence[Cost], made: Plan, resources: Resources) -> float:
-    """How long all stages and the last trainings take; the trials that go on are taken as average."""
+    """How long all stages and the last trainings take; the trials of the stages are taken as average."""
     costs, workers, folds = costs[: made.trials], resources.workers, resources.folds
     ends = [cost.last_step(resources.longest(made.trials)) for cost in costs]
     total, before = 0.0, 0.0
@@ -146,8 +146,10 @@ def plan_seconds(costs: Sequence[Cost], made: Plan, resources: Resources) -> flo
     left = [last - before * end for last, end in zip(lasts, ends, strict=True)]
     if max(left) > 0:
         jobs = [cost.seconds(max(0.0, steps)) for cost, steps in zip(costs, left, strict=True)]
-        others = resources.finalists(made.trials) - 1
-        total += scheduled([jobs[0], *[sum(jobs) / len(jobs)] * others], workers)
+        others = [sum(jobs) / len(jobs)] * (resources.ensemble - 1)
+        if resources.ensemble == 1:  # the slowest may be the best
+            others = sorted(jobs[1:], reverse=True)[: resources.finalists(made.trials) - 1]
+        total += scheduled([jobs[0], *others], workers)
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import shutil
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from dragoman.auto.search.state import (
 )
 from dragoman.auto.search.worker import Job, Outcome, end_with_parent, run_job
 from dragoman.config import settings
-from dragoman.errors import DragomanError, RunError
+from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.files import make_folder, write_text
 from dragoman.inference.ensemble import write_members
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
@@ -39,9 +40,9 @@ from dragoman.training.signals import stop_search_on_signals
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
-LONGEST_PROBE = 40.0  # seconds
+LONGEST_PROBE = {"cpu": 20.0, "cuda": 40.0}  # seconds
 GPU_WORKERS = 4
-DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, at least
+DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
 
@@ -62,6 +63,11 @@ class Measured(NamedTuple):
     trial: Trial
     step: int
     cost: plan.Cost
+
+
+def measured(trial: Trial) -> Measured:
+    """A trial with its cost as it was stored."""
+    return Measured(trial, trial.step, plan.Cost(**trial.cost))
 
 
 class Search:
@@ -102,6 +108,8 @@ class Search:
         make_folder(self.folder)
         make_folder(self.trials)
         decoded = first.train.decode if "decode" in given else max(first.train.decode, DECODED[device.type])
+        if not decoded:
+            raise ConfigError("train.decode: found 0, expected 1 or more: a search compares decoded outputs")
         state.decoded = min(decoded, validation)
         for name in names:
             self._write_configs(name, configs[name], state, decoded)
@@ -158,8 +166,8 @@ class Search:
         else:
             device = resolve_device(next(iter(usual.values())).device).type
             started = time.monotonic()
-            measured = self._probe(state, pool, device if device in PROBE else "cpu")
-            self._plan(state, measured, seconds_left(state, started))
+            probed = self._probe(state, pool, device if device in PROBE else "cpu")
+            self._plan(state, probed, seconds_left(state, started))
         state.planned = True
         state.save(self.folder)
         self.show(state)
@@ -170,15 +178,16 @@ class Search:
         steps = PROBE[device]
         self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {steps} steps each")
         budget = plan.PROBING * state.seconds
-        longest = min(LONGEST_PROBE, budget * state.workers / len(state.trials))
+        longest = min(LONGEST_PROBE[device], budget * state.workers / len(state.trials))
         longest = max(plan.SHORTEST_PROBE, longest)
         asked = (
             f"train.log_every={PROBE_LOG[device]}", f"train.validate_every={steps}", f"train.save_every={steps}",
             f"train.minutes={longest / 60:.3g}",
         )  # fmt: skip
-        jobs = [(trial, job) for trial in state.trials for job in self._jobs(state, trial, steps, asked)[:1]]
+        waiting = [trial for trial in state.trials if not trial.cost and not trial.error]
+        jobs = [(trial, job) for trial in waiting for job in self._jobs(state, trial, steps, asked)[:1]]
         started = time.monotonic()
-        found: dict[str, Measured] = {}
+        found = {trial.name: measured(trial) for trial in state.trials if trial.cost}
 
         def enough() -> bool:
             """Whether more trials than were measured would not fit if they cost as much as most of these."""
@@ -192,28 +201,30 @@ class Search:
             return plan.make_plan(costs, resources(state, seconds_left(state, started))).trials <= len(found)
 
         for trial, job, outcome in self._outcomes(pool, jobs, enough):
-            trial.error, done = outcome.error, f"{len(found) + 1} of {len(jobs)}: {trial.name}"
+            trial.error, done = outcome.error, f"{len(found) + 1} of {len(state.trials)}: {trial.name}"
             if outcome.error:
                 self.say(f"  {trial.name}: {outcome.error}")
                 continue
-            found[trial.name] = Measured(trial, outcome.step, cost_of(outcome, load(job.config)))
+            trial.step, trial.cost = outcome.step, asdict(cost_of(outcome, load(job.config)))
+            state.save(self.folder)
+            found[trial.name] = measured(trial)
             self.say(f"  {done}, {outcome.speed:.2g} steps per second" if outcome.step else f"  {done}, fitted")
         return [found[trial.name] for trial in state.trials if trial.name in found]
 
-    def _plan(self, state: SearchState, measured: Sequence[Measured], left: float) -> None:
+    def _plan(self, state: SearchState, probed: Sequence[Measured], left: float) -> None:
         """Fix which trials go on, and the steps of every stage, for the seconds left. Trials that failed come last."""
         failed = [trial for trial in state.trials if trial.error]
-        if not measured:
+        if not probed:
             raise DragomanError(f"every configuration failed; the first: {failed[0].error}")
         given = resources(state, left)
-        made = plan.make_plan([one.cost for one in measured], given)
-        known = {trial.name for trial in failed} | {one.trial.name for one in measured[: made.trials]}
+        made = plan.make_plan([one.cost for one in probed], given)
+        known = {trial.name for trial in failed} | {one.trial.name for one in probed[: made.trials]}
         if dropped := [trial.name for trial in state.trials if trial.name not in known]:
             self.say(f"search: the time does not suffice for {', '.join(dropped)}")
-        state.trials = [*(one.trial for one in measured[: made.trials]), *failed]
+        state.trials = [*(one.trial for one in probed[: made.trials]), *failed]
         state.sizes = plan.stage_sizes(made.trials)
         longest = given.longest(made.trials)
-        for trial, done, cost in measured[: made.trials]:
+        for trial, done, cost in probed[: made.trials]:
             last = max(done, cost.last_step(longest, made.times))
             usual = min(last, max(done, cost.last_step(longest)))
             trial.every = min(cost.every, last)
@@ -271,10 +282,11 @@ class Search:
         best = state.winners()
         if state.ensemble > 1:
             best = [trial for trial in best if self._writes_tokens(trial)] or best[:1]
-        elif state.folds == 1 and not state.trials[0].error:
-            usual, count = state.trials[0], resources(state, 0.0).finalists(len(state.trials))
-            last = [trial for trial in best if len(trial.scores) == len(best[0].scores) and trial is not usual]
-            state.members = [trial.name for trial in (*last[: count - 1], usual)]
+        elif state.folds == 1:
+            usual = [trial for trial in state.trials[:1] if not trial.error]
+            last = [trial for trial in best if len(trial.scores) == len(best[0].scores) and trial not in usual]
+            count = resources(state, 0.0).finalists(len(best)) - len(usual)
+            state.members = [trial.name for trial in (*last[:count], *usual)]
             state.save(self.folder)
             return
         kinds = best[: max(1, (state.ensemble + 1) // 2)]
@@ -301,7 +313,7 @@ class Search:
 
     def _finish(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
         """Train the members to the end."""
-        self.say(f"search: training {' and '.join(state.members)} to the end")
+        self.say(f"search: training {', '.join(state.members)} to the end")
         jobs = []
         for name in state.members:
             trial = next(trial for trial in state.trials if is_member(name, trial))
@@ -325,8 +337,8 @@ class Search:
         state.members = [name for name in state.members if name in found]
         if state.ensemble == 1:
             best, usual = max(state.members, key=lambda name: found[name].score), state.trials[0].name
-            if usual in found and best != usual and is_close(found[best], found[usual], state):
-                self.say(f"search: {best} is ahead of the usual choice by no more than the standard error")
+            if usual in found and best != usual and is_within_error(found[best], found[usual], state):
+                self.say(f"search: {best} is better by no more than the standard error, so {usual} is kept")
                 best = usual
             state.members = [best]
         state.save(self.folder)
@@ -344,10 +356,10 @@ class Search:
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
 
 
-def is_close(best: Outcome, usual: Outcome, state: SearchState) -> bool:
-    """Whether the best run is ahead of the usual choice by no more than the standard error."""
-    wrong = state.decoded * (1 - usual.exact)
-    return best.score - usual.score <= standard_error(usual.score, state.metric, wrong)
+def is_within_error(best: Outcome, usual: Outcome, state: SearchState) -> bool:
+    """Whether the best run is better than the usual choice by no more than the standard error."""
+    noise = standard_error(usual.score, state.metric, state.decoded, usual.exact)
+    return math.isfinite(noise) and best.score - usual.score <= noise
 
 
 def cost_of(outcome: Outcome, config: Config) -> plan.Cost:

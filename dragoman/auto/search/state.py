@@ -15,7 +15,7 @@ from dragoman.scoring.registry import higher_is_better, metrics_by_name
 
 STATE_FILE = "search.json"
 TABLE_FILE = "leaderboard.md"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass
@@ -23,6 +23,7 @@ class Trial:
     """One candidate: its settings are in trials/NAME.toml, its run in trials/NAME (with folds: trials/NAME-1, …)."""
 
     name: str
+    cost: dict[str, Any] = field(default_factory=dict)  # plan.Cost, once it was measured
     every: int = 0  # steps between validations
     steps: list[int] = field(default_factory=list)  # at the end of each stage; the last entry: trained to the end
     scores: list[float] = field(default_factory=list)  # after each stage; higher is better
@@ -61,7 +62,7 @@ class SearchState:
     stage: int = 0
     members: list[str] = field(default_factory=list)  # names of the runs that are trained to the end, best first
     done: bool = False
-    decoded: int = 0  # validation pairs that score a trial
+    decoded: int = 0  # validation pairs that are decoded to score a trial
     format: int = FORMAT
 
     def surviving(self) -> list[Trial]:
@@ -102,14 +103,15 @@ def is_member(name: str, trial: Trial) -> bool:
     return name == trial.name or name.rpartition("-seed")[0] == trial.name
 
 
-def standard_error(score: float, metric: str, wrong: float) -> float:
-    """About how much a score varies with the choice of the validation pairs, if so many of their outputs are wrong.
+def standard_error(score: float, metric: str, outputs: int, exact: float) -> float:
+    """About how much a score varies with the choice of the validation pairs, by the share of exact outputs.
 
-    The errors are taken as independent events, one for each wrong output.
+    The number of wrong outputs varies as a binomial does. The error of a wrong output varies by about half its mean.
     """
     known = metrics_by_name().get(metric)
     best = 0.0 if known is None or not known.higher_is_better else 100.0 / known.scale
-    return max(0.0, best - score) / math.sqrt(wrong) if wrong else 0.0
+    wrong = outputs * (1 - exact)
+    return max(0.0, best - score) * math.sqrt((exact + 0.25) / wrong) if wrong else 0.0
 
 
 def has_search(folder: Path) -> bool:
