@@ -111,10 +111,10 @@ def is_many_short(profile: PairProfile) -> bool:
 
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
-    Candidate("luong-256-unsmoothed", "luong-2015-small", (*width(256), *UNSMOOTHED)),
-    Candidate("luong-512-unsmoothed", "luong-2015-small", (*dropout(0.5), *UNSMOOTHED)),
     Candidate("makarov-2020", "makarov-2020-small", fits=is_monotone, smallest_batch=512, most_steps=4000),
     Candidate("wu-2019", "wu-2019-small", fits=is_monotone, smallest_batch=512),
+    Candidate("luong-256-unsmoothed", "luong-2015-small", (*width(256), *UNSMOOTHED)),
+    Candidate("luong-512-unsmoothed", "luong-2015-small", (*dropout(0.5), *UNSMOOTHED)),
     Candidate("luong-256-dropout", "luong-2015-small", (*width(256), *dropout(0.5), *UNSMOOTHED)),
     Candidate("copy-transducer", "copy-transducer-small", fits=is_edited),
     Candidate("convs2s", "convs2s-2017-small"),
@@ -148,10 +148,14 @@ def available() -> list[Candidate]:
 
 
 def candidates_for(profile: PairProfile, gpu: bool = False) -> list[Candidate]:
-    """The entries that fit the data, the usual choice first."""
+    """The entries that fit the data, the usual choice first; formal targets want pointers."""
     usual = usual_candidate(profile, gpu)
-    found = [candidate for candidate in available() if candidate.fits(profile)]
-    return sorted(found, key=lambda candidate: usual is None or candidate.name != usual.name)
+
+    def order(candidate: Candidate) -> tuple[bool, bool]:
+        points = profile.formal and candidate.preset.startswith("pointer")
+        return usual is None or candidate.name != usual.name, not points
+
+    return sorted((candidate for candidate in available() if candidate.fits(profile)), key=order)
 
 
 def by_name(name: str) -> Candidate:
@@ -165,10 +169,8 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
         return None
     size, longest = f"{profile.pairs:,} pairs", max(map(profile.length, ("source", "target")))
     if profile.formal:
-        name = (
-            "pointer-generator" if gpu else "pointer-generator-256"
-        )  # a step of the larger one takes 1.7 times as long
-        name = name if profile.pairs <= 60_000 else "pointer-transformer"
+        recurrent = "pointer-generator" if gpu else "pointer-generator-256"  # a CPU takes 1.7 times as long for 512
+        name = recurrent if profile.pairs <= 60_000 else "pointer-transformer"
         return usual(name, "because rare words of the targets are copied from the source")
     if profile.pairs <= (5000 if profile.features else 10_000) and is_monotone(profile):
         if profile.features:
@@ -180,7 +182,7 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
     if profile.pairs <= 60_000 and is_short(profile) and longest > RECURRENT_LENGTH:
         return usual("transformer-small", f"because there are {size} of {longest:.0f} tokens on average")
     if profile.pairs <= 60_000 and is_short(profile):
-        if gpu:  # a step on a CPU takes twice as long
+        if gpu:  # a CPU takes twice as long for 512
             return usual("luong-512-unsmoothed", f"because there are {size} of short sequences and a GPU")
         return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
     if is_many_short(profile):

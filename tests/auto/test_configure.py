@@ -297,10 +297,9 @@ def test_queries_with_words_of_their_question_get_a_pointer(names: str, formal: 
         rows[number] = (f"how many people live in town{number} ?", f'SELECT count(*) FROM people WHERE city="{city}" ;')
     seen = profile_pairs(write_rows(tmp_path / "pairs.tsv", rows))
     assert seen.formal == formal
-    assert not formal or [candidates_for(seen, gpu)[0].name for gpu in (False, True)] == [
-        "pointer-generator-256",
-        "pointer-generator",
-    ]
+    names_by_device = [[one.name for one in candidates_for(seen, gpu)] for gpu in (False, True)]
+    assert not formal or [found[0] for found in names_by_device] == ["pointer-generator-256", "pointer-generator"]
+    assert not formal or all("pointer-transformer" in found[:3] for found in names_by_device)
     _, built, reasons = chosen(seen)
     assert (built.tokenizer.target is None and built.tokenizer.source.kind == "words") == formal
     if formal:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -23,9 +24,10 @@ from dragoman.auto.search.run import Search, SearchOptions, check_folder, descri
 from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
 from dragoman.auto.search.worker import Outcome, warm_rate
 from dragoman.commands.search import Duration
-from dragoman.errors import DragomanError, RunError
+from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.inference.ensemble import member_folders, write_members
 from dragoman.inference.load import load_predictor
+from dragoman.tasks.config import load
 from tests.conftest import call, words, write_rows
 
 TINY = [
@@ -211,6 +213,23 @@ def test_failures_lose_only_what_failed(seconds: float | None, cached: Path, tmp
     assert tie.members == ["a"]  # the usual choice
     assert describe(tie).startswith("best: a")
     assert tie.ranking()[0].name == "a"
+
+
+@pytest.mark.parametrize(("given", "decoded"), [([], 300), (["train.decode=70"], 70)])
+def test_a_search_decodes_enough_validation_pairs(given: list[str], decoded: int, cached: Path, tmp_path: Path) -> None:
+    rows = [(word, word[::-1]) for word in words(800)]
+    write_rows(tmp_path / "pairs.tsv", rows[:400])
+    write_rows(tmp_path / "valid.tsv", rows[400:])
+    overrides = [f"data.valid={tmp_path / 'valid.tsv'}", "train.device=cpu", "train.decode=20", *given]
+    configs, _ = configure_candidates(str(tmp_path / "pairs.tsv"), overrides)
+    search = Search(tmp_path / "run", lambda line: None, lambda state: None)
+    search.create(configs, SearchOptions(60.0), given)
+    assert load_search(tmp_path / "run").decoded == decoded
+    assert {load(path).train.decode for path in (tmp_path / "run" / "trials").glob("*.toml")} == {decoded}
+    none = {name: replace(one, train=replace(one.train, decode=0)) for name, one in configs.items()}
+    with pytest.raises(ConfigError, match=r"train\.decode: found 0"):
+        Search(tmp_path / "none", lambda line: None, lambda state: None).create(none, SearchOptions(60.0), given)
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("20m", 1200), ("1h30m", 5400), ("45", 45), ("1.5m", 90)])

@@ -84,6 +84,8 @@ class Search:
         """Write the configurations of all trials and the state; nothing is trained yet."""
         first = next(iter(configs.values()))
         given: Any = settings.override({}, list(overrides)).get("train", {})
+        if not first.train.decode:
+            raise ConfigError("train.decode: found 0, expected 1 or more: a search compares decoded outputs")
         validation = prepared_validation(first)
         folds = needed_folds(first, validation)
         device = resolve_device(first.train.device)
@@ -108,8 +110,6 @@ class Search:
         make_folder(self.folder)
         make_folder(self.trials)
         decoded = first.train.decode if "decode" in given else max(first.train.decode, DECODED[device.type])
-        if not decoded:
-            raise ConfigError("train.decode: found 0, expected 1 or more: a search compares decoded outputs")
         state.decoded = min(decoded, validation)
         for name in names:
             self._write_configs(name, configs[name], state, decoded)
