@@ -36,9 +36,9 @@ def choose_pairs(
 ) -> tuple[dict[str, Any], list[str]]:
     """A configuration table for pairs with this profile, and the reason for each choice.
 
-    The model is that of the candidate or the preset. Without both, the portfolio's experience decides, or with
-    `transformer` the amount of data decides the size of a Transformer. Tables with sizes name their `kind`, so that an
-    override of the kind drops them.
+    The model is that of the candidate or the preset. Without both, the portfolio's experience decides, also by whether
+    training runs on a GPU, or with `transformer` the amount of data decides the size of a Transformer. Tables with
+    sizes name their `kind`, so that an override of the kind drops them.
     """
     source, target, reasons = choose_tokenizers(profile)
     named = candidate.preset if candidate is not None else preset

@@ -164,7 +164,7 @@ def by_name(name: str) -> Candidate:
 
 
 def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None:
-    """What the study says for such data; None: a Transformer that fits the amount of data."""
+    """What the study says for such data and a GPU or CPUs; None: a Transformer that fits the amount of data."""
     if profile.pairs < FEWEST:
         return None
     size, longest = f"{profile.pairs:,} pairs", max(map(profile.length, ("source", "target")))

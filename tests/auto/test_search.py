@@ -62,6 +62,33 @@ def test_the_plan_fits_into_the_time(seconds: float, workers: int, start: float,
     assert made.trials == 1 or made.shares[0] >= 0.25
 
 
+@pytest.mark.parametrize("seconds", [300, 540, 1200])
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_search_keeps_its_time_whichever_trials_survive(seconds: float, workers: int) -> None:
+    """The jobs of every stage are drawn and timed here; the plan only knows averages."""
+    draw = random.Random(seconds + workers)
+    late = 0
+    for _ in range(100):
+        costs = [plan.Cost(draw.uniform(8, 60), draw.uniform(0.5, 2), draw.uniform(2, 8), 3000, 100) for _ in range(16)]
+        given = plan.Resources(seconds, workers)
+        made = plan.make_plan(costs, given)
+        longest, total = given.longest(made.trials), 0.0
+        going, trained = list(range(made.trials)), [0] * made.trials
+        for share, size in zip([*made.shares, None], [*plan.stage_sizes(made.trials)[1:], 0], strict=False):
+            jobs = []
+            for one in going:
+                last = costs[one].last_step(longest, made.times if share is None else 1.0)
+                end = last if share is None else plan.stage_steps(last, [share], costs[one].every)[0]
+                jobs.append(costs[one].seconds(end - trained[one]) if end > trained[one] else 0.0)
+                trained[one] = max(end, trained[one])
+            total += plan.scheduled(jobs, workers)
+            kept = size if size > 1 else given.finalists(made.trials) - 1
+            others = [one for one in going if one]
+            going = [0, *draw.sample(others, min(kept, len(others)))]
+        late += total > seconds
+    assert late <= 5, late
+
+
 def test_more_time_means_more_trials_then_longer_ones() -> None:
     costs = [plan.Cost(20.0, 2.0, 0.0, 3000, 100)] * 15
     plans = [plan.make_plan(costs, plan.Resources(seconds, 2)) for seconds in (250, 600, 1200, 4000, 40_000)]

@@ -166,7 +166,7 @@ class Search:
         else:
             device = resolve_device(next(iter(usual.values())).device).type
             started = time.monotonic()
-            probed = self._probe(state, pool, device if device in PROBE else "cpu")
+            probed = self._probe(state, pool, device)
             self._plan(state, probed, seconds_left(state, started))
         state.planned = True
         state.save(self.folder)
