@@ -13,9 +13,9 @@ from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media, configure_media_labels, media_of
 from dragoman.auto.pairs import choose_pairs
-from dragoman.auto.portfolio import candidates_for
+from dragoman.auto.portfolio import candidates_for, usual_candidate
 from dragoman.auto.portrait import portrait, warnings
-from dragoman.auto.profile import profile_pairs
+from dragoman.auto.profile import PairProfile, profile_pairs
 from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
@@ -36,7 +36,7 @@ def configure(
     name = given.get("task", DEFAULT_TASK)
     entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
     if name == DEFAULT_TASK:
-        return configure_pairs(entry, files, overrides, progress)
+        return configure_pairs(files, overrides, progress)
     task = TASKS.get(str(name))
     if task is None:
         return build(override({"data": {"train": entry}}, list(overrides))), []  # raises the error
@@ -52,19 +52,13 @@ def configure(
     return build(override(table, list(overrides))), ["settings: those of the starter configuration"]
 
 
-def configure_pairs(entry: Any, files: Files, overrides: Sequence[str], progress: Progress) -> tuple[Config, list[str]]:
+def configure_pairs(files: Files, overrides: Sequence[str], progress: Progress) -> tuple[Config, list[str]]:
     """The same for pairs of text."""
     given = override({}, list(overrides))
     preset = None if given.get("preset") is None else str(given["preset"])
     if preset is not None:
         preset_text(preset)  # an unknown name is an error before a long file is read
-    train: dict[str, Any] = {"train": entry}
-    data = given.get("data", {})
-    read = settings.build(DataConfig, merge(train, data if isinstance(data, Mapping) else {}), "data")
-    names = header_row(files, read)
-    if names:
-        train["header"], read = True, replace(read, header=True)
-    profile = profile_pairs(files, read, progress)
+    profile, train, notes = profile_files(files, given, progress)
     table, reasons = choose_pairs(profile, preset, gpu=trains_on_gpu(given), transformer=chooses_model(given))
     table["data"] |= train
     if folder := started_folder(given):
@@ -72,10 +66,27 @@ def configure_pairs(entry: Any, files: Files, overrides: Sequence[str], progress
     elif "train" in table and other_kinds(given):  # the learning rate was chosen for the automatic model
         table["train"]["optimizer"].pop("learning_rate", None)
         table["model"]["tie"] = "target" if table["model"].get("tie") == "all" else table["model"].get("tie", "target")
-    if names:
-        reasons.insert(0, f"header: the first line ({', '.join(names)}) names the columns and is no pair")
-    reasons += [f"warning: {line}" for line in (*warnings(profile), label_advice(profile)) if line]
-    return finish(table, overrides, reasons)
+    return finish(table, overrides, [*notes, *reasons, *advice(profile)])
+
+
+def profile_files(
+    files: Files, given: Mapping[str, Any], progress: Progress
+) -> tuple[PairProfile, dict[str, Any], list[str]]:
+    """The profile of files of pairs, the settings of `data` that read them, and what is to be said of a header row."""
+    entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
+    train: dict[str, Any] = {"train": entry}
+    data = given.get("data", {})
+    read = settings.build(DataConfig, merge(train, data if isinstance(data, Mapping) else {}), "data")
+    names = header_row(files, read)
+    if not names:
+        return profile_pairs(files, read, progress), train, []
+    note = f"header: the first line ({', '.join(names)}) names the columns and is no pair"
+    return profile_pairs(files, replace(read, header=True), progress), train | {"header": True}, [note]
+
+
+def advice(profile: PairProfile) -> list[str]:
+    """Warnings about the data."""
+    return [f"warning: {line}" for line in (*warnings(profile), label_advice(profile)) if line]
 
 
 def like_started_run(
@@ -120,20 +131,22 @@ def configure_candidates(
     if "preset" in given or chooses_model(given) or started_folder(given):
         config, reasons = configure(files, overrides, progress)
         return {"asked": config}, reasons
-    entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
-    data = given.get("data", {})
-    read = settings.build(DataConfig, merge({"train": entry}, data if isinstance(data, Mapping) else {}), "data")
-    profile = profile_pairs(files, read, progress)
+    profile, train, notes = profile_files(files, given, progress)
     configs: dict[str, Config] = {}
     gpu = trains_on_gpu(given)
-    for candidate in candidates_for(profile, gpu):
-        table, _ = choose_pairs(profile, candidate=candidate)
-        table["data"] |= {"train": entry}
-        configs[candidate.name] = finish(table, overrides, [])[0]
-    usual = [
-        line for line in choose_pairs(profile, gpu=gpu)[1] if not line.startswith(("model:", "preset:", "budget:"))
-    ]
-    return configs, [*portrait(profile), *usual]
+    first, chosen = choose_pairs(profile, gpu=gpu)
+    usual = usual_candidate(profile, gpu)
+    tables = {first["preset"] if usual is None else usual.name: first}
+    tables |= {
+        candidate.name: choose_pairs(profile, candidate=candidate)[0]
+        for candidate in candidates_for(profile, gpu)
+        if candidate.name not in tables
+    }
+    for name, table in tables.items():
+        table["data"] |= train
+        configs[name] = finish(table, overrides, [])[0]
+    kept = [line for line in chosen if not line.startswith(("model:", "preset:", "budget:"))]
+    return configs, [*notes, *portrait(profile), *kept, *advice(profile)]
 
 
 def trains_on_gpu(given: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ import pytest
 
 from dragoman.auto import profile
 from dragoman.auto.check import check_lines
-from dragoman.auto.configure import configure
+from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.portfolio import candidates_for
 from dragoman.auto.portrait import portrait
@@ -537,3 +537,19 @@ def test_features_are_recognised(tmp_path: Path) -> None:
     built, reasons = configure(str(write_rows(tmp_path / "forms.tsv", rows)))
     assert built.tokenizer.source.features == " ;"
     assert "whole features" in "\n".join(reasons)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pairs", [30, 7000, 29_000, 400_000])
+def test_a_search_begins_with_the_usual_choice(
+    kind: str, pairs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = replace(KINDS[kind], pairs=pairs)
+    monkeypatch.setattr("dragoman.auto.configure.profile_pairs", lambda *given: seen)
+    path = str(write_rows(tmp_path / "pairs.tsv", [("source", "target"), ("a", "b")]))
+    configs, reasons = configure_candidates(path, ["train.device=cpu"])
+    usual, why = configure(path, ["train.device=cpu"])
+    assert next(iter(configs.values())) == usual
+    assert all(one.data.header for one in configs.values())
+    assert reasons[0] == why[0] == "header: the first line (source, target) names the columns and is no pair"
+    assert len(configs) > 5
