@@ -43,7 +43,7 @@ LOW = ("spa", "pol", "ces", "ukr", "tha", "tgl", "tur", "mya", "swe", "eus")
 INFLECTED = ("german", "finnish", "arabic", "turkish", "spanish", "zulu")
 PARTS = ("train", "valid", "test", "generalisation")  # the last one in COGS only
 OFFICIAL = ("train", "dev", "test")
-KEPT = 3000  # test pairs
+KEPT = 3000  # validation pairs
 SEARCHES = (("greedy", 1), ("beam", None))
 OTHER_BEAMS = (("beam_2", 2), ("beam_5", 5), ("beam_10", 10))  # of the automatic choice
 
@@ -155,7 +155,7 @@ def prepare(data: Path, folder: Path) -> None:
         for part, rows in zip(PARTS, parts, strict=False):
             clean = [tuple(" ".join(text.split()) for text in row) for row in rows]  # Multi30k has a tab in a sentence
             usable = [row for row in clean if len(row) > 1 and all(row)]
-            usable = usable if part == "train" else spread(usable, KEPT)
+            usable = spread(usable, KEPT) if part == "valid" else usable
             text = "".join("\t".join(row) + "\n" for row in usable)
             (folder / name / f"{part}.tsv").write_text(text, encoding="utf-8", newline="\n")
         print(f"{name}: {' / '.join(f'{len(rows):,}' for rows in parts)}")

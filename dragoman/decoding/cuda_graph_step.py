@@ -28,7 +28,7 @@ from dragoman.layers.self_attention import SelfAttention, SharedCache
 from dragoman.models.contracts import State, map_tensors
 
 MIN_USES = 2  # a shape is captured at the first use after these
-MEMORY_SHARE = 0.25  # of the GPU's memory, for all buffers together
+MEMORY_SHARE = 0.25  # of the GPU memory that other processes leave, for all buffers together
 
 
 def round_up(number: int, multiple: int = 1) -> int:
@@ -254,10 +254,11 @@ class GraphDecoder:
         return step
 
     def free_memory(self) -> None:
-        """Drop the least recently used steps until all buffers fit in MEMORY_SHARE of the GPU."""
+        """Drop the least recently used steps until all buffers fit in MEMORY_SHARE of what other processes leave."""
         if not torch.cuda.is_available():
             return
-        allowed = torch.cuda.mem_get_info()[1] * MEMORY_SHARE
+        free, total = torch.cuda.mem_get_info()
+        allowed = min(total, free + torch.cuda.memory_reserved()) * MEMORY_SHARE
         while self.steps and sum(step.size for step in self.steps.values()) > allowed:
             key, step = next(iter(self.steps.items()))
             if step.lock.locked():

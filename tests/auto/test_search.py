@@ -17,12 +17,13 @@ from statistics import mean, stdev
 from typing import Any
 
 import pytest
+import torch
 
 from dragoman.auto.configure import configure_candidates
-from dragoman.auto.search import plan
+from dragoman.auto.search import plan, worker
 from dragoman.auto.search.run import Search, SearchOptions, check_folder, describe, is_within_error
 from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
-from dragoman.auto.search.worker import Outcome, warm_rate
+from dragoman.auto.search.worker import Job, Outcome, warm_rate
 from dragoman.commands.search import Duration
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.inference.ensemble import member_folders, write_members
@@ -399,3 +400,14 @@ def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(RunError, match="holds no search"):
         check_folder(tmp_path)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("2 GiB")])
+def test_a_trial_without_enough_memory_fails_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(job: Job) -> Outcome:
+        raise error
+
+    monkeypatch.setattr(worker, "train_up_to", full)
+    failed = worker.run_job(Job("a.toml", "a", 10, 1))
+    assert failed.error == f"not enough memory ({error})"
+    assert failed.score == -math.inf

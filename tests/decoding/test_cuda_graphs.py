@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import replace
-from threading import Thread
+from threading import Lock, Thread
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
 import pytest
 import torch
+from torch import nn
 
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import PAD
@@ -217,3 +219,14 @@ def test_graphs_read_the_same_positions_after_a_longer_output(width: int) -> Non
         after = search(model, batch, config, 1.0)
         del rubbish
         assert as_rows(after) == as_rows(before[0]) == as_rows(before[-1])
+
+
+def test_the_least_recently_used_steps_make_room_on_a_shared_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of 40 GB that are free and 8 that this process holds: buffers of 12 GB fit, of 16 do not."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (40, 80))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 8)
+    graphs = GraphDecoder(nn.Linear(1, 1))
+    graphs.steps = {name: SimpleNamespace(size=4, lock=Lock()) for name in "abcd"}  # type: ignore[misc]
+    graphs.free_memory()
+    assert list(graphs.steps) == ["b", "c", "d"]

@@ -51,13 +51,20 @@ def end_with_parent() -> None:
 
 
 def run_job(job: Job) -> Outcome:
-    """Train; a DragomanError, such as a diverged loss, becomes part of the outcome."""
+    """Train; a failure such as a diverged loss or too little memory becomes part of the outcome."""
+    import torch
+
     from dragoman.training.signals import Stopped
 
     try:
         return train_up_to(job)
     except (DragomanError, Stopped) as error:
-        return Outcome(float("-inf"), 0, 0.0, 0.0, 0.0, 0.0, 0, error=f"{error}")
+        message = f"{error}"
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        message = f"not enough memory ({error})"[:200]
+    finally:
+        torch.cuda.empty_cache()  # the other processes of the search share the GPU
+    return Outcome(float("-inf"), 0, 0.0, 0.0, 0.0, 0.0, 0, error=message)
 
 
 def train_up_to(job: Job) -> Outcome:
