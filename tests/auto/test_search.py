@@ -19,15 +19,17 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.auto.configure import configure_candidates
+from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.search import plan, worker
 from dragoman.auto.search.run import Search, SearchOptions, check_folder, describe, is_within_error
 from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
 from dragoman.auto.search.worker import Job, Outcome, warm_rate
 from dragoman.commands.search import Duration
+from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.inference.ensemble import member_folders, write_members
 from dragoman.inference.load import load_predictor
+from dragoman.runs import Run
 from dragoman.tasks.config import load
 from tests.conftest import call, words, write_rows
 
@@ -408,6 +410,19 @@ def test_a_trial_without_enough_memory_fails_alone(error: Exception, monkeypatch
         raise error
 
     monkeypatch.setattr(worker, "train_up_to", full)
-    failed = worker.run_job(Job("a.toml", "a", 10, 1))
+    failed = worker.run_job(Job("a.toml", "a", 10, 1, "chrf"))
     assert failed.error == f"not enough memory ({error})"
     assert failed.score == -math.inf
+
+
+def test_a_trial_keeps_its_weights_by_its_own_metric(cached: Path, tmp_path: Path) -> None:
+    """Its outcome has the search's metric of the weights with the least loss."""
+    rows = [(word, word[::-1]) for word in words(120)]
+    given = [*TINY, "train.steps=20", "train.metric=loss", "train.optimizer.learning_rate=0.3"]
+    config, _ = configure(str(write_rows(tmp_path / "pairs.tsv", rows)), given)
+    (tmp_path / "a.toml").write_text(settings.dump(config))
+    found = worker.train_up_to(Job(str(tmp_path / "a.toml"), str(tmp_path / "a"), 20, 1, "cer"))
+    validations = [row["valid"] for row in Run(tmp_path / "a").metrics() if "valid" in row]
+    best = min(validations, key=lambda valid: valid["loss"])
+    assert found.score == -best["cer"]
+    assert found.score != max(-valid["cer"] for valid in validations)

@@ -117,7 +117,7 @@ class Search:
 
     def _write_configs(self, name: str, config: Config, state: SearchState, decoded: int) -> None:
         """The files trials/NAME.toml and, with folds, trials/NAME-1.toml, …"""
-        config = with_absolute_paths(replace(config, train=replace(config.train, metric=state.metric, decode=decoded)))
+        config = with_absolute_paths(replace(config, train=replace(config.train, decode=decoded)))
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         if state.folds > 1:
             for fold, one in enumerate(write_folds(config, self.trials, state.folds), 1):
@@ -150,10 +150,11 @@ class Search:
         """One job for each fold."""
         names = [trial.name] if state.folds == 1 else [f"{trial.name}-{fold}" for fold in range(1, state.folds + 1)]
         every = (f"train.validate_every={trial.every}", f"train.save_every={trial.every}") if trial.every else ()
-        return [
-            Job(str(self.trials / f"{name}.toml"), str(self.trials / name), steps, state.threads, (*every, *overrides))
-            for name in names
-        ]
+        return [Job(*self._paths(name), steps, state.threads, state.metric, (*every, *overrides)) for name in names]
+
+    def _paths(self, name: str) -> tuple[str, str]:
+        """The configuration and the run folder of a run."""
+        return str(self.trials / f"{name}.toml"), str(self.trials / name)
 
     def _measure(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
         """Measure the speed of all trials and fix the steps of every stage."""
@@ -319,8 +320,8 @@ class Search:
             trial = next(trial for trial in state.trials if is_member(name, trial))
             every = (f"train.validate_every={trial.every}", f"train.save_every={trial.every}")
             threads = max(1, usable_cores() // min(state.workers, len(state.members)))
-            paths = (str(self.trials / f"{name}.toml"), str(self.trials / name))
-            jobs.append((trial, Job(*paths, trial.steps[-1], threads, every if trial.every else ())))
+            job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, every if trial.every else ())
+            jobs.append((trial, job))
         found: dict[str, Outcome] = {}
         for trial, job, outcome in self._outcomes(pool, jobs):
             if outcome.error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,19 +16,20 @@ from dragoman.errors import DragomanError, RunError
 
 
 class Job(NamedTuple):
-    """Train the run of a configuration file up to a step."""
+    """Train the run of a configuration file up to a step; the metric compares it with others."""
 
     config: str
     folder: str
     steps: int
     threads: int
+    metric: str
     overrides: tuple[str, ...] = ()
 
 
 class Outcome(NamedTuple):
     """Where a run stands after a job."""
 
-    score: float  # best validation, higher is better
+    score: float  # of the best weights, higher is better
     step: int
     seconds: float  # of training
     loading: float  # seconds of this job before its first step
@@ -97,10 +100,11 @@ def train_up_to(job: Job) -> Outcome:
     rates = [row["tokens_per_second"] for row in rows if "loss" in row]
     speed = warm_rate(rates) * state.step / max(1, state.tokens)
     parameters = sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
-    score, best_step = state.best[0] if state.best else (fitted_score(rows, config.train.metric), state.step)
-    exact = [row["valid"].get("exact_match", 0.0) for row in rows if "valid" in row and row["step"] == best_step]
+    validations = {row["step"]: row["valid"] for row in rows if "valid" in row}
+    best = validations.get(state.best[0][1] if state.best else state.step, {})  # by the metric of the run itself
     overhead = max(0.0, wall - loading - (state.seconds - before))
-    return Outcome(score, state.step, state.seconds, loading, overhead, speed, parameters, max(exact, default=0.0))
+    times = (state.seconds, loading, overhead)
+    return Outcome(score_of(best, job.metric), state.step, *times, speed, parameters, best.get("exact_match", 0.0))
 
 
 def warm_rate(rates: list[float]) -> float:
@@ -109,12 +113,12 @@ def warm_rate(rates: list[float]) -> float:
     return ordered[3 * (len(ordered) - 1) // 4] if ordered else 0.0
 
 
-def fitted_score(rows: list[dict[str, Any]], metric: str) -> float:
-    """The score of a model without gradients, which is validated once."""
+def score_of(validation: Mapping[str, float], metric: str) -> float:
+    """A metric of a validation, with the sign that makes higher better."""
     from dragoman.scoring.registry import higher_is_better
 
-    scores = [row["valid"][metric] for row in rows if metric in row.get("valid", {})]
-    return (scores[-1] if higher_is_better(metric) else -scores[-1]) if scores else float("-inf")
+    value = validation.get(metric, math.nan)
+    return -math.inf if math.isnan(value) else value if higher_is_better(metric) else -value
 
 
 def seconds_of(folder: Path) -> float:
