@@ -266,7 +266,8 @@ def run_job(job: Job) -> dict[str, Any]:
         }  # fmt: skip
     finally:
         if job.keep and (beside / "run" / "best").exists():
-            shutil.move(beside / "run", Path(job.keep) / "-".join(map(str, job.key)).replace("/", "-")[-200:])
+            name = "-".join(map(str, job.key))
+            shutil.move(beside / "run", Path(job.keep) / (name if len(name) < 200 else f"{name[:90]}...{name[-90:]}"))
         shutil.rmtree(beside, ignore_errors=True)
 
 
