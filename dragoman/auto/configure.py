@@ -138,7 +138,7 @@ def configure_candidates(
     usual = usual_candidate(profile, gpu)
     tables = {first["preset"] if usual is None else usual.name: first}
     tables |= {
-        candidate.name: choose_pairs(profile, candidate=candidate)[0]
+        candidate.name: choose_pairs(profile, gpu=gpu, candidate=candidate)[0]
         for candidate in candidates_for(profile, gpu)
         if candidate.name not in tables
     }

@@ -61,7 +61,7 @@ def choose_pairs(
         reasons.append(reason)
     data: dict[str, Any] = {"units": "phonemes" if profile.phonemes else "words"}
     data |= long_texts(profile, reasons) | made_up_pairs(profile, reasons)
-    train, budget = choose_budget(profile, candidate, data.get("hallucinate", 0))
+    train, budget = choose_budget(profile, candidate, data.get("hallucinate", 0), gpu)
     table: dict[str, Any] = {
         "preset": candidate.preset if candidate is not None else preset or up_to(PRESETS, profile.pairs),
         "data": data,
@@ -206,14 +206,16 @@ def choose_patience(profile: PairProfile, candidate: Candidate | None) -> int:
     return 20 if profile.pairs <= 10_000 and candidate.smallest_batch >= 1024 else 10
 
 
-def choose_budget(profile: PairProfile, candidate: Candidate | None, made_up: int) -> tuple[dict[str, Any], str]:
+def choose_budget(
+    profile: PairProfile, candidate: Candidate | None, made_up: int, gpu: bool
+) -> tuple[dict[str, Any], str]:
     """The `train` table and its reason; `made_up` pairs are trained on beside those of the profile."""
     tokens = max(profile.length("source"), profile.length("target"))
     batch_tokens = candidate.batch_tokens(profile) if candidate is not None else up_to(BATCHES, profile.pairs * tokens)
     steps_per_epoch = max(1.0, profile.pairs * (tokens + 1) * 1.15 / batch_tokens)  # padding and <eos> included
     steps = max(1000, math.ceil(up_to(EPOCHS, profile.pairs) * steps_per_epoch))
     if candidate is not None:
-        steps = candidate.steps(profile, steps_per_epoch)
+        steps = candidate.steps(profile, steps_per_epoch, gpu)
     validate_every = max(20, min(1000, max(math.ceil(steps_per_epoch), steps // 40), steps // 25))
     # Short outputs are right or wrong, and keep improving after the loss has begun to rise.
     unit = profile.target.unit

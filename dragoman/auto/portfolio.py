@@ -20,7 +20,7 @@ BATCH_TOKENS = ((50_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf
 SMALL_BATCHES = 200_000  # tokens of a corpus of short pairs up to which a candidate's smallest batch is best
 FEWEST_TOKENS = 2_048_000  # that training reads at least, however small the corpus
 RECURRENT_LENGTH = 30  # tokens on average above which a Transformer learns faster and more
-MOST_STEPS = 6000  # for up to 10,000 short pairs, so that most models take about ten minutes on two CPU cores
+MOST_STEPS = 6000  # for up to 10,000 short pairs
 FEWEST = 50  # pairs: below, no study says anything
 EPOCHS = ((2000, 150), (10_000, 60), (60_000, 40), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
 SMALL_TRANSFORMER = (
@@ -45,7 +45,7 @@ class Candidate:
     reason: str = ""  # why it is the usual choice for some data
     smallest_batch: int = 1024  # tokens
     epochs: int = 0  # 0: by the number of pairs
-    most_steps: int = MOST_STEPS  # for up to 10,000 short pairs
+    cpu_steps: int = MOST_STEPS  # the same without a GPU, so that two CPU cores take about ten minutes
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -59,12 +59,14 @@ class Candidate:
             return self.smallest_batch
         return max(self.smallest_batch, next(size for limit, size in BATCH_TOKENS if tokens <= limit))
 
-    def steps(self, profile: PairProfile, steps_per_epoch: float) -> int:
+    def steps(self, profile: PairProfile, steps_per_epoch: float, gpu: bool) -> int:
         """Training steps: many epochs of small data, few of large ones."""
         epochs = self.epochs or next(count for limit, count in EPOCHS if profile.pairs <= limit)
         epochs *= 2 if profile.formal and profile.pairs <= 10_000 else 1
         found = max(FEWEST_TOKENS // self.batch_tokens(profile), math.ceil(epochs * steps_per_epoch))
-        return min(found, self.most_steps) if profile.pairs <= 10_000 and is_short(profile) else found
+        if profile.pairs > 10_000 or not is_short(profile):
+            return found
+        return min(found, MOST_STEPS if gpu else self.cpu_steps)
 
 
 def dropout(value: float) -> tuple[str, ...]:
@@ -111,7 +113,7 @@ def is_many_short(profile: PairProfile) -> bool:
 
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
-    Candidate("makarov-2020", "makarov-2020-small", fits=is_monotone, smallest_batch=512, most_steps=4000),
+    Candidate("makarov-2020", "makarov-2020-small", fits=is_monotone, smallest_batch=512, cpu_steps=3400),
     Candidate("wu-2019", "wu-2019-small", fits=is_monotone, smallest_batch=512),
     Candidate("luong-256-unsmoothed", "luong-2015-small", (*width(256), *UNSMOOTHED)),
     Candidate("luong-512-unsmoothed", "luong-2015-small", (*dropout(0.5), *UNSMOOTHED)),
@@ -124,7 +126,7 @@ PORTFOLIO = (
               ("model.encoder.dropout=0.5", "model.decoder.inner.dropout=0.5"), fits=is_copied),
     Candidate("pointer-generator-256", "pointer-generator-small",
               ("model.encoder.width=256", "model.decoder.inner.width=256", "model.encoder.dropout=0.5",
-               "model.decoder.inner.dropout=0.5"), fits=lambda profile: profile.formal, most_steps=1500),
+               "model.decoder.inner.dropout=0.5"), fits=lambda profile: profile.formal, cpu_steps=1400),
     Candidate("pointer-transformer", "pointer-transformer-small", fits=is_copied),
     Candidate("luong-512", "luong-2015-small", dropout(0.5)),
     Candidate("transformer-tiny", "transformer-tiny", dropout(0.3)),
