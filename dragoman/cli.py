@@ -15,7 +15,7 @@ import click
 from dragoman import terminal
 from dragoman.commands.progress import LongWork
 from dragoman.commands.root import OutputClosed, cli
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, is_out_of_memory
 from dragoman.progress import listening
 
 __all__ = ["cli", "guarded", "main"]
@@ -108,13 +108,6 @@ def setting_hint(error: click.ClickException) -> str:
 
     places = places_named(Config, error.option_name.lstrip("-").replace("-", "_"), "")
     return f" Settings are written place=value: did you mean {places[0]}=…?" if places else ""
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory could not be allocated, by Python, numpy or torch."""
-    text = str(error).lower()
-    known = ("out of memory", "can't allocate memory", "not enough memory", "unable to allocate", "invalid size")
-    return isinstance(error, MemoryError) or any(words in text for words in known)
 
 
 def print_error(message: str, where: str = "dragoman") -> None:

@@ -47,3 +47,10 @@ def hint(name: str, options: Iterable[str]) -> str:
     if match:
         return f"Did you mean '{match}'?"
     return "Expected one of: " + ", ".join(sorted(options)) + "."
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory could not be allocated, by Python, numpy or torch."""
+    text = str(error).lower()
+    known = ("out of memory", "can't allocate memory", "not enough memory", "unable to allocate", "invalid size")
+    return isinstance(error, MemoryError) or any(words in text for words in known)

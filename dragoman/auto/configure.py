@@ -121,7 +121,8 @@ def configure_candidates(
 ) -> tuple[dict[str, Config], list[str]]:
     """A configuration for every candidate of the portfolio that fits the data, the usual choice first; with reasons.
 
-    Overrides that choose a preset or parts of the model leave one configuration: what was asked for.
+    Overrides that choose a preset or parts of the model leave one configuration: what was asked for. A candidate that
+    does not have the settings of the overrides is left out.
     """
     given = override({}, list(overrides))
     if given.get("task", DEFAULT_TASK) != DEFAULT_TASK:
@@ -130,23 +131,26 @@ def configure_candidates(
         )
     if "preset" in given or chooses_model(given) or started_folder(given):
         config, reasons = configure(files, overrides, progress)
-        return {"asked": config}, reasons
+        return {str(given.get("preset") or "your-settings"): config}, reasons
     profile, train, notes = profile_files(files, given, progress)
     configs: dict[str, Config] = {}
     gpu = trains_on_gpu(given)
-    first, chosen = choose_pairs(profile, gpu=gpu)
+    first, reasons = choose_pairs(profile, gpu=gpu)
     usual = usual_candidate(profile, gpu)
-    tables = {first["preset"] if usual is None else usual.name: first}
-    tables |= {
-        candidate.name: choose_pairs(profile, gpu=gpu, candidate=candidate)[0]
-        for candidate in candidates_for(profile, gpu)
-        if candidate.name not in tables
-    }
-    for name, table in tables.items():
+    tables = {first["preset"] if usual is None else usual.name: (first, reasons)}
+    for candidate in candidates_for(profile, gpu):
+        tables.setdefault(candidate.name, choose_pairs(profile, gpu=gpu, candidate=candidate))
+    left_out = []
+    for name, (table, why) in tables.items():
         table["data"] |= train
-        configs[name] = finish(table, overrides, [])[0]
-    kept = [line for line in chosen if not line.startswith(("model:", "preset:", "budget:"))]
-    return configs, [*notes, *portrait(profile), *kept, *advice(profile)]
+        try:
+            configs[name] = finish(table, overrides, why)[0]
+        except ConfigError as error:
+            if not configs:  # the usual choice: an error without a search too
+                raise
+            left_out.append(f"search: {name} is left out ({error})")
+    kept = [line for line in reasons if not line.startswith(("model:", "preset:", "budget:"))]
+    return configs, [*notes, *portrait(profile), *kept, *advice(profile), *left_out]
 
 
 def trains_on_gpu(given: Mapping[str, Any]) -> bool:

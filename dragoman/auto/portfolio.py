@@ -176,7 +176,7 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
         return usual(name, "because rare words of the targets are copied from the source")
     if profile.pairs <= (5000 if profile.features else 10_000) and is_monotone(profile):
         if profile.features:
-            return usual("makarov-2020", f"because {size} with features are few and their order is mostly kept")
+            return usual("makarov-2020", f"because {size} with features are few")
         order = f"{size} are few and their order is kept (τ {profile.monotone:.2f})"
         if profile.copied <= 0.3 and profile.pairs <= 3000:
             return usual("makarov-2020", f"because {order}, and the sides have different letters")

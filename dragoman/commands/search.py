@@ -39,7 +39,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         else:
             self.fail(f"found {value!r}, expected a time such as 90s, 20m or 1h30m")
         if seconds <= 0:
-            self.fail(f"found {value!r}, expected more than no time")
+            self.fail(f"found {value!r}, expected a time above zero, such as 20m")
         return seconds
 
 
@@ -51,11 +51,13 @@ search_options = options(
         ),
         click.option(
             "--trials", type=click.IntRange(1), metavar="N",
-            help="Search: try this many configurations. [default: as many as --time allows]",
+            help="Search: try at most N configurations. [default: as many as --time allows; without --time all that "
+            "fit the data]",
         ),
         click.option(
             "--ensemble", type=click.IntRange(1), metavar="K", default=1,
-            help="Keep the best K models as one run that predicts as an ensemble.",
+            help="Search: train the best K models and keep them as one run that predicts as an ensemble. Limit the "
+            "search with --time or --trials.",
         ),
     ]
 )  # fmt: skip
@@ -81,14 +83,19 @@ def train_by_search(
     """Start a search, or go on with the one in the folder."""
     from dragoman.auto.baseline import copying_line
     from dragoman.auto.configure import configure_candidates
-    from dragoman.auto.search.run import Search, check_folder, describe
-    from dragoman.auto.search.state import has_search
+    from dragoman.auto.search.run import Search, check_folder, describe, is_length_given
+    from dragoman.auto.search.state import has_search, load_search
 
     check_folder(folder)
     with leaderboard(display) as show:
         search = Search(folder, display.info, show)
         if has_search(folder):
-            display.info(f"search: going on with the one in {folder}; its settings and time are those it began with")
+            state = load_search(folder)
+            display.info(
+                f"search: the one in {folder} is finished; for a new one, name another folder with --run"
+                if state.done
+                else f"search: going on with the one in {folder}; its settings and time are those it began with"
+            )
         else:
             if files is None:
                 raise DataError(f"--time, --trials and --ensemble need a data file; found {what!r}")
@@ -97,7 +104,9 @@ def train_by_search(
             for reason in reasons:
                 display.info(reason)
             search.create(configs, asked, overrides)
-            display.info(plan_line(search))
+            if asked.seconds is not None and is_length_given(overrides):
+                display.info("search: train.steps or train.epochs is set, so --time limits only how many are tried")
+            display.info(plan_line(search, asked))
         state = search.run()
     if line := copying_line(folder):
         display.warning(line)
@@ -105,7 +114,7 @@ def train_by_search(
     display.info(f"leaderboard: {folder}/leaderboard.md\nrun folder: {folder}\nuse it: dragoman predict {folder} FILE")
 
 
-def plan_line(search: Search) -> str:
+def plan_line(search: Search, asked: SearchOptions) -> str:
     """What the search is going to do."""
     from dragoman.auto.search.state import load_search
 
@@ -114,8 +123,13 @@ def plan_line(search: Search) -> str:
     processes = f"{state.workers} process{'es' if state.workers > 1 else ''}"
     folds = f", {state.folds}-fold cross-validation since few pairs are set aside" if state.folds > 1 else ""
     if len(state.trials) == 1:
-        return f"search: the time allows one configuration only: {names}"
-    return f"search: {len(state.trials)} configurations ({names}) in {processes}{folds}, compared by {state.metric}"
+        found = state.trials[0].name
+        reason = ", as --trials asks" if asked.trials == 1 else "; the settings or the time allow no more"
+        return f"search: one configuration, {found}{reason}"
+    return (
+        f"search: {len(state.trials)} configurations ({names}; the first is the usual choice) in {processes}{folds}, "
+        f"compared by {state.metric}"
+    )
 
 
 @contextmanager
@@ -131,6 +145,8 @@ def leaderboard(display: Display) -> Iterator[Callable[[SearchState], None]]:
 
         def show_best(state: SearchState) -> None:
             nonlocal shown
+            if not any(trial.scores or trial.final is not None for trial in state.trials):
+                return
             cells = dict(zip(leaderboard_head(state), leaderboard_rows(state)[0], strict=True))
             line = (
                 f"search: best so far {cells['configuration']}, {leaderboard_head(state)[-1]} {[*cells.values()][-1]} "

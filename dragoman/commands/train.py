@@ -144,6 +144,10 @@ def train(
     display = Display(quiet=quiet or not ProcessGroup().is_main)
     search = SearchOptions(**asked)
     if is_search(search, run_folder or what):
+        if restart:
+            raise click.UsageError(
+                "--restart: a search cannot be restarted; delete its folder, or name another with --run"
+            )
         train_by_search(what, *named_files(what, source, target, overrides, run_folder), search, display)
         return
     config, folder = resolve(what, source, target, overrides, display.info, display.preparing)

@@ -45,16 +45,23 @@ from dragoman.training.optimizer import load_weights
 from dragoman.training.recovery import has_trained_weights
 from dragoman.training.runtime import Runtime, resolve_device, use_bfloat16
 from dragoman.training.signals import exit_cleanly_on_signals
-from dragoman.training.trainer import Trainer
+from dragoman.training.trainer import Pause, Trainer
 from dragoman.training.transfer import freeze, rate_factors
 from dragoman.training.validation.general import GeneralText
 
 
-def train(config: Config, folder: str | Path, display: Display | None = None, restart: bool = False) -> TrainingState:
+def train(
+    config: Config,
+    folder: str | Path,
+    display: Display | None = None,
+    restart: bool = False,
+    pause: Pause = lambda state: False,
+) -> TrainingState:
     """Train a run in a folder: create the folder, or resume from its newest checkpoint.
 
-    With `restart`, an existing run is discarded and trained again from the first step. Every mistake that can be found
-    before training is reported before anything is written.
+    With `restart`, an existing run is discarded and trained again from the first step. After the first step for which
+    `pause` holds, training validates, saves and returns; the next call goes on. Every mistake that can be found before
+    training is reported before anything is written.
     """
     folder, processes = Path(folder), ProcessGroup()
     device = resolve_device(config.train.device, processes.local_rank)
@@ -73,6 +80,8 @@ def train(config: Config, folder: str | Path, display: Display | None = None, re
         ExitStack() as locks,
     ):
         trainer = prepare_trainer(config, folder, runtime, locks, restart)
+        if isinstance(trainer, Trainer):
+            trainer.pause = pause
         print_model_size(trainer.model, runtime)
         if trainer.state.step:
             display.info(f"resuming from step {trainer.state.step}")

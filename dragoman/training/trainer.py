@@ -42,6 +42,8 @@ from dragoman.training.transfer import freeze, rate_factors
 from dragoman.training.validation.general import GeneralText
 from dragoman.training.validation.result import ValidationResult, Validator
 
+Pause = Callable[[TrainingState], bool]  # whether to stop after this step for now
+
 PREVIEW_AFTER, PREVIEW_STEPS = (
     90.0,
     5,
@@ -86,6 +88,7 @@ class Trainer:
         self.train_step.loss += self.state.loss_total if self.processes.is_main else 0.0  # summed over processes
         self.general: GeneralText | None = None  # measured beside the validation data
         self.more_steps = False  # whether train.steps was raised when the run resumed
+        self.pause: Pause = lambda state: False
         self._saved_step = self.state.step
         self._previewed = False
         self._epoch: tuple[int, Any] | None = None  # number and batches of the current epoch
@@ -94,7 +97,7 @@ class Trainer:
         self.rate = 0.0  # the learning rate of the last step
 
     def train(self) -> TrainingState:
-        """Train until the last step or an early stop. A signal saves a checkpoint and raises Stopped."""
+        """Train until the last step, an early stop or a pause. A signal saves a checkpoint and raises Stopped."""
         state, config = self.state, self.config
         if self.more_steps and self.stopped_early:
             self.display.info(
@@ -114,7 +117,7 @@ class Trainer:
                     state.step % config.save_every == 0 and state.step > self._saved_step
                 ):
                     self._save()
-                if self.finished and not self._validation_due():
+                if (self.finished or self.pause(state)) and not self._validation_due():
                     break
                 code = self.processes.all_reduce_max(signals.code)
                 if code:
@@ -255,7 +258,7 @@ class Trainer:
 
     def _validation_due(self) -> bool:
         step, config = self.state.step, self.config
-        due = step % config.validate_every == 0 or step >= config.steps or self.time_is_up
+        due = step % config.validate_every == 0 or step >= config.steps or self.time_is_up or self.pause(self.state)
         return due and step > 0 and self.state.validated_step < step
 
     def _validate(self, signals: Signals) -> bool:

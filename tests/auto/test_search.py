@@ -21,7 +21,15 @@ import torch
 
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.search import plan, worker
-from dragoman.auto.search.run import Search, SearchOptions, check_folder, describe, is_within_error
+from dragoman.auto.search.run import (
+    Pool,
+    Search,
+    SearchOptions,
+    check_folder,
+    describe,
+    is_within_error,
+    prepared_validation,
+)
 from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
 from dragoman.auto.search.worker import Job, Outcome, warm_rate
 from dragoman.commands.search import Duration
@@ -237,6 +245,7 @@ def test_failures_lose_only_what_failed(seconds: float | None, cached: Path, tmp
     bad = [outcome(-0.9)] * 3
     little = run("little", a=[outcome(-0.6), outcome(-0.5)], b=[outcome(-0.5), outcome(-0.49)], c=bad, d=bad)
     assert little.members == ["a"]  # the usual choice
+    assert (tmp_path / "little" / "leaderboard.md").read_text().endswith("\n\n" + little.note + "\n")
     much = run("much", a=[outcome(-0.6), outcome(-0.5)], b=[outcome(-0.5), outcome(-0.2)], c=bad, d=bad)
     assert much.members == ["b"]
     tie = run("tie", a=[outcome(0.4), outcome(0.6)], b=[outcome(0.5), outcome(0.6)], c=good, d=good)
@@ -404,7 +413,14 @@ def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
         check_folder(tmp_path)
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("2 GiB")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError("2 GiB: not enough memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
 def test_a_trial_without_enough_memory_fails_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(job: Job) -> Outcome:
         raise error
@@ -426,3 +442,86 @@ def test_a_trial_keeps_its_weights_by_its_own_metric(cached: Path, tmp_path: Pat
     best = min(validations, key=lambda valid: valid["loss"])
     assert found.score == -best["cer"]
     assert found.score != max(-valid["cer"] for valid in validations)
+
+
+def test_a_fitted_trial_keeps_its_score(cached: Path, tmp_path: Path) -> None:
+    """Its run is fitted once, and asked for again in the next stage."""
+    rows = [(word, word[::-1]) for word in words(60)]
+    config, _ = configure(str(write_rows(tmp_path / "pairs.tsv", rows)), ["preset=ngram-transducer"])
+    (tmp_path / "a.toml").write_text(settings.dump(config))
+    job = Job(str(tmp_path / "a.toml"), str(tmp_path / "a"), 1, 1, "cer")
+    first, again = worker.train_up_to(job), worker.train_up_to(job)
+    assert math.isfinite(first.score)
+    assert (again.score, again.step, again.exact) == (first.score, first.step, first.exact)
+
+
+class DyingPool(Pool):
+    """A pool whose job "dies" ends its process."""
+
+    def submit(self, job: Job) -> Any:
+        return self.executor.submit(os._exit, 3) if job.folder == "dies" else self.executor.submit(time.sleep, 0.05)
+
+
+def test_a_process_that_dies_fails_one_trial(tmp_path: Path) -> None:
+    search = Search(tmp_path, lambda line: None, lambda state: None)
+    search.workers = 2
+    jobs = [(Trial(name), Job("", name, 1, 1, "cer")) for name in ("a", "b", "dies", "c", "d")]
+    pool = DyingPool(2)
+    found = {trial.name: outcome for trial, _, outcome in search._outcomes(pool, jobs)}
+    pool.executor.shutdown()
+    assert found.keys() == {"a", "b", "dies", "c", "d"}
+    assert found["dies"].error == "its process was killed, perhaps for lack of memory"
+    assert all(outcome is None for name, outcome in found.items() if name != "dies")
+
+
+def test_stages_train_as_one_training_would(cached: Path, tmp_path: Path) -> None:
+    """A stage is a pause: the cosine schedule, which depends on the last step, is that of the whole training."""
+    rows = [(word, word[::-1]) for word in words(80)]
+    given = [*TINY, "train.steps=12", "train.validate_every=4", "train.optimizer.schedule=cosine"]
+    config, _ = configure(str(write_rows(tmp_path / "pairs.tsv", rows)), given)
+    (tmp_path / "a.toml").write_text(settings.dump(config))
+    whole = worker.train_up_to(Job(str(tmp_path / "a.toml"), str(tmp_path / "whole"), 12, 1, "cer"))
+    for until in (4, 8, 12):
+        staged = worker.train_up_to(Job(str(tmp_path / "a.toml"), str(tmp_path / "staged"), until, 1, "cer"))
+        assert staged.step == until
+    assert staged.score == whole.score
+    runs = [Run(tmp_path / name) for name in ("whole", "staged")]
+    assert runs[0].weights_path().read_bytes() == runs[1].weights_path().read_bytes()
+    rates = [[row["learning_rate"] for row in run.metrics() if "loss" in row] for run in runs]
+    assert rates[0] == rates[1]
+
+
+def test_overrides_that_some_models_lack_leave_those_out(tmp_path: Path) -> None:
+    path = str(write_rows(tmp_path / "pairs.tsv", [(word, word) for word in words(400)]))
+    plain, _ = configure_candidates(path, ["train.device=cpu"])
+    smoothed, reasons = configure_candidates(path, ["train.device=cpu", "model.label_smoothing=0.2"])
+    assert plain.keys() - smoothed.keys() == {"ngram-transducer"}
+    assert any(line.startswith("search: ngram-transducer is left out (model.label_smoothing") for line in reasons)
+    short, _ = configure_candidates(path, ["train.device=cpu", "train.epochs=3"])
+    usual = next(iter(short))
+    assert short[usual].train.steps < plain[usual].train.steps / 10
+
+
+def test_validation_inputs_are_counted_not_pairs(cached: Path, tmp_path: Path) -> None:
+    sources = words(200)
+    valid = [(source, f"{source}{letter}") for source in sources[:20] for letter in "abcd"]
+    write_rows(tmp_path / "valid.tsv", valid)
+    path = str(write_rows(tmp_path / "pairs.tsv", [(source, source[::-1]) for source in sources[20:]]))
+    config, _ = configure(path, [f"data.valid={tmp_path / 'valid.tsv'}", "train.device=cpu"])
+    assert prepared_validation(config) == 20
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--time", "5m", "--restart"], "--restart: a search cannot be restarted"),
+        (["--ensemble", "3", "preset=ngram-transducer"], "--ensemble 3: found ngram-transducer models"),
+        (["--time", "0s"], "expected a time above zero, such as 20m"),
+    ],
+)
+def test_searches_that_cannot_be(given: list[str], message: str, cached: Path, tmp_path: Path) -> None:
+    path = str(write_rows(tmp_path / "pairs.tsv", [(word, word) for word in words(60)]))
+    result = call("train", path, "--run", str(tmp_path / "run"), *given)
+    assert result.code == 2
+    assert message in result.err
+    assert not (tmp_path / "run").exists()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dragoman.auto.search import plan
 from dragoman.auto.search.folds import needed_folds, write_folds
@@ -26,10 +28,10 @@ from dragoman.auto.search.state import (
     shown_score,
     standard_error,
 )
-from dragoman.auto.search.worker import Job, Outcome, end_with_parent, run_job
+from dragoman.auto.search.worker import Job, Outcome, end_with_parent, failure, run_job
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
-from dragoman.files import make_folder, write_text
+from dragoman.files import make_folder, remove_folder, write_text
 from dragoman.inference.ensemble import write_members
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.runs.lock import locked
@@ -37,6 +39,7 @@ from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.tasks.table import task_of
 from dragoman.training.runtime import resolve_device
 from dragoman.training.signals import stop_search_on_signals
+from dragoman.training.validation.seq2seq import with_all_references
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
@@ -57,19 +60,6 @@ class SearchOptions:
     workers: int | None = None  # processes; None: one for each core, or a few on a GPU
 
 
-class Measured(NamedTuple):
-    """A trial after its speed was measured."""
-
-    trial: Trial
-    step: int
-    cost: plan.Cost
-
-
-def measured(trial: Trial) -> Measured:
-    """A trial with its cost as it was stored."""
-    return Measured(trial, trial.step, plan.Cost(**trial.cost))
-
-
 class Search:
     """A search in a folder, which becomes the run folder of its winner."""
 
@@ -86,6 +76,11 @@ class Search:
         given: Any = settings.override({}, list(overrides)).get("train", {})
         if not first.train.decode:
             raise ConfigError("train.decode: found 0, expected 1 or more: a search compares decoded outputs")
+        if options.ensemble > 1 and not any(writes_tokens(config) for config in configs.values()):
+            raise ConfigError(
+                f"--ensemble {options.ensemble}: found {first.model.kind} models, expected models that write token by "
+                "token, whose probabilities can be averaged; leave --ensemble out"
+            )
         validation = prepared_validation(first)
         folds = needed_folds(first, validation)
         device = resolve_device(first.train.device)
@@ -99,7 +94,7 @@ class Search:
         names = list(configs)[:count]
         state = SearchState(
             metric=search_metric(first),
-            seconds=None if "steps" in given else options.seconds,
+            seconds=None if is_length_given(overrides) else options.seconds,
             ensemble=options.ensemble,
             folds=folds,
             workers=workers,
@@ -149,14 +144,14 @@ class Search:
     def _jobs(self, state: SearchState, trial: Trial, steps: int, overrides: tuple[str, ...] = ()) -> list[Job]:
         """One job for each fold."""
         names = [trial.name] if state.folds == 1 else [f"{trial.name}-{fold}" for fold in range(1, state.folds + 1)]
-        every = (f"train.validate_every={trial.every}", f"train.save_every={trial.every}") if trial.every else ()
-        return [Job(*self._paths(name), steps, state.threads, state.metric, (*every, *overrides)) for name in names]
+        given = (*planned_settings(trial), *overrides)
+        return [Job(*self._paths(name), steps, state.threads, state.metric, given) for name in names]
 
     def _paths(self, name: str) -> tuple[str, str]:
         """The configuration and the run folder of a run."""
         return str(self.trials / f"{name}.toml"), str(self.trials / name)
 
-    def _measure(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
+    def _measure(self, state: SearchState, pool: Pool) -> None:
         """Measure the speed of all trials and fix the steps of every stage."""
         usual = {trial.name: load(self.trials / f"{trial.name}.toml").train for trial in state.trials}
         if state.seconds is None:
@@ -173,8 +168,11 @@ class Search:
         state.save(self.folder)
         self.show(state)
 
-    def _probe(self, state: SearchState, pool: ProcessPoolExecutor, device: str) -> list[Measured]:
-        """Train the trials for a few steps, until PROBING of the time is over or no more would fit into the rest."""
+    def _probe(self, state: SearchState, pool: Pool, device: str) -> list[Trial]:
+        """Train the trials for a few steps, until PROBING of the time is over or no more would fit into the rest.
+
+        Returns those that were measured. They begin anew afterwards, so that measuring changes no result.
+        """
         assert state.seconds is not None
         steps = PROBE[device]
         self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {steps} steps each")
@@ -183,55 +181,61 @@ class Search:
         longest = max(plan.SHORTEST_PROBE, longest)
         asked = (
             f"train.log_every={PROBE_LOG[device]}", f"train.validate_every={steps}", f"train.save_every={steps}",
-            f"train.minutes={longest / 60:.3g}",
         )  # fmt: skip
         waiting = [trial for trial in state.trials if not trial.cost and not trial.error]
-        jobs = [(trial, job) for trial in waiting for job in self._jobs(state, trial, steps, asked)[:1]]
+        jobs = [(trial, self._jobs(state, trial, steps, asked)[0]._replace(seconds=longest)) for trial in waiting]
         started = time.monotonic()
-        found = {trial.name: measured(trial) for trial in state.trials if trial.cost}
+
+        def found() -> list[Trial]:
+            return [trial for trial in state.trials if trial.cost]
 
         def enough() -> bool:
             """Whether more trials than were measured would not fit if they cost as much as most of these."""
             if time.monotonic() > started + budget:
                 return True
-            costs = [found[trial.name].cost for trial in state.trials if trial.name in found]
-            if not costs or not (state.trials[0].name in found or state.trials[0].error):
+            costs = [cost(trial) for trial in found()]
+            if not costs or not (state.trials[0].cost or state.trials[0].error):
                 return False
             typical = sorted(costs, key=lambda cost: cost.seconds(cost.usual))[len(costs) // 2]
             costs += [typical] * (sum(not trial.error for trial in state.trials) - len(costs))
-            return plan.make_plan(costs, resources(state, seconds_left(state, started))).trials <= len(found)
+            return plan.make_plan(costs, resources(state, seconds_left(state, started))).trials <= len(found())
 
         for trial, job, outcome in self._outcomes(pool, jobs, enough):
-            trial.error, done = outcome.error, f"{len(found) + 1} of {len(state.trials)}: {trial.name}"
+            trial.error, done = outcome.error, f"{len(found()) + 1} of {len(state.trials)}: {trial.name}"
             if outcome.error:
                 self.say(f"  {trial.name}: {outcome.error}")
                 continue
-            trial.step, trial.cost = outcome.step, asdict(cost_of(outcome, load(job.config)))
+            config = load(job.config)
+            if not is_fitted(config):
+                remove_folder(Path(job.folder))
+            trial.cost = asdict(cost_of(outcome, config))
             state.save(self.folder)
-            found[trial.name] = measured(trial)
-            self.say(f"  {done}, {outcome.speed:.2g} steps per second" if outcome.step else f"  {done}, fitted")
-        return [found[trial.name] for trial in state.trials if trial.name in found]
+            speed = f"{outcome.speed:,.0f}" if outcome.speed >= 10 else f"{outcome.speed:.2g}"
+            self.say(f"  {done}, fitted" if is_fitted(config) else f"  {done}, {speed} steps per second")
+        return found()
 
-    def _plan(self, state: SearchState, probed: Sequence[Measured], left: float) -> None:
+    def _plan(self, state: SearchState, probed: Sequence[Trial], left: float) -> None:
         """Fix which trials go on, and the steps of every stage, for the seconds left. Trials that failed come last."""
         failed = [trial for trial in state.trials if trial.error]
         if not probed:
             raise DragomanError(f"every configuration failed; the first: {failed[0].error}")
         given = resources(state, left)
-        made = plan.make_plan([one.cost for one in probed], given)
-        known = {trial.name for trial in failed} | {one.trial.name for one in probed[: made.trials]}
+        made = plan.make_plan([cost(trial) for trial in probed], given)
+        chosen = probed[: made.trials]
+        known = {trial.name for trial in (*failed, *chosen)}
         if dropped := [trial.name for trial in state.trials if trial.name not in known]:
             self.say(f"search: the time does not suffice for {', '.join(dropped)}")
-        state.trials = [*(one.trial for one in probed[: made.trials]), *failed]
+        state.trials = [*chosen, *failed]
         state.sizes = plan.stage_sizes(made.trials)
         longest = given.longest(made.trials)
-        for trial, done, cost in probed[: made.trials]:
-            last = max(done, cost.last_step(longest, made.times))
-            usual = min(last, max(done, cost.last_step(longest)))
-            trial.every = min(cost.every, last)
-            trial.steps = [*(max(done, step) for step in plan.stage_steps(usual, made.shares, trial.every)), last]
+        for trial in chosen:
+            last, usual = (cost(trial).last_step(longest, times) for times in (made.times, 1.0))
+            trial.every = min(cost(trial).every, last)
+            trial.steps = [*plan.stage_steps(min(last, usual), made.shares, trial.every), last]
+            patience = load(self.trials / f"{trial.name}.toml").train.patience
+            trial.patience = math.ceil(patience * max(1.0, last / cost(trial).usual))
 
-    def _stage(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
+    def _stage(self, state: SearchState, pool: Pool) -> None:
         """Train the surviving trials to the end of the stage; finished ones are not trained again."""
         surviving = state.surviving()
         waiting = [trial for trial in surviving if not trial.error and len(trial.scores) <= state.stage]
@@ -260,16 +264,31 @@ class Search:
         state.save(self.folder)
 
     def _outcomes(
-        self, pool: ProcessPoolExecutor, jobs: Sequence[tuple[Trial, Job]], enough: Callable[[], bool] = lambda: False
+        self, pool: Pool, jobs: Sequence[tuple[Trial, Job]], enough: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[Trial, Job, Outcome]]:
-        """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins."""
+        """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins.
+
+        If a process dies, the jobs that ran run again one by one, so that only the one to blame fails.
+        """
         waiting, running = list(reversed(jobs)), dict[Future[Outcome], tuple[Trial, Job]]()
+        alone: list[tuple[Trial, Job]] = []
         while waiting or running:
-            while waiting and len(running) < self.workers:  # the pool would begin jobs that may not be needed
-                trial, job = waiting.pop()
-                running[pool.submit(run_job, job)] = (trial, job)
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield *running.pop(future), future.result()
+            while waiting and len(running) < (1 if alone else self.workers):  # the pool would begin needless jobs
+                one = waiting.pop()
+                running[pool.submit(one[1])] = one
+            done = wait(running, return_when=FIRST_COMPLETED).done
+            if any(is_broken(future) for future in done):
+                died = [running.pop(future) for future in list(running) if is_broken(future)]
+                pool.restart()
+                if len(died) > 1:
+                    alone, waiting = died, [*waiting, *died]
+                else:
+                    yield *died[0], failure("its process was killed, perhaps for lack of memory")
+                continue
+            for future in done:
+                one = running.pop(future)
+                alone = [other for other in alone if other is not one]
+                yield *one, future.result()
             if enough():
                 waiting = []
 
@@ -282,7 +301,7 @@ class Search:
         """
         best = state.winners()
         if state.ensemble > 1:
-            best = [trial for trial in best if self._writes_tokens(trial)] or best[:1]
+            best = [trial for trial in best if writes_tokens(load(self.trials / f"{trial.name}.toml"))] or best[:1]
         elif state.folds == 1:
             usual = [trial for trial in state.trials[:1] if not trial.error]
             last = [trial for trial in best if len(trial.scores) == len(best[0].scores) and trial not in usual]
@@ -298,10 +317,6 @@ class Search:
         state.members = members
         state.save(self.folder)
 
-    def _writes_tokens(self, trial: Trial) -> bool:
-        """Whether a model can be averaged with others token by token."""
-        return isinstance(load(self.trials / f"{trial.name}.toml").model, EncoderDecoderConfig)
-
     def _member(self, state: SearchState, trial: Trial, seed: int) -> str:
         """The name of the run for a trial and one more seed; its configuration is written."""
         if seed == 0 and state.folds == 1:
@@ -312,34 +327,38 @@ class Search:
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         return name
 
-    def _finish(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
+    def _finish(self, state: SearchState, pool: Pool) -> None:
         """Train the members to the end."""
         self.say(f"search: training {', '.join(state.members)} to the end")
         jobs = []
         for name in state.members:
             trial = next(trial for trial in state.trials if is_member(name, trial))
-            every = (f"train.validate_every={trial.every}", f"train.save_every={trial.every}")
             threads = max(1, usable_cores() // min(state.workers, len(state.members)))
-            job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, every if trial.every else ())
+            job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, planned_settings(trial))
             jobs.append((trial, job))
         found: dict[str, Outcome] = {}
+        errors: dict[str, str] = {}  # by trial
         for trial, job, outcome in self._outcomes(pool, jobs):
             if outcome.error:
                 self.say(f"  {Path(job.folder).name}: {outcome.error}")
-                trial.error = trial.error or outcome.error
+                errors.setdefault(trial.name, outcome.error)
                 continue
             found[Path(job.folder).name] = outcome
-            trial.final = max(outcome.score, outcome.score if trial.final is None else trial.final)
-            trial.step, trial.seconds = outcome.step, outcome.seconds
-            trial.parameters = outcome.parameters
+            if trial.final is None or outcome.score > trial.final:
+                trial.final, trial.step, trial.seconds = outcome.score, outcome.step, outcome.seconds
+                trial.parameters = outcome.parameters
             self.show(state)
         if not found:
-            raise DragomanError(f"every run failed; the first: {jobs[0][0].error}")
+            raise DragomanError(f"every run failed; the first: {next(iter(errors.values()))}")
+        for trial in state.trials:
+            if not any(is_member(name, trial) for name in found):
+                trial.error = trial.error or errors.get(trial.name, "")
         state.members = [name for name in state.members if name in found]
         if state.ensemble == 1:
             best, usual = max(state.members, key=lambda name: found[name].score), state.trials[0].name
             if usual in found and best != usual and is_within_error(found[best], found[usual], state):
-                self.say(f"search: {best} is better by no more than the standard error, so {usual} is kept")
+                state.note = f"{usual} is kept: {best} is better by no more than the standard error of the score"
+                self.say(f"search: {state.note}")
                 best = usual
             state.members = [best]
         state.save(self.folder)
@@ -357,6 +376,37 @@ class Search:
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
 
 
+def planned_settings(trial: Trial) -> tuple[str, ...]:
+    """What the plan sets for the training of a trial; the same in every stage, since a stage is a pause."""
+    if not trial.steps:
+        return ()
+    found = [f"train.steps={trial.steps[-1]}"]
+    if trial.every:
+        found += [f"train.validate_every={trial.every}", f"train.save_every={trial.every}"]
+    return (*found, f"train.patience={trial.patience}") if trial.patience else tuple(found)
+
+
+def is_length_given(overrides: Sequence[str]) -> bool:
+    """Whether the user sets how long training takes, so that no time can."""
+    train = settings.override({}, list(overrides)).get("train", {})
+    return bool({"steps", "epochs"} & set(train if isinstance(train, Mapping) else ()))
+
+
+def writes_tokens(config: Config) -> bool:
+    """Whether a model can be averaged with others token by token."""
+    return isinstance(config.model, EncoderDecoderConfig)
+
+
+def is_fitted(config: Config) -> bool:
+    """Whether a model is fitted in one go, without steps."""
+    return bool(getattr(config.model, "fitted", False))
+
+
+def cost(trial: Trial) -> plan.Cost:
+    """What training takes, as it was measured."""
+    return plan.Cost(**trial.cost)
+
+
 def is_within_error(best: Outcome, usual: Outcome, state: SearchState) -> bool:
     """Whether the best run is better than the usual choice by no more than the standard error."""
     noise = standard_error(usual.score, state.metric, state.decoded, usual.exact)
@@ -365,7 +415,7 @@ def is_within_error(best: Outcome, usual: Outcome, state: SearchState) -> bool:
 
 def cost_of(outcome: Outcome, config: Config) -> plan.Cost:
     """What training takes; the output of a model that has hardly begun is twice as long as later ones, roughly."""
-    if getattr(config.model, "fitted", False):  # in one go
+    if is_fitted(config):
         return plan.Cost(speed=1e9, validation=outcome.overhead)
     start = outcome.loading
     if outcome.speed:
@@ -396,24 +446,50 @@ def search_metric(config: Config) -> str:
 
 
 def prepared_validation(config: Config) -> int:
-    """Tokenise the data once for all trials; returns the number of validation pairs."""
+    """Tokenise the data once for all trials; returns the number of different validation inputs."""
     corpus = task_of(config).prepare(config)
-    return int(corpus.report["valid"]["pairs"])
+    with corpus.valid_texts.open(encoding="utf-8") as file:
+        return sum(1 for _ in with_all_references(map(json.loads, file)))
+
+
+class Pool:
+    """Processes that run jobs, and end with this one; new ones replace them after one died."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.restart()
+
+    def restart(self) -> None:
+        """Start new processes; those before must have died."""
+        context = multiprocessing.get_context("spawn")
+        self.executor = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with_parent)
+
+    def submit(self, job: Job) -> Future[Outcome]:
+        """Run a job; a process that died while it waited is replaced."""
+        try:
+            return self.executor.submit(run_job, job)
+        except BrokenProcessPool:
+            self.restart()
+            return self.executor.submit(run_job, job)
+
+
+def is_broken(future: Future[Outcome]) -> bool:
+    """Whether a process died, and with it the job of this future or one beside it."""
+    return isinstance(future.exception(), BrokenProcessPool)
 
 
 @contextmanager
-def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+def worker_pool(workers: int) -> Iterator[Pool]:
     """Processes that end with this one."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
+    pool = Pool(workers)
     try:
         yield pool
     except BaseException:
-        for process in list((pool._processes or {}).values()):
+        for process in list((pool.executor._processes or {}).values()):
             process.terminate()  # each saves a checkpoint
         raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.executor.shutdown(wait=True, cancel_futures=True)
 
 
 def check_folder(folder: Path) -> None:

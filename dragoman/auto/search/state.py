@@ -15,7 +15,7 @@ from dragoman.scoring.registry import higher_is_better, metrics_by_name
 
 STATE_FILE = "search.json"
 TABLE_FILE = "leaderboard.md"
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Trial:
     name: str
     cost: dict[str, Any] = field(default_factory=dict)  # plan.Cost, once it was measured
     every: int = 0  # steps between validations
+    patience: int = 0  # train.patience, larger where training may take longer than usual; 0: that of the configuration
     steps: list[int] = field(default_factory=list)  # at the end of each stage; the last entry: trained to the end
     scores: list[float] = field(default_factory=list)  # after each stage; higher is better
     fold_scores: list[float] = field(default_factory=list)  # after the latest stage, in any order
@@ -62,7 +63,8 @@ class SearchState:
     stage: int = 0
     members: list[str] = field(default_factory=list)  # names of the runs that are trained to the end, best first
     done: bool = False
-    decoded: int = 0  # validation pairs that are decoded to score a trial
+    decoded: int = 0  # validation inputs that are decoded to score a trial
+    note: str = ""  # why the winner is not the one with the best score
     format: int = FORMAT
 
     def surviving(self) -> list[Trial]:
@@ -161,4 +163,4 @@ def leaderboard_lines(state: SearchState) -> list[str]:
     """The leaderboard as a Markdown table."""
     head = leaderboard_head(state)
     rows = [head, ("---",) * len(head), *leaderboard_rows(state)]
-    return ["| " + " | ".join(row) + " |" for row in rows]
+    return ["| " + " | ".join(row) + " |" for row in rows] + (["", state.note] if state.note else [])

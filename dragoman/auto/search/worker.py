@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import os
@@ -9,10 +10,14 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.errors import DragomanError, RunError
+from dragoman.errors import DragomanError, RunError, is_out_of_memory
+
+if TYPE_CHECKING:
+    from dragoman.training.checkpoints import TrainingState
 
 
 class Job(NamedTuple):
@@ -20,10 +25,11 @@ class Job(NamedTuple):
 
     config: str
     folder: str
-    steps: int
+    until: int  # step
     threads: int
     metric: str
     overrides: tuple[str, ...] = ()
+    seconds: float = math.inf  # of training after which it pauses earlier
 
 
 class Outcome(NamedTuple):
@@ -62,12 +68,20 @@ def run_job(job: Job) -> Outcome:
     try:
         return train_up_to(job)
     except (DragomanError, Stopped) as error:
-        message = f"{error}"
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        message = f"not enough memory ({error})"[:200]
+        return failure(f"{error}")
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return failure(f"not enough memory ({error})"[:200])
     finally:
-        torch.cuda.empty_cache()  # the other processes of the search share the GPU
-    return Outcome(float("-inf"), 0, 0.0, 0.0, 0.0, 0.0, 0, error=message)
+        gc.collect()  # a trainer and its parts refer to each other
+        with suppress(RuntimeError):
+            torch.cuda.empty_cache()  # the other processes of the search share the GPU
+
+
+def failure(message: str) -> Outcome:
+    """The outcome of a job that failed."""
+    return Outcome(-math.inf, 0, 0.0, 0.0, 0.0, 0.0, 0, error=message)
 
 
 def train_up_to(job: Job) -> Outcome:
@@ -87,13 +101,16 @@ def train_up_to(job: Job) -> Outcome:
         def start(self, step: int, steps: int) -> None:
             self.loaded = self.loaded or time.perf_counter()
 
+    def pause(state: TrainingState) -> bool:
+        return state.step >= job.until or state.seconds >= job.seconds
+
     torch.set_num_threads(job.threads)
     folder = Path(job.folder)
-    config = load(job.config, (*job.overrides, f"train.steps={job.steps}"))
+    config = load(job.config, job.overrides)
     started = time.perf_counter()
     before = seconds_of(folder)
     display = Stopwatch(io.StringIO(), quiet=True)
-    state = with_patience_for_locks(lambda: train(config, folder, display))
+    state = with_patience_for_locks(lambda: train(config, folder, display, pause=pause))
     wall = time.perf_counter() - started
     loading = (display.loaded or started) - started
     rows = Run(folder).metrics()
@@ -101,10 +118,13 @@ def train_up_to(job: Job) -> Outcome:
     speed = warm_rate(rates) * state.step / max(1, state.tokens)
     parameters = sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
     validations = {row["step"]: row["valid"] for row in rows if "valid" in row}
-    best = validations.get(state.best[0][1] if state.best else state.step, {})  # by the metric of the run itself
+    step = state.best[0][1] if state.best else max(validations, default=0)  # best by the metric of the run itself
+    best = validations.get(step, {})
     overhead = max(0.0, wall - loading - (state.seconds - before))
     times = (state.seconds, loading, overhead)
-    return Outcome(score_of(best, job.metric), state.step, *times, speed, parameters, best.get("exact_match", 0.0))
+    return Outcome(
+        score_of(best, job.metric), max(step, state.step), *times, speed, parameters, best.get("exact_match", 0.0)
+    )
 
 
 def warm_rate(rates: list[float]) -> float:
