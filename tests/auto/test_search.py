@@ -28,6 +28,7 @@ from dragoman.auto.search.run import (
     check_folder,
     describe,
     is_within_error,
+    planned_settings,
     prepared_validation,
 )
 from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
@@ -525,3 +526,15 @@ def test_searches_that_cannot_be(given: list[str], message: str, cached: Path, t
     assert result.code == 2
     assert message in result.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("steps", "patience", "warmup"), [(400, 10, 20), (4000, 10, 200), (4001, 11, 200), (16_000, 40, 200), (1, 10, 1)]
+)
+def test_patience_and_warm_up_follow_the_length(steps: int, patience: int, warmup: int, tmp_path: Path) -> None:
+    path = str(write_rows(tmp_path / "pairs.tsv", [(word, word) for word in words(60)]))
+    given = ["train.steps=4000", "train.patience=10", "train.optimizer.warmup=200", "train.device=cpu"]
+    config, _ = configure(path, given)
+    planned = settings.override({}, planned_settings(config, steps, 7))["train"]
+    assert (planned["steps"], planned["validate_every"], planned["save_every"]) == (steps, 7, 7)
+    assert (planned["patience"], planned["optimizer"]["warmup"]) == (patience, warmup)

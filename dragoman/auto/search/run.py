@@ -144,7 +144,7 @@ class Search:
     def _jobs(self, state: SearchState, trial: Trial, steps: int, overrides: tuple[str, ...] = ()) -> list[Job]:
         """One job for each fold."""
         names = [trial.name] if state.folds == 1 else [f"{trial.name}-{fold}" for fold in range(1, state.folds + 1)]
-        given = (*planned_settings(trial), *overrides)
+        given = (*trial.settings, *overrides)
         return [Job(*self._paths(name), steps, state.threads, state.metric, given) for name in names]
 
     def _paths(self, name: str) -> tuple[str, str]:
@@ -156,9 +156,8 @@ class Search:
         usual = {trial.name: load(self.trials / f"{trial.name}.toml").train for trial in state.trials}
         if state.seconds is None:
             for trial in state.trials:
-                trial.every = usual[trial.name].validate_every
-                last = usual[trial.name].steps
-                trial.steps = [*plan.stage_steps(last, plan.stage_shares(len(state.trials)), trial.every), last]
+                last, every = usual[trial.name].steps, usual[trial.name].validate_every
+                trial.steps = [*plan.stage_steps(last, plan.stage_shares(len(state.trials)), every), last]
         else:
             device = resolve_device(next(iter(usual.values())).device).type
             started = time.monotonic()
@@ -230,10 +229,9 @@ class Search:
         longest = given.longest(made.trials)
         for trial in chosen:
             last, usual = (cost(trial).last_step(longest, times) for times in (made.times, 1.0))
-            trial.every = min(cost(trial).every, last)
-            trial.steps = [*plan.stage_steps(min(last, usual), made.shares, trial.every), last]
-            patience = load(self.trials / f"{trial.name}.toml").train.patience
-            trial.patience = math.ceil(patience * max(1.0, last / cost(trial).usual))
+            every = min(cost(trial).every, last)
+            trial.steps = [*plan.stage_steps(min(last, usual), made.shares, every), last]
+            trial.settings = planned_settings(load(self.trials / f"{trial.name}.toml"), last, every)
 
     def _stage(self, state: SearchState, pool: Pool) -> None:
         """Train the surviving trials to the end of the stage; finished ones are not trained again."""
@@ -334,7 +332,7 @@ class Search:
         for name in state.members:
             trial = next(trial for trial in state.trials if is_member(name, trial))
             threads = max(1, usable_cores() // min(state.workers, len(state.members)))
-            job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, planned_settings(trial))
+            job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, tuple(trial.settings))
             jobs.append((trial, job))
         found: dict[str, Outcome] = {}
         errors: dict[str, str] = {}  # by trial
@@ -376,14 +374,15 @@ class Search:
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
 
 
-def planned_settings(trial: Trial) -> tuple[str, ...]:
-    """What the plan sets for the training of a trial; the same in every stage, since a stage is a pause."""
-    if not trial.steps:
-        return ()
-    found = [f"train.steps={trial.steps[-1]}"]
-    if trial.every:
-        found += [f"train.validate_every={trial.every}", f"train.save_every={trial.every}"]
-    return (*found, f"train.patience={trial.patience}") if trial.patience else tuple(found)
+def planned_settings(config: Config, steps: int, every: int) -> list[str]:
+    """The settings of a training of so many steps, validated after so many: patience and warm-up follow the length."""
+    train, share = config.train, steps / config.train.steps
+    patience = math.ceil(train.patience * max(1.0, share))
+    warmup = math.ceil(train.optimizer.warmup * min(1.0, share))
+    return [
+        f"train.steps={steps}", f"train.validate_every={every}", f"train.save_every={every}",
+        f"train.patience={patience}", f"train.optimizer.warmup={warmup}",
+    ]  # fmt: skip
 
 
 def is_length_given(overrides: Sequence[str]) -> bool:

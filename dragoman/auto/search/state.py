@@ -24,9 +24,8 @@ class Trial:
 
     name: str
     cost: dict[str, Any] = field(default_factory=dict)  # plan.Cost, once it was measured
-    every: int = 0  # steps between validations
-    patience: int = 0  # train.patience, larger where training may take longer than usual; 0: that of the configuration
     steps: list[int] = field(default_factory=list)  # at the end of each stage; the last entry: trained to the end
+    settings: list[str] = field(default_factory=list)  # overrides of the plan, the same in every stage
     scores: list[float] = field(default_factory=list)  # after each stage; higher is better
     fold_scores: list[float] = field(default_factory=list)  # after the latest stage, in any order
     step: int = 0
