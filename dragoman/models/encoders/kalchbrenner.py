@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Range, Share, Size, setting
-from dragoman.layers.convolution import pad_same
+from dragoman.layers.convolution import convolve, pad_same
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import crop_to_maximum
 from dragoman.models.contracts import Memory
@@ -92,7 +92,7 @@ class KalchbrennerEncoder(nn.Module):
         """source (B, S), mask (B, S)."""
         x, mask = crop_to_maximum(self.dropout(self.embedding(source)), mask, self.max_positions)
         final = self.sentence(x, mask.sum(1))
-        windows = pad_same(x, mask, self.local.kernel_size[0]).transpose(1, 2)
-        local = torch.tanh(self.local(windows)).transpose(1, 2)  # (B, S, D)
+        padded = pad_same(x, mask, self.local.kernel_size[0])
+        local = torch.tanh(convolve(padded, self.local.weight, self.local.bias))  # (B, S, D)
         memory = self.dropout(x + local + final[:, None])
         return Memory(keys=memory, values=memory, mask=mask, final=(final,))

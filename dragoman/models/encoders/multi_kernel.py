@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Depth, Share, Size, setting
-from dragoman.layers.convolution import NonLocal, pad_same
+from dragoman.layers.convolution import NonLocal, convolve, pad_same
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
 from dragoman.layers.positions import AbsolutePositionsConfig, NoPositionsConfig, build_absolute_positions
@@ -57,8 +57,9 @@ class MultiKernelLayer(nn.Module):
         outputs = []
         for convolution in self.convolutions:
             assert isinstance(convolution, nn.Conv1d)
-            outputs.append(convolution(pad_same(x, mask, convolution.kernel_size[0]).transpose(1, 2)))
-        out: Tensor = self.dropout(F.relu(torch.cat(outputs, 1)))  # (B, D, S)
+            padded = pad_same(x, mask, convolution.kernel_size[0])
+            outputs.append(convolve(padded, convolution.weight, convolution.bias))
+        out: Tensor = self.dropout(F.relu(torch.cat(outputs, 2))).transpose(1, 2)  # (B, D, S)
         if self.residual:
             out = out + x.transpose(1, 2)
         if self.non_local is not None:
