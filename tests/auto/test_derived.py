@@ -19,7 +19,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_warmup_and_validation_follow_the_steps(pairs: str) -> None:
     usual, _ = configure(pairs)
-    assert (usual.train.steps, usual.train.optimizer.warmup) == (4000, 400)
+    assert (usual.train.steps, usual.train.optimizer.warmup) == (3400, 340)
     short, reasons = configure(pairs, ["train.steps=60"])
     assert (short.train.optimizer.warmup, short.train.validate_every) == (6, 20)
     budget = next(reason for reason in reasons if reason.startswith("budget:"))
