@@ -54,6 +54,7 @@ def run(request: pytest.FixtureRequest, folder: Path) -> Predictor:
     return dragoman.load(folder / request.param)
 
 
+@pytest.mark.slow  # tests/test_invariance.py has the same with smaller models
 @pytest.mark.parametrize("beam", [1, 4])
 def test_output_does_not_depend_on_the_batch(run: Predictor, beam: int) -> None:
     inputs = words(200)

@@ -130,6 +130,7 @@ def test_the_extended_package_is_clean(extended: Path) -> None:
     run(extended, "-m", "ruff", "format", "--check", "dragoman")
 
 
+@pytest.mark.slow
 def test_the_new_architectures_inherit_the_laws(extended: Path) -> None:
     """The commands of the page run all pairs; one pair of every law is enough here."""
     commands = [words for words in console_lines() if words[0] == "python"]

@@ -337,6 +337,7 @@ def exchanged_pairs(count: int, seed: int) -> list[tuple[str, str, Links]]:
     return rows
 
 
+@pytest.mark.slow
 def test_the_view_chosen_on_few_pairs_is_the_best_on_many(tmp_path: Path) -> None:
     """A Transformer of two layers and two heads learns to swap neighbours; one of its views has the alignment."""
     (tmp_path / "pairs.tsv").write_text(
