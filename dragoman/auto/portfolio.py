@@ -45,7 +45,7 @@ class Candidate:
     reason: str = ""  # why it is the usual choice for some data
     smallest_batch: int = 1024  # tokens
     epochs: int = 0  # 0: by the number of pairs
-    cpu_steps: int = MOST_STEPS  # the same without a GPU, so that two CPU cores take about ten minutes
+    cpu_steps: int = MOST_STEPS  # without a GPU, for as many pairs: two CPU cores should take about ten minutes
 
     @property
     def settings(self) -> tuple[str, ...]:

@@ -123,9 +123,8 @@ def plan_line(search: Search, asked: SearchOptions) -> str:
     processes = f"{state.workers} process{'es' if state.workers > 1 else ''}"
     folds = f", {state.folds}-fold cross-validation since few pairs are set aside" if state.folds > 1 else ""
     if len(state.trials) == 1:
-        found = state.trials[0].name
         reason = ", as --trials asks" if asked.trials == 1 else "; the settings or the time allow no more"
-        return f"search: one configuration, {found}{reason}"
+        return f"search: one configuration, {names}{reason}"
     return (
         f"search: {len(state.trials)} configurations ({names}; the first is the usual choice) in {processes}{folds}, "
         f"compared by {state.metric}"

@@ -432,13 +432,18 @@ def test_a_trial_without_enough_memory_fails_alone(error: Exception, monkeypatch
     assert failed.score == -math.inf
 
 
+def job_for(folder: Path, count: int, given: list[str], until: int) -> Job:
+    """A job that trains the choice for so many reversed words, in the folder's part "a"."""
+    rows = [(word, word[::-1]) for word in words(count)]
+    config, _ = configure(str(write_rows(folder / "pairs.tsv", rows)), given)
+    (folder / "a.toml").write_text(settings.dump(config))
+    return Job(str(folder / "a.toml"), str(folder / "a"), until, 1, "cer")
+
+
 def test_a_trial_keeps_its_weights_by_its_own_metric(cached: Path, tmp_path: Path) -> None:
     """Its outcome has the search's metric of the weights with the least loss."""
-    rows = [(word, word[::-1]) for word in words(120)]
     given = [*TINY, "train.steps=8", "train.metric=loss", "train.optimizer.learning_rate=0.3"]
-    config, _ = configure(str(write_rows(tmp_path / "pairs.tsv", rows)), given)
-    (tmp_path / "a.toml").write_text(settings.dump(config))
-    found = worker.train_up_to(Job(str(tmp_path / "a.toml"), str(tmp_path / "a"), 8, 1, "cer"))
+    found = worker.train_up_to(job_for(tmp_path, 120, given, until=8))
     validations = [row["valid"] for row in Run(tmp_path / "a").metrics() if "valid" in row]
     best = min(validations, key=lambda valid: valid["loss"])
     assert found.score == -best["cer"]
@@ -447,10 +452,7 @@ def test_a_trial_keeps_its_weights_by_its_own_metric(cached: Path, tmp_path: Pat
 
 def test_a_fitted_trial_keeps_its_score(cached: Path, tmp_path: Path) -> None:
     """Its run is fitted once, and asked for again in the next stage."""
-    rows = [(word, word[::-1]) for word in words(60)]
-    config, _ = configure(str(write_rows(tmp_path / "pairs.tsv", rows)), ["preset=ngram-transducer"])
-    (tmp_path / "a.toml").write_text(settings.dump(config))
-    job = Job(str(tmp_path / "a.toml"), str(tmp_path / "a"), 1, 1, "cer")
+    job = job_for(tmp_path, 60, ["preset=ngram-transducer"], until=1)
     first, again = worker.train_up_to(job), worker.train_up_to(job)
     assert math.isfinite(first.score)
     assert (again.score, again.step, again.exact) == (first.score, first.step, first.exact)
@@ -477,16 +479,14 @@ def test_a_process_that_dies_fails_one_trial(tmp_path: Path) -> None:
 
 def test_stages_train_as_one_training_would(cached: Path, tmp_path: Path) -> None:
     """A stage is a pause: the cosine schedule, which depends on the last step, is that of the whole training."""
-    rows = [(word, word[::-1]) for word in words(80)]
     given = [*TINY, "train.steps=12", "train.validate_every=4", "train.optimizer.schedule=cosine"]
-    config, _ = configure(str(write_rows(tmp_path / "pairs.tsv", rows)), given)
-    (tmp_path / "a.toml").write_text(settings.dump(config))
-    whole = worker.train_up_to(Job(str(tmp_path / "a.toml"), str(tmp_path / "whole"), 12, 1, "cer"))
+    job = job_for(tmp_path, 80, given, until=12)
+    whole = worker.train_up_to(job)
     for until in (4, 12):
-        staged = worker.train_up_to(Job(str(tmp_path / "a.toml"), str(tmp_path / "staged"), until, 1, "cer"))
+        staged = worker.train_up_to(job._replace(folder=str(tmp_path / "staged"), until=until))
         assert staged.step == until
     assert staged.score == whole.score
-    runs = [Run(tmp_path / name) for name in ("whole", "staged")]
+    runs = [Run(tmp_path / name) for name in ("a", "staged")]
     assert runs[0].weights_path().read_bytes() == runs[1].weights_path().read_bytes()
     rates = [[row["learning_rate"] for row in run.metrics() if "loss" in row] for run in runs]
     assert rates[0] == rates[1]
