@@ -15,7 +15,7 @@ import click
 from dragoman import terminal
 from dragoman.commands.progress import LongWork
 from dragoman.commands.root import OutputClosed, cli
-from dragoman.errors import DragomanError, is_out_of_memory
+from dragoman.errors import DragomanError, brief, is_out_of_memory
 from dragoman.progress import listening
 
 __all__ = ["cli", "guarded", "main"]
@@ -81,10 +81,7 @@ def guarded(arguments: list[str]) -> int:
         return 2
     except Exception as error:
         if is_out_of_memory(error):
-            print_error(
-                f"not enough memory ({str(error).splitlines()[0][:120] or type(error).__name__}); lower --batch-size, "
-                "--beam, lengths or model sizes"
-            )
+            print_error(f"not enough memory ({brief(error)}); lower --batch-size, --beam, lengths or model sizes")
             return 2
         from dragoman.training.signals import Stopped
 

@@ -54,3 +54,8 @@ def is_out_of_memory(error: Exception) -> bool:
     text = str(error).lower()
     known = ("out of memory", "can't allocate memory", "not enough memory", "unable to allocate", "invalid size")
     return isinstance(error, MemoryError) or any(words in text for words in known)
+
+
+def brief(error: Exception) -> str:
+    """The first line of a message of torch, without the memory of every process on the GPU."""
+    return str(error).split("\n", 1)[0].split(" Process ", 1)[0][:200] or type(error).__name__

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch, round_up_lengths
 from dragoman.data.tokenizers.base import PAD
+from dragoman.errors import brief
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.layers.self_attention import SelfAttention, SharedCache
 from dragoman.models.contracts import State, map_tensors
@@ -287,9 +288,9 @@ class GraphDecoder:
     def disable(self, error: RuntimeError) -> None:
         """Report that a step could not be captured, and never try again."""
         self.enabled = False
-        reason = str(error).split("\n", 1)[0]
         print(
-            f"a decoding step could not be captured ({reason}); decoding continues without CUDA graphs", file=sys.stderr
+            f"a decoding step could not be captured ({brief(error)}); decoding continues without CUDA graphs",
+            file=sys.stderr,
         )
 
 

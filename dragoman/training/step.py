@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, brief
 from dragoman.files import set_compiler_caches
 from dragoman.kernels.compile import CompiledBlocks
 from dragoman.kernels.graph_inputs import GraphInputs
@@ -191,8 +191,9 @@ class CudaGraphStep(TrainingStep):
         except (RuntimeError, torch.OutOfMemoryError) as error:
             self.capturing = False
             self.learner.optimizer.zero_grad(set_to_none=True)
-            reason = str(error).split("\n", 1)[0]
-            self.display.info(f"train.compile: a step could not be captured ({reason}); continuing with plain steps")
+            self.display.info(
+                f"train.compile: a step could not be captured ({brief(error)}); continuing with plain steps"
+            )
             return None
         return StepGraph(graph, source, target)
 

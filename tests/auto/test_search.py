@@ -106,7 +106,8 @@ def test_more_time_means_more_trials_then_longer_ones() -> None:
     plans = [plan.make_plan(costs, plan.Resources(seconds, 2)) for seconds in (250, 600, 1200, 4000, 40_000)]
     sizes = [(made.trials, *made.shares[:1], made.times) for made in plans[1:]]
     assert plans[0].trials == 1  # usual training takes 210 s
-    assert plan.make_plan([plan.Cost(1.0, 2.0, 0.0, 30_000, 100)] * 15, plan.Resources(300, 2)).trials > 1
+    long = [plan.make_plan([plan.Cost(1.0, 2.0, 0.0, usual, 100)] * 15, plan.Resources(300, 2)) for usual in (700, 900)]
+    assert long[0].trials == 1 < long[1].trials  # 255 s is less than a third of 900 s
     assert sizes == sorted(sizes)
     assert len(set(sizes)) > 2
     assert plans[-1] == plan.Plan(15, [1.0, 1.0], 4.0)
@@ -253,6 +254,33 @@ def test_failures_lose_only_what_failed(seconds: float | None, cached: Path, tmp
     assert tie.members == ["a"]  # the usual choice
     assert describe(tie).startswith("best: a")
     assert tie.ranking()[0].name == "a"
+
+
+@pytest.mark.parametrize(
+    ("workers", "second", "steps"), [(2, 30.0, 2500), (2, 60.0, 5100), (2, 0.0, 800), (1, None, 800)]
+)
+def test_a_trial_that_trains_alone_is_measured_alone(
+    workers: int, second: float | None, steps: int, cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside others it was slower: 10 steps a second. If the second measurement fails, the first one counts."""
+    monkeypatch.setattr("dragoman.auto.search.run.seconds_left", lambda state, started: 100.0)
+    rows = [(word, word[::-1]) for word in words(400)]
+    write_rows(tmp_path / "pairs.tsv", rows[:200])
+    write_rows(tmp_path / "valid.tsv", rows[200:])
+    overrides = [*TINY[1:], f"data.valid={tmp_path / 'valid.tsv'}"]
+    config, _ = configure(str(tmp_path / "pairs.tsv"), [*overrides, "train.steps=2000", "train.validate_every=100"])
+    measured = outcome(0.5)._replace(overhead=0.0)
+    failed = outcome(0, "out of memory")
+    alone = measured._replace(speed=second, seconds=100 / second) if second else failed
+    again = [] if second is None else [alone]
+    search = FakeSearch(tmp_path / "run", a=[measured, *again, outcome(0.5)], b=[failed], c=[measured])
+    search.create(dict.fromkeys("abc", config), SearchOptions(100.0, workers=workers), [])
+    left_by_a_killed_search = tmp_path / "run" / "trials" / "a"
+    left_by_a_killed_search.mkdir()
+    found = search.run()
+    assert [trial.name for trial in found.trials if not trial.error] == ["a"]
+    assert found.trials[0].steps == [steps]
+    assert not left_by_a_killed_search.exists()
 
 
 @pytest.mark.parametrize(("given", "decoded"), [([], 300), (["train.decode=70"], 70)])
@@ -417,8 +445,9 @@ def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.OutOfMemoryError("CUDA out of memory. GPU 0 is full."),
         MemoryError("2 GiB: not enough memory"),
+        MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory"),
     ],
 )
@@ -428,7 +457,11 @@ def test_a_trial_without_enough_memory_fails_alone(error: Exception, monkeypatch
 
     monkeypatch.setattr(worker, "train_up_to", full)
     failed = worker.run_job(Job("a.toml", "a", 10, 1, "chrf"))
-    assert failed.error == f"not enough memory ({error})"
+    assert failed.error == f"not enough memory ({str(error) or 'MemoryError'})"
+    error.args = (
+        f"{str(error) or 'MemoryError'} Process 7 has 4.64 GiB memory in use. Process 8 …\nTry another setting.",
+    )
+    assert worker.run_job(Job("a.toml", "a", 10, 1, "chrf")).error == failed.error
     assert failed.score == -math.inf
 
 

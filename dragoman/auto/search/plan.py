@@ -15,6 +15,7 @@ SCALES = (4.0, 2.0, 1.4, 1.0)  # by which stages grow if there is time
 TIMES = (4.0, 2.0)  # how much longer than usual the last trials train if there is time
 FINALISTS = 4  # trials that are trained to the end, if there are as many workers
 FEW, SHORTEST = 4, 12.0  # trials, and seconds of their first stage, where the time is too short for a usual training
+SHORTENED = 3  # how many times longer than the time a usual training may take to be shortened to it
 LONGEST_TRAINING = 0.7  # share of the time that one trial may train in all, its waiting not counted
 PLANNED = 0.85  # share of the time that the plan fills; speeds are measured on a few steps
 PROBING, SHORTEST_PROBE = 0.3, 5.0  # share of the time for measuring speeds, and seconds that one takes at least
@@ -108,17 +109,26 @@ class Resources:
         return (LONGEST_TRAINING if trials > 1 else PLANNED) * self.seconds / rounds
 
 
+def is_too_long(usual: Cost, resources: Resources) -> bool:
+    """Whether there is no time for a usual training beside others."""
+    return usual.seconds(usual.usual) > resources.longest(2)
+
+
+def is_worth_shortening(usual: Cost, resources: Resources) -> bool:
+    """Whether there is time for a good part of a usual training, alone."""
+    return usual.seconds(usual.usual) <= SHORTENED * resources.longest(1)
+
+
 def make_plan(costs: Sequence[Cost], resources: Resources) -> Plan:
     """As many trials as fit into the time, then as much training of each. The first one is the usual choice.
 
-    Where there is no time for a usual training, it is trained alone. Where there is none for a tenth of it, a few
+    Where there is no time for a usual training, it is trained alone. Where there is none for a third of it, a few
     trials show which model is best after so short a time.
     """
-    usual = costs[0].seconds(costs[0].usual)
     most = FEW
-    if usual <= resources.longest(2):
+    if not is_too_long(costs[0], resources):
         most = len(costs)
-    elif usual <= 10 * resources.longest(1) or resources.longest(2) * stage_shares(FEW)[0] < SHORTEST:
+    elif is_worth_shortening(costs[0], resources) or resources.longest(2) * stage_shares(FEW)[0] < SHORTEST:
         most = 1
     for trials in range(min(most, len(costs)), 1, -1):
         for scale, times in [(SCALES[0], TIMES[0]), (SCALES[0], TIMES[1]), *((scale, 1.0) for scale in SCALES)]:

@@ -161,8 +161,16 @@ class Search:
         else:
             device = resolve_device(next(iter(usual.values())).device).type
             started = time.monotonic()
+            self._forget_measurements(state, device)
             probed = self._probe(state, pool, device)
-            self._plan(state, probed, seconds_left(state, started))
+            left = seconds_left(state, started)
+            if probed and is_too_long_beside_others(state, probed[0], left):
+                budget = plan.PROBING * state.seconds - (time.monotonic() - started)
+                alone = self._probe_alone(state, probed[0], pool, device, budget)
+                left = seconds_left(state, started)
+                if alone is not None and plan.is_worth_shortening(alone, resources(state, left)):
+                    probed[0].cost, probed = asdict(alone), probed[:1]
+            self._plan(state, probed, left)
         state.planned = True
         state.save(self.folder)
         self.show(state)
@@ -173,16 +181,11 @@ class Search:
         Returns those that were measured. They begin anew afterwards, so that measuring changes no result.
         """
         assert state.seconds is not None
-        steps = PROBE[device]
-        self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {steps} steps each")
+        self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {PROBE[device]} steps each")
         budget = plan.PROBING * state.seconds
-        longest = min(LONGEST_PROBE[device], budget * state.workers / len(state.trials))
-        longest = max(plan.SHORTEST_PROBE, longest)
-        asked = (
-            f"train.log_every={PROBE_LOG[device]}", f"train.validate_every={steps}", f"train.save_every={steps}",
-        )  # fmt: skip
         waiting = [trial for trial in state.trials if not trial.cost and not trial.error]
-        jobs = [(trial, self._jobs(state, trial, steps, asked)[0]._replace(seconds=longest)) for trial in waiting]
+        longest = budget * state.workers / len(state.trials)
+        jobs = [(trial, self._probe_job(state, trial, device, longest)) for trial in waiting]
         started = time.monotonic()
 
         def found() -> list[Trial]:
@@ -209,9 +212,38 @@ class Search:
                 remove_folder(Path(job.folder))
             trial.cost = asdict(cost_of(outcome, config))
             state.save(self.folder)
-            speed = f"{outcome.speed:,.0f}" if outcome.speed >= 10 else f"{outcome.speed:.2g}"
-            self.say(f"  {done}, fitted" if is_fitted(config) else f"  {done}, {speed} steps per second")
+            self.say(f"  {done}, {'fitted' if is_fitted(config) else steps_per_second(outcome.speed)}")
         return found()
+
+    def _probe_job(self, state: SearchState, trial: Trial, device: str, seconds: float) -> Job:
+        """The job that measures a trial, in about so many seconds."""
+        steps = PROBE[device]
+        asked = (
+            f"train.log_every={PROBE_LOG[device]}", f"train.validate_every={steps}", f"train.save_every={steps}",
+        )  # fmt: skip
+        longest = max(plan.SHORTEST_PROBE, min(LONGEST_PROBE[device], seconds))
+        return self._jobs(state, trial, steps, asked)[0]._replace(seconds=longest)
+
+    def _probe_alone(
+        self, state: SearchState, trial: Trial, pool: Pool, device: str, seconds: float
+    ) -> plan.Cost | None:
+        """Measure a trial again without others beside it, which made it slower; None: no time, or it failed."""
+        if seconds < plan.SHORTEST_PROBE:
+            return None
+        job = self._probe_job(state, trial, device, seconds)._replace(threads=usable_cores())
+        ((_, _, outcome),) = self._outcomes(pool, [(trial, job)])
+        remove_folder(Path(job.folder))
+        if outcome.error:
+            self.say(f"  {trial.name} alone: {outcome.error}")
+            return None
+        self.say(f"  {trial.name} alone: {steps_per_second(outcome.speed)}")
+        return cost_of(outcome, load(job.config))
+
+    def _forget_measurements(self, state: SearchState, device: str) -> None:
+        """Remove what a search that was killed while measuring has trained."""
+        for trial in state.trials:
+            if not is_fitted(load(self.trials / f"{trial.name}.toml")):
+                remove_folder(Path(self._probe_job(state, trial, device, 0.0).folder))
 
     def _plan(self, state: SearchState, probed: Sequence[Trial], left: float) -> None:
         """Fix which trials go on, and the steps of every stage, for the seconds left. Trials that failed come last."""
@@ -383,6 +415,18 @@ def planned_settings(config: Config, steps: int, every: int) -> list[str]:
         f"train.steps={steps}", f"train.validate_every={every}", f"train.save_every={every}",
         f"train.patience={patience}", f"train.optimizer.warmup={warmup}",
     ]  # fmt: skip
+
+
+def is_too_long_beside_others(state: SearchState, usual: Trial, seconds: float) -> bool:
+    """Whether there is no time for the usual training, by a speed that was measured beside other trials."""
+    if state.workers == 1 or state.ensemble > 1 or len(state.trials) < 2:
+        return False
+    return plan.is_too_long(cost(usual), resources(state, seconds))
+
+
+def steps_per_second(speed: float) -> str:
+    """A speed in words."""
+    return f"{speed:,.0f} steps per second" if speed >= 10 else f"{speed:.2g} steps per second"
 
 
 def is_length_given(overrides: Sequence[str]) -> bool:

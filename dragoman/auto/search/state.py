@@ -137,7 +137,7 @@ def shown_score(value: float | None, metric: str) -> str:
     """A score as people read it; stored scores are negative where lower is better."""
     if value is None or not math.isfinite(value):
         return "–"
-    value = value if higher_is_better(metric) else -value
+    value = value if higher_is_better(metric) else -value + 0.0  # never -0.0
     known = metrics_by_name().get(metric)
     return f"{value:.4g}" if known is None else known.format(value).strip()
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.errors import DragomanError, RunError, is_out_of_memory
+from dragoman.errors import DragomanError, RunError, brief, is_out_of_memory
 
 if TYPE_CHECKING:
     from dragoman.training.checkpoints import TrainingState
@@ -72,7 +72,7 @@ def run_job(job: Job) -> Outcome:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        return failure(f"not enough memory ({error})"[:200])
+        return failure(f"not enough memory ({brief(error)})")
     finally:
         gc.collect()  # a trainer and its parts refer to each other
         with suppress(RuntimeError):
