@@ -9,18 +9,22 @@
 one candidate with one seed and scores its best weights on the test pairs, greedily and by beam search. A
 finished job is one line of results.jsonl; the same command skips it, so a stopped study goes on where it was. --minutes
 ends the study: jobs that still run are stopped and start again next time. The candidate "auto" is what `dragoman train`
-chooses by itself, with its own budget. A candidate may have overrides: `auto+train.steps=4000`.
+chooses by itself, with its own budget, "search=9m" what `dragoman train --time 9m` finds; a search has processes of its
+own. A candidate may have overrides: `auto+train.steps=4000`.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gzip
 import hashlib
 import json
 import multiprocessing
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -46,6 +50,8 @@ OFFICIAL = ("train", "dev", "test")
 KEPT = 3000  # validation pairs
 SEARCHES = (("greedy", 1), ("beam", None))
 OTHER_BEAMS = (("beam_2", 2), ("beam_5", 5), ("beam_10", 10))  # of the automatic choice
+SEARCH = "search="  # then the time
+PR_SET_PDEATHSIG = 1
 
 
 def lines(path: Path) -> list[str]:
@@ -206,7 +212,7 @@ def candidate_settings(job: Job, pairs: int) -> list[str]:
     if job.minutes:
         common.append(f"train.minutes={job.minutes}")
     name, *overrides = job.candidate.split("+")
-    if name == "auto":
+    if name == "auto" or name.startswith(SEARCH):
         return [*common, *overrides]
     candidate = next(one for one in PORTFOLIO if one.name == name)
     return [*budget(pairs, job.steps), *candidate.settings, *common, *overrides]
@@ -217,15 +223,31 @@ def spread(rows: list[Any], count: int) -> list[Any]:
     return [rows[index * len(rows) // count] for index in range(count)] if len(rows) > count else rows
 
 
+def end_with_study() -> None:
+    """Let this process end when the study does (Linux)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def search(pairs: Path, run: Path, duration: str, overrides: list[str]) -> None:
+    """`dragoman train --time`, in a process of its own; its output goes to run.log beside the run."""
+    command = [sys.executable, "-m", "dragoman", "train", str(pairs), "--run", str(run), "--time", duration, *overrides]
+    with run.with_suffix(".log").open("w", encoding="utf-8") as log:
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=end_with_study)
+    if done.returncode:
+        raise RuntimeError(run.with_suffix(".log").read_text(encoding="utf-8").strip().rpartition("\n")[2])
+
+
 def run_job(job: Job) -> dict[str, Any]:
     """Train and evaluate; returns the line of results.jsonl."""
     import torch
 
     from dragoman.auto.configure import configure
+    from dragoman.auto.search.state import leaderboard_rows, load_search
     from dragoman.data.examples import Example
     from dragoman.data.readers.pairs import read_pairs
     from dragoman.inference.load import load_predictor
     from dragoman.runs import Run, train
+    from dragoman.runs.resume import newest_state
     from dragoman.training.display import Display
 
     torch.set_num_threads(job.threads)
@@ -235,11 +257,20 @@ def run_job(job: Job) -> dict[str, Any]:
     beside = Path(tempfile.mkdtemp(prefix="portfolio-"))
     try:
         overrides = [f"data.valid={folder / 'valid.tsv'}", f"data.cache={beside / 'cache'}"]
-        config, reasons = configure(str(folder / "train.tsv"), [*overrides, *candidate_settings(job, pairs)])
-        started = time.perf_counter()
-        state = train(config, beside / "run", Display(quiet=True))
+        overrides += candidate_settings(job, pairs)
+        started, target = time.perf_counter(), beside / "run"
+        reasons: list[str] = []
+        leaderboard: list[tuple[str, ...]] = []
+        if job.candidate.startswith(SEARCH):
+            search(folder / "train.tsv", target, job.candidate.split("+")[0].removeprefix(SEARCH), overrides)
+            leaderboard = leaderboard_rows(load_search(target))
+        else:
+            config, reasons = configure(str(folder / "train.tsv"), overrides)
+            train(config, target, Display(quiet=True))
         seconds = time.perf_counter() - started
-        predictor = load_predictor(beside / "run", job.device, engine="torch")
+        run, state = Run(target), newest_state(target)
+        config = run.config
+        predictor = load_predictor(target, job.device, engine="torch")
         scores: dict[str, Any] = {}
         for part in (part for part in PARTS[2:] if (folder / f"{part}.tsv").exists()):
             read = read_pairs(folder / f"{part}.tsv", several_references=True)
@@ -250,19 +281,16 @@ def run_job(job: Job) -> dict[str, Any]:
                 scores[f"{part}_{how}"] = {
                     name: value for name, value in found.items() if isinstance(value, float | int)
                 }
-        curve = [
-            [row["step"], row["valid"].get(config.train.metric)]
-            for row in Run(beside / "run").metrics()
-            if "valid" in row
-        ]
+        curve = [[row["step"], row["valid"].get(config.train.metric)] for row in run.metrics() if "valid" in row]
         return {
             "set": job.set, "candidate": job.candidate, "seed": job.seed, "asked_steps": job.steps, "pairs": pairs,
-            "metric": metric_of(job.set), "steps": state.step, "best_step": state.best[0][1] if state.best else 0,
+            "metric": metric_of(job.set), "steps": state.step if state else 0,
+            "best_step": state.best[0][1] if state and state.best else 0,
             "train_metric": config.train.metric, "batch_tokens": config.train.batch_tokens,
             "parameters": sum(weight.numel() for weight in predictor.model.parameters()),
             "train_seconds": round(seconds, 1), "evaluate_seconds": round(time.perf_counter() - started - seconds, 1),
             "device": torch.cuda.get_device_name() if job.device.startswith("cuda") else "cpu",
-            **scores, "curve": curve, "reasons": reasons,
+            **scores, "curve": curve, "reasons": reasons, "leaderboard": leaderboard,
         }  # fmt: skip
     finally:
         if job.keep and (beside / "run" / "best").exists():
@@ -300,7 +328,7 @@ def study(jobs: list[Job], results: Path, processes: int, minutes: float) -> Non
     context = multiprocessing.get_context("spawn")
     results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("a", encoding="utf-8") as file:
-        pool = ProcessPoolExecutor(processes, mp_context=context)
+        pool = ProcessPoolExecutor(processes, context, end_with_study)
         waiting, running = list(reversed(jobs)), dict[Future[dict[str, Any]], Job]()
         done = 0
         while (waiting or running) and time.monotonic() < deadline:
@@ -316,7 +344,7 @@ def study(jobs: list[Job], results: Path, processes: int, minutes: float) -> Non
                     print(f"{job.set} {job.candidate}: a process died", file=sys.stderr)
                     waiting += running.values()
                     running = {}
-                    pool = ProcessPoolExecutor(processes, mp_context=context)
+                    pool = ProcessPoolExecutor(processes, context, end_with_study)
                     break
                 done += 1
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
