@@ -13,7 +13,7 @@ from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media, configure_media_labels, media_of
 from dragoman.auto.pairs import choose_pairs
-from dragoman.auto.portfolio import candidates_for, usual_candidate
+from dragoman.auto.portfolio import Candidate, candidates_for, is_transformer, usual_candidate
 from dragoman.auto.portrait import portrait, warnings
 from dragoman.auto.profile import PairProfile, profile_pairs
 from dragoman.config import settings
@@ -26,6 +26,9 @@ from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text, star
 from dragoman.tasks.media import MediaTask
 from dragoman.tasks.table import TASKS
 from dragoman.training.runtime import resolve_device
+
+# Settings of encoder and decoder that may change while the rest of the usual Transformer stays.
+RESIZED = {"layers", "feedforward", "dropout", "attention_dropout", "feedforward_dropout"}
 
 
 def configure(
@@ -59,12 +62,16 @@ def configure_pairs(files: Files, overrides: Sequence[str], progress: Progress) 
     if preset is not None:
         preset_text(preset)  # an unknown name is an error before a long file is read
     profile, train, notes = profile_files(files, given, progress)
-    table, reasons = choose_pairs(profile, preset, gpu=trains_on_gpu(given), transformer=chooses_model(given))
+    gpu = trains_on_gpu(given)
+    kept = resized_transformer(profile, given, gpu)
+    table, reasons = choose_pairs(profile, preset, gpu=gpu, transformer=chooses_model(given), candidate=kept)
     table["data"] |= train
-    if folder := started_folder(given):
+    folder = started_folder(given)
+    if "train" in table and (folder or other_kinds(given)):
+        table["train"]["optimizer"].pop("learning_rate", None)  # it was chosen for the automatic model
+    if folder:
         table, reasons = like_started_run(table, reasons, folder, given)
-    elif "train" in table and other_kinds(given):  # the learning rate was chosen for the automatic model
-        table["train"]["optimizer"].pop("learning_rate", None)
+    elif "train" in table and other_kinds(given):
         table["model"]["tie"] = "target" if table["model"].get("tie") == "all" else table["model"].get("tie", "target")
     return finish(table, overrides, [*notes, *reasons, *advice(profile)])
 
@@ -113,6 +120,7 @@ def like_started_run(
     table = {name: value for name, value in table.items() if name != "preset"} | {"model": theirs.get("model", {})}
     optimizer = {name: value for name, value in theirs["train"].get("optimizer", {}).items() if name != "warmup"}
     table["train"] = merge(table["train"], {"optimizer": optimizer})
+    kept = [reason for reason in kept if not reason.startswith("model:")]
     return table, [f"model and tokenizers: those of {folder}, from which training starts", *kept]
 
 
@@ -161,7 +169,7 @@ def trains_on_gpu(given: Mapping[str, Any]) -> bool:
 
 
 def chooses_model(given: Mapping[str, Any]) -> bool:
-    """Whether overrides set parts of the model: they expect the Transformer that the documentation shows."""
+    """Whether overrides set parts of the model: they expect a Transformer."""
     model = given.get("model", {})
     return not isinstance(model, Mapping) or bool({"kind", "encoder", "decoder"} & set(model))
 
@@ -174,3 +182,15 @@ def other_kinds(given: Mapping[str, Any]) -> bool:
     parts = [model.get(side, {}) for side in ("encoder", "decoder")]
     kinds = [part.get("kind", "transformer") if isinstance(part, Mapping) else part for part in parts]
     return model.get("kind", "encoder-decoder") != "encoder-decoder" or set(kinds) != {"transformer"}
+
+
+def resized_transformer(profile: PairProfile, given: Mapping[str, Any], gpu: bool) -> Candidate | None:
+    """The usual model, if it is a Transformer and overrides set only its depth, feed-forward size and dropout."""
+    model = given.get("model", {})
+    if "preset" in given or not isinstance(model, Mapping) or "kind" in model:
+        return None
+    parts = [model.get(side, {}) for side in ("encoder", "decoder")]
+    if not all(isinstance(part, Mapping) and set(part) <= RESIZED for part in parts):
+        return None
+    usual = usual_candidate(profile, gpu)
+    return usual if usual is not None and is_transformer(usual) else None

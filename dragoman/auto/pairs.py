@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.auto.budget import BATCHES, EPOCHS, up_to
-from dragoman.auto.portfolio import Candidate, candidate_table, is_short, usual_candidate
+from dragoman.auto.portfolio import Candidate, candidate_table, is_short, is_transformer, usual_candidate
 from dragoman.auto.portrait import percent
 from dragoman.auto.profile import PairProfile, SideProfile
 from dragoman.classical.transducers import KINDS
@@ -37,28 +37,31 @@ def choose_pairs(
     """A configuration table for pairs with this profile, and the reason for each choice.
 
     The model is that of the candidate or the preset. Without both, the portfolio's experience decides, also by whether
-    training runs on a GPU, or with `transformer` the amount of data decides the size of a Transformer. Tables with
-    sizes name their `kind`, so that an override of the kind drops them.
+    training runs on a GPU, or with `transformer`, for overrides of its parts, the amount of data decides the size of a
+    plain Transformer. Tables with sizes name their `kind`, so that an override of the kind drops them.
     """
     source, target, reasons = choose_tokenizers(profile)
     named = candidate.preset if candidate is not None else preset
     if named is not None and preset_table(named).get("model", {}).get("kind") in KINDS:
         return choose_fitted(profile, named, source, target, reasons)
-    if candidate is None and preset is None and not transformer:
-        candidate = usual_candidate(profile, gpu)
+    usual = usual_candidate(profile, gpu) if candidate is None and preset is None else None
+    if not transformer:
+        candidate = candidate or usual
     if candidate is not None:
         model: dict[str, Any] = {"tie": preset_tie(candidate.preset, profile.joint)}
         reasons.append(f"model: {candidate.name} (preset {candidate.preset}), {candidate.reason}")
     else:
         model, reason = choose_model(profile, preset)
-        if transformer and preset is None and profile.source.unit != "subwords":
-            model["tie"] = "target"  # whoever sets a width on one side alone should not have to untie embeddings
-        if transformer and preset is None and (other := usual_candidate(profile, gpu)) is not None:
+        if usual is not None and is_transformer(usual):
+            reason += f"; without the overrides of its parts it would be {usual.name}"
+        elif usual is not None:
             reason += (
                 f" and the overrides set parts of a Transformer; the usual model for such data is another: add "
-                f"preset={other.preset} to set parts of it"
+                f"preset={usual.preset} to set parts of it"
             )
         reasons.append(reason)
+    if transformer and preset is None and profile.source.unit != "subwords":
+        model["tie"] = "target"  # whoever sets a width on one side alone should not have to untie embeddings
     data: dict[str, Any] = {"units": "phonemes" if profile.phonemes else "words"}
     data |= long_texts(profile, reasons) | made_up_pairs(profile, reasons)
     train, budget = choose_budget(profile, candidate, data.get("hallucinate", 0), gpu)
@@ -216,12 +219,13 @@ def choose_budget(
     steps = max(1000, math.ceil(up_to(EPOCHS, profile.pairs) * steps_per_epoch))
     if candidate is not None:
         steps = candidate.steps(profile, steps_per_epoch, gpu)
-    validate_every = max(20, min(1000, max(math.ceil(steps_per_epoch), steps // 40), steps // 25))
+    patience = choose_patience(profile, candidate)
+    validations = 40 if gpu or patience > 10 else 25  # a CPU takes long to decode
+    validate_every = max(20, min(1000, max(math.ceil(steps_per_epoch), steps // validations), steps // 25))
     # Short outputs are right or wrong, and keep improving after the loss has begun to rise.
     unit = profile.target.unit
     sentences = "loss" if profile.pairs > 20_000 else "chrf"
     metric = "per" if profile.phonemes else {"subwords": sentences, "words": "wer", "characters": "cer"}[unit]
-    patience = choose_patience(profile, candidate)
     epochs = steps / steps_per_epoch * profile.pairs / (profile.pairs + made_up)
     reason = (
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {epochs:.0f} epochs, validated "

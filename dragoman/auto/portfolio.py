@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dragoman.auto.budget import EPOCHS as SENTENCE_EPOCHS
+from dragoman.auto.budget import up_to
 from dragoman.auto.portrait import percent
 from dragoman.auto.profile import PairProfile
 from dragoman.config.settings import merge, override
@@ -32,6 +34,12 @@ MODERN = tuple(
     for side in ("encoder", "decoder")
     for setting in ("positions.kind=rotary", "norm_kind=rms", "gated=true", "activation=silu")
 )
+MORE_DROPOUT = tuple(
+    f"model.{side}.{setting}"
+    for side in ("encoder", "decoder")
+    for setting in ("attention_dropout=0.1", "feedforward_dropout=0.3")
+)
+FAST_RATE = "train.optimizer.learning_rate=3e-3"
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,12 @@ class Candidate:
         tokens = profile.pairs * max(profile.length("source"), profile.length("target"))
         if tokens <= SMALL_BATCHES and is_short(profile):
             return self.smallest_batch
-        return max(self.smallest_batch, next(size for limit, size in BATCH_TOKENS if tokens <= limit))
+        usual: int = up_to(BATCH_TOKENS, tokens)
+        return max(self.smallest_batch, usual)
 
     def steps(self, profile: PairProfile, steps_per_epoch: float, gpu: bool) -> int:
         """Training steps: many epochs of small data, few of large ones."""
-        epochs = self.epochs or next(count for limit, count in EPOCHS if profile.pairs <= limit)
+        epochs: int = self.epochs or up_to(EPOCHS, profile.pairs)
         epochs *= 2 if profile.formal and profile.pairs <= 10_000 else 1
         found = max(FEWEST_TOKENS // self.batch_tokens(profile), math.ceil(epochs * steps_per_epoch))
         if profile.pairs > 10_000 or not is_short(profile):
@@ -79,10 +88,14 @@ def width(value: int) -> tuple[str, ...]:
     return (f"model.encoder.width={value}", f"model.decoder.width={value}")
 
 
+def has_subwords(profile: PairProfile) -> bool:
+    """Whether a side is sentences, which are read as sub-words."""
+    return "subwords" in (profile.source.unit, profile.target.unit)
+
+
 def is_short(profile: PairProfile) -> bool:
     """Whether both sides are short sequences of characters or symbols."""
-    units = (profile.source.unit, profile.target.unit)
-    return "subwords" not in units and max(map(profile.length, ("source", "target"))) <= 60
+    return not has_subwords(profile) and max(map(profile.length, ("source", "target"))) <= 60
 
 
 def is_monotone(profile: PairProfile) -> bool:
@@ -120,7 +133,12 @@ PORTFOLIO = (
     Candidate("luong-256-dropout", "luong-2015-small", (*width(256), *dropout(0.5), *UNSMOOTHED)),
     Candidate("copy-transducer", "copy-transducer-small", fits=is_edited),
     Candidate("convs2s", "convs2s-2017-small"),
-    Candidate("transformer-modern", "transformer-small", MODERN),
+    Candidate("transformer-modern", "transformer-small", MODERN, fits=lambda profile: not has_subwords(profile)),
+    Candidate("transformer-modern-dropout", "transformer-small", (*MODERN, *MORE_DROPOUT, FAST_RATE),
+              fits=has_subwords),
+    Candidate("transformer-128-modern-dropout", "transformer-small",
+              (*width(128), "model.encoder.feedforward=512", "model.decoder.feedforward=512", *MODERN, *MORE_DROPOUT,
+               FAST_RATE), fits=has_subwords),
     Candidate("transformer-small", "transformer-small"),
     Candidate("pointer-generator", "pointer-generator-small",
               ("model.encoder.dropout=0.5", "model.decoder.inner.dropout=0.5"), fits=is_copied),
@@ -195,7 +213,18 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
         return usual("luong-512", f"because {percent(profile.copied)} of the target is copied from the source")
     if profile.pairs <= 5000:
         return usual("transformer-small", f"because there are only {size} of sentences")
+    if profile.pairs <= 300_000 and has_subwords(profile):
+        name = "transformer-128-modern-dropout" if profile.pairs <= 20_000 else "transformer-modern-dropout"
+        parts = "rotary positions, RMS norm and gated feed-forward layers"
+        found = usual(name, f"with {parts}, because there are {size} of sentences")
+        return replace(found, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
     return None
+
+
+def is_transformer(candidate: Candidate) -> bool:
+    """Whether overrides of parts of a Transformer apply to it."""
+    model = preset_table(candidate.preset)["model"]
+    return all(model.get(side, {}).get("kind") == "transformer" for side in ("encoder", "decoder"))
 
 
 def usual(name: str, reason: str) -> Candidate:

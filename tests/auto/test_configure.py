@@ -18,10 +18,11 @@ from dragoman.auto import profile
 from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.pairs import choose_pairs
-from dragoman.auto.portfolio import candidates_for
+from dragoman.auto.portfolio import by_name, candidates_for
 from dragoman.auto.portrait import portrait
 from dragoman.auto.profile import PairProfile, SideProfile, profile_pairs
 from dragoman.commands.train import longer_line
+from dragoman.config.settings import dump
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Pairs
 from dragoman.data.readers import pairs as readers
@@ -333,12 +334,64 @@ def test_long_texts_are_not_left_out() -> None:
 
 
 def test_the_model_grows_with_the_corpus() -> None:
-    sizes = [29_000, 200_000, 1_000_000, 10_000_000]
+    sizes = [10_000, 29_000, 200_000, 1_000_000, 10_000_000]
     found = [chosen(replace(SENTENCES, pairs=pairs)) for pairs in sizes]
     presets = [table["preset"] for table, _, _ in found]
-    assert presets == ["transformer-small", "transformer-small", "transformer-base", "transformer-base"]
+    assert presets == ["transformer-small"] * 3 + ["transformer-base"] * 2
+    assert [built.model.encoder.width for _, built, _ in found] == [128, 256, 256, 512, 512]
+    assert [built.model.encoder.gated for _, built, _ in found] == [True, True, True, False, False]
+    assert [built.train.optimizer.learning_rate for _, built, _ in found][2:4] == [3e-3, 7e-4]
     batches = [built.train.batch_tokens for _, built, _ in found]
     assert batches == sorted(batches)
+
+
+@pytest.mark.parametrize(
+    ("given", "rate", "norm"),
+    [
+        ("layers=2", 3e-3, "rms"),
+        ("dropout=0.1", 3e-3, "rms"),
+        ("width=300", 1e-3, "layer"),
+        ("attention=linear", 1e-3, "layer"),
+        ("norm=post", 1e-3, "layer"),
+        ("kind=recurrent", 1e-3, "layer"),
+    ],
+)
+def test_overrides_of_sizes_keep_the_usual_transformer(
+    given: str, rate: float, norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its learning rate and its kinds of layers were measured together; other parts lead to the plain Transformer."""
+    monkeypatch.setattr("dragoman.auto.configure.profile_pairs", lambda *given: replace(SENTENCES, pairs=29_000))
+    path = write_rows(tmp_path / "pairs.tsv", [("a", "b")])
+    sides = ("encoder",) if "recurrent" in given else ("encoder", "decoder")
+    built, reasons = configure(str(path), [f"model.{side}.{given}" for side in sides])
+    assert any(reason.startswith("model: transformer-modern-dropout") for reason in reasons) == (norm == "rms")
+    assert built.train.optimizer.learning_rate == rate
+    assert built.model.decoder.norm_kind == norm
+
+
+def test_training_starts_with_rate_and_model_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(60)])
+    before, _ = configure(str(pairs))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(dump(before))
+    monkeypatch.setattr("dragoman.auto.configure.profile_pairs", lambda *given: replace(SENTENCES, pairs=29_000))
+    built, reasons = configure(str(pairs), [f"train.start_from={tmp_path / 'run'}"])
+    assert built.model == before.model
+    assert built.train.optimizer.learning_rate == before.train.optimizer.learning_rate
+    assert not any(reason.startswith("model:") for reason in reasons)
+
+
+@pytest.mark.parametrize(("gpu", "every"), [(False, 240), (True, 150)])
+def test_cpus_validate_less_often(gpu: bool, every: int) -> None:
+    """Not where patience is long: it would never stop training then."""
+    seen = replace(WORDS, pairs=8000)
+    table, _ = choose_pairs(seen, gpu=gpu, candidate=by_name("wu-2019"))
+    train = table["train"]
+    assert (train["patience"], train["validate_every"]) == (10, every)
+    patient, _ = choose_pairs(seen, gpu=gpu, candidate=by_name("luong-256"))
+    train = patient["train"]
+    assert train["patience"] == 20
+    assert train["validate_every"] == train["steps"] // 40
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -26,7 +26,7 @@ def test_warmup_and_validation_follow_the_steps(pairs: str) -> None:
     assert budget.startswith("budget: 60 steps of 512 tokens, about ")
     assert "validated every 20 steps" in budget
     long, _ = configure(pairs, ["train.steps=10000"])
-    assert (long.train.optimizer.warmup, long.train.validate_every) == (1000, 250)
+    assert (long.train.optimizer.warmup, long.train.validate_every) == (1000, 400)
 
 
 def test_a_derived_setting_that_is_set_stays(pairs: str) -> None:
