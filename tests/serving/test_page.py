@@ -66,7 +66,7 @@ def test_translate_as_you_type(page: Any, live: Live) -> None:
     assert "a letter" in page.inner_text(".hint") or "←" in page.inner_text(".hint")
     assert "read as unknown" in page.inner_text(".unknown")
     page.click("summary:has-text('Code')")
-    assert "/v1/predict" in page.inner_text(".code")
+    page.wait_for_selector(".code:has-text('/v1/predict')")  # drawn by an event after the click
     page.click("summary:has-text('History')")
     assert page.locator(".folds .entry").first.inner_text().startswith("abc def")
 
