@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,16 +126,17 @@ def test_keyboard_and_hash(browser: Any, inspection: Inspection, tmp_path: Path)
     assert page.locator("[role=tab][aria-selected=true]").inner_text() == inspection.view("attention").title
     assert "step 3 of" in page.locator(".stepper output").inner_text()
     page.keyboard.press("ArrowRight")
-    assert "step=3" in page.url
+    page.wait_for_url(re.compile("step=3"))
     page.locator("[role=tab][aria-selected=true]").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    assert page.locator("[role=tab][aria-selected=true]").inner_text() == inspection.views[2].title
+    selected = playwright.expect(page.locator("[role=tab][aria-selected=true]"))
+    selected.to_have_text(inspection.views[2].title)
     page.go_back()
-    assert page.locator("[role=tab][aria-selected=true]").inner_text() == inspection.view("attention").title
+    selected.to_have_text(inspection.view("attention").title)
     page.locator("main svg[tabindex='0']").first.focus()
     page.keyboard.press("ArrowDown")
-    assert "column=0" in page.url
+    page.wait_for_url(re.compile("column=0"))
     with page.expect_download() as saved:
         page.locator("button:text-is('SVG')").first.click()
     assert Path(saved.value.path()).read_text(encoding="utf-8").startswith("<?xml")
