@@ -13,7 +13,7 @@ import dragoman
 from dragoman.inference.predictor import Prediction, Predictor
 from tests.conftest import quiet_machine, words, write_rows
 
-BATCH_SIZES = (1, 7, 64)
+COUNT, BATCH_SIZES = 100, (1, 7, 64)
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {
         side: {"kind": "transformer", "layers": 1, "width": 32, "heads": 4, "feedforward": 64, "dropout": 0.0}
@@ -53,27 +53,29 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def in_any_batch_and_order(run: Predictor, inputs: list[str], beam: int) -> list[Prediction]:
     """The predictions, after they were found to be the same in every way of asking for them."""
-    assert len(inputs) == 200
-    expected = run.predict(inputs, beam=beam, batch_size=200)
+    assert len(inputs) == COUNT
+    expected = run.predict(inputs, beam=beam, batch_size=COUNT)
     draw = random.Random(beam)
     for size in BATCH_SIZES:
         order = list(range(len(inputs)))
         draw.shuffle(order)
         shuffled = run.predict([inputs[place] for place in order], beam=beam, batch_size=size)
         found = dict(zip(order, shuffled, strict=True))
-        assert [found[place].text for place in range(200)] == [one.text for one in expected]
-        assert [found[place].tokens for place in range(200)] == [one.tokens for one in expected]
-        assert [found[place].score for place in range(200)] == pytest.approx([one.score for one in expected], abs=1e-4)
+        assert [found[place].text for place in range(COUNT)] == [one.text for one in expected]
+        assert [found[place].tokens for place in range(COUNT)] == [one.tokens for one in expected]
+        assert [found[place].score for place in range(COUNT)] == pytest.approx(
+            [one.score for one in expected], abs=1e-4
+        )
     return expected
 
 
 @pytest.mark.parametrize("beam", [1, 5], ids=["greedy", "beam"])
 def test_text_is_the_same_in_any_batch_and_order(run: Predictor, beam: int, tmp_path: Path) -> None:
-    inputs = words(200, seed=7, longest=8)
+    inputs = words(COUNT, seed=7, longest=8)
     with quiet_machine(tmp_path):
         found = in_any_batch_and_order(run, inputs, beam)
     right = sum(one.text == text.upper() for one, text in zip(found, inputs, strict=True))
-    assert right > 50
+    assert right > 25
 
 
 @pytest.mark.parametrize("beam", [1, 5], ids=["greedy", "beam"])
@@ -81,12 +83,12 @@ def test_nothing_but_rounding_could_make_a_difference(run: Predictor, beam: int,
     """On strange inputs a model hovers between outputs; in float64 not even there do neighbours tip the balance."""
     exact = copy.copy(run)
     exact.model = copy.deepcopy(run.model).double()
-    some = words(190, seed=8, shortest=1, longest=12, letters="abcxyz ")
+    some = words(COUNT - 10, seed=8, shortest=1, longest=12, letters="abcxyz ")
     inputs = [*some, "", " ", "ü☃", "a", "a" * 25, "j" * 25, "abc abc", "xyz", "", some[0]]
     with quiet_machine(tmp_path):
         found = in_any_batch_and_order(exact, inputs, beam)
     assert found[0] == found[-1]  # the same text in two places
-    assert len({one.text for one in found}) > 100
+    assert len({one.text for one in found}) > 50
     assert [place for place, one in enumerate(found) if not one.tokens] == [
         place for place, text in enumerate(inputs) if not text.strip()
     ]

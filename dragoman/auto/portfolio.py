@@ -213,7 +213,7 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
         return usual("luong-512", f"because {percent(profile.copied)} of the target is copied from the source")
     if profile.pairs <= 5000:
         return usual("transformer-small", f"because there are only {size} of sentences")
-    if profile.pairs <= 300_000 and has_subwords(profile):
+    if profile.pairs <= 100_000 and has_subwords(profile):
         name = "transformer-128-modern-dropout" if profile.pairs <= 20_000 else "transformer-modern-dropout"
         parts = "rotary positions, RMS norm and gated feed-forward layers"
         found = usual(name, f"with {parts}, because there are {size} of sentences")

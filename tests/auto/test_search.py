@@ -41,6 +41,7 @@ from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
 from dragoman.tasks.config import load
 from tests.conftest import call, words, write_rows
+from tests.processes import Command
 
 TINY = [
     "train.steps=6", "train.validate_every=2", "train.save_every=1", "train.decode=10", "train.batch_tokens=128",
@@ -335,8 +336,8 @@ def command(place: Path, run: Path) -> list[str]:
 
 def run_search(place: Path, run: Path) -> None:
     """Search until the end."""
-    finished = subprocess.run(command(place, run), capture_output=True, text=True, cwd=Path.cwd())
-    assert finished.returncode == 0, finished.stderr
+    code, said = Command(command(place, run)[3:]).finish()
+    assert code == 0, said
 
 
 def scores(run: Path) -> list[tuple[str, list[float], float | None, int]]:

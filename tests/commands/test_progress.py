@@ -7,8 +7,8 @@ import gzip
 import os
 import re
 import struct
-import subprocess
 import sys
+import tempfile
 import termios
 from collections import Counter
 from pathlib import Path
@@ -21,6 +21,7 @@ from dragoman.decoding.mbr import expected_costs
 from dragoman.progress import listening, track
 from dragoman.scoring.significance import bootstrap_sums
 from tests.conftest import Workshop, call
+from tests.processes import Command
 
 
 def at_a_terminal(*arguments: str | Path, stdout: Path | None = None, stdin: bytes = b"") -> tuple[int, str]:
@@ -28,17 +29,11 @@ def at_a_terminal(*arguments: str | Path, stdout: Path | None = None, stdin: byt
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     try:
-        with Path(stdout or os.devnull).open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dragoman", *map(str, arguments)],
-                stdin=subprocess.PIPE,
-                stdout=theirs if stdout is None else file,
-                stderr=theirs,
-                env={**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"},
-            )
-            assert process.stdin is not None
-            process.stdin.write(stdin)
-            process.stdin.close()
+        with Path(stdout or os.devnull).open("wb") as file, tempfile.TemporaryFile() as given:
+            given.write(stdin)
+            given.seek(0)
+            streams = {0: given.fileno(), 1: theirs if stdout is None else file.fileno(), 2: theirs}
+            process = Command(arguments, {"TERM": "xterm"}, streams)
             os.close(theirs)
             shown = b""
             while True:

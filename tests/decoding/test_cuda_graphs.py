@@ -107,9 +107,13 @@ def test_shapes_are_rounded_up_to_a_grid() -> None:
     assert round_up(9, 8) == 16
 
 
-@pytest.mark.parametrize("decoder", list(DECODER_CASES))
 @pytest.mark.parametrize(
-    ("width", "n_best", "stop"), [(1, 1, "ahead"), (3, 3, "complete"), (3, 2, "certain"), (3, 1, "ahead")]
+    ("decoder", "width", "n_best", "stop"),
+    [
+        pytest.param(decoder, *options, marks=[pytest.mark.slow] * ((place + number) % 2))
+        for place, decoder in enumerate(DECODER_CASES)
+        for number, options in enumerate([(1, 1, "ahead"), (3, 3, "complete"), (3, 2, "certain"), (3, 1, "ahead")])
+    ],
 )
 def test_graph_beam_search_is_beam_search(
     decoder: str, width: int, n_best: int, stop: StopRule, monkeypatch: pytest.MonkeyPatch

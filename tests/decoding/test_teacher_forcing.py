@@ -47,7 +47,9 @@ WAYS: dict[str, tuple[dict[str, Any], Any, int]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(
+    ("kind", "tolerance"), [(torch.float64, 1e-9), pytest.param(torch.float32, 1e-5, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("encoder", "decoder"), FAMILIES)
 def test_scores_are_teacher_forced_scores(encoder: str, decoder: str, kind: torch.dtype, tolerance: float) -> None:
     torch.manual_seed(len(encoder + decoder))

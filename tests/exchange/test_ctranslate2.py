@@ -164,7 +164,8 @@ def test_int8_is_near(tmp_path: Path) -> None:
     told = engine.translator.score_batch(
         *([[f"t{token}" for token in row] for row in part] for part in (sources, targets))
     )
-    assert [sum(one.log_probs) for one in told] == pytest.approx(ours, rel=0.1)
+    # CPUs without instructions for 8-bit dot products add in 16 bits, which saturate.
+    assert [sum(one.log_probs) for one in told] == pytest.approx(ours, rel=0.1, abs=2.0)
     assert [sum(one.log_probs) for one in told] != pytest.approx(ours, abs=1e-4)
 
 

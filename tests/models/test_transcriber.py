@@ -254,10 +254,10 @@ def test_it_learns_to_read_noisy_symbols(decoder: str) -> None:
         subsampling=FrameStackingConfig(2), dropout=0.0,
         inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=24, width=48, dropout=0.0),
     )  # fmt: skip
-    decoder = RecurrentDecoderConfig(
+    inner = RecurrentDecoderConfig(
         cell=GRUConfig(), embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
     )
-    joint = JointAttentionConfig(weight=0.5, label_smoothing=0.0, decoder=decoder)
+    joint = JointAttentionConfig(weight=0.5, label_smoothing=0.0, decoder=inner)
     config = TranscriberConfig(
         encoder=encoder, attention_decoder=CTCOnlyConfig() if decoder == "none" else joint,
         augment=SpecAugmentConfig(times=1, time_share=0.05, bands=1, band_share=0.2),

@@ -18,6 +18,7 @@ from dragoman.runs import train
 from dragoman.training import distributed
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.distributed import ProcessGroup
+from tests.processes import two_processes
 from tests.training.conftest import Configure
 from tests.training.kill_driver import STEPS, leftovers, result, table, write_config, write_pairs
 
@@ -34,10 +35,13 @@ def torchrun(config: Path, folder: Path) -> subprocess.Popen[str]:
         ],
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        | {"DRAGOMAN_CACHE": str(config.parent / "cache"), "TMPDIR": str(config.parent)},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | here(config),
     )  # fmt: skip
+
+
+def here(config: Path) -> dict[str, str]:
+    """Variables that keep the files of a job beside its configuration."""
+    return {"DRAGOMAN_CACHE": str(config.parent / "cache"), "TMPDIR": str(config.parent)}
 
 
 def process_of(job: subprocess.Popen[str], rank: int) -> int:
@@ -75,21 +79,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("rank", [pytest.param(1, marks=pytest.mark.slow), 0])
 def test_two_processes_train_like_one_and_survive_every_loss(
-    folder: Path, configure: Configure, tmp_path: Path
+    rank: int, folder: Path, configure: Configure, tmp_path: Path
 ) -> None:
-    config, run = folder / "tiny.toml", folder / "run"
-    # A lost process, either of them.
-    for rank, step in ((1, 6), (0, 15)):
-        job = torchrun(config, run)
-        wait_for(step, run, job)
-        os.kill(process_of(job, rank), signal.SIGKILL)
-        said = job.communicate(timeout=120)[1]
-        assert job.returncode != 0
-        assert len(ours(said)) == 1, said
-        assert ours(said)[0].startswith(f"dragoman: a process of this job was lost (seen by process {2 - rank} of 2)")
-        assert "/dragoman/" not in said, "a traceback of ours"
-        assert step <= max(Checkpoints(run).steps()) < STEPS
+    config, run, step = folder / "tiny.toml", folder / f"run-{rank}", 15
+    # A lost process.
+    job = torchrun(config, run)
+    wait_for(step, run, job)
+    os.kill(process_of(job, rank), signal.SIGKILL)
+    said = job.communicate(timeout=120)[1]
+    assert job.returncode != 0
+    assert len(ours(said)) == 1, said
+    assert ours(said)[0].startswith(f"dragoman: a process of this job was lost (seen by process {2 - rank} of 2)")
+    assert "/dragoman/" not in said, "a traceback of ours"
+    assert step <= max(Checkpoints(run).steps()) < STEPS
     # A clean stop of the whole job.
     job = torchrun(config, run)
     wait_for(27, run, job)
@@ -140,9 +144,8 @@ def test_rows_beyond_the_position_table_on_one_process_alone(tmp_path: Path) -> 
         if processes == 1:
             train(dragoman.tasks.config.load(config), runs[1])
         else:
-            job = torchrun(config, runs[2])
-            said = job.communicate(timeout=120)[1]
-            assert job.returncode == 0, said
+            for code, said in two_processes(["train", config, "--quiet", "--run", runs[2]], here(config)):
+                assert code == 0, said
     left, right = (
         read_tensors(runs[processes] / "checkpoints" / f"{9:08d}" / "weights.safetensors") for processes in (1, 2)
     )
@@ -157,18 +160,18 @@ def test_a_run_resumes_with_as_many_batches_in_a_step_as_before(tmp_path: Path) 
     content["train"]["optimizer"]["warmup"] = 6  # more than the steps would be warned of
     train(dragoman.tasks.config.build(content), tmp_path / "run")
     content["train"]["steps"] = 9
-    job = torchrun(write_config(tmp_path / "two.toml", content), tmp_path / "run")
-    said = job.communicate(timeout=120)[1]
-    assert job.returncode != 0
-    assert ours(said) == [
+    config = write_config(tmp_path / "two.toml", content)
+    found = two_processes(["train", config, "--quiet", "--run", tmp_path / "run"], here(config))
+    assert all(code != 0 for code, _ in found)
+    assert ours("".join(said for _, said in found)) == [
         f"dragoman: {tmp_path / 'run'}: a step was 2 batches (train.accumulate 2 × 1 process), but would be 4 "
         "(train.accumulate 2 × 2 processes); set train.accumulate=1 or start 1 process"
     ]
     assert max(Checkpoints(tmp_path / "run").steps()) == 6
     content["train"]["accumulate"] = 1
-    job = torchrun(write_config(tmp_path / "two.toml", content), tmp_path / "run")
-    said = job.communicate(timeout=120)[1]
-    assert (job.returncode, ours(said)) == (0, [])
+    config = write_config(tmp_path / "two.toml", content)
+    found = two_processes(["train", config, "--quiet", "--run", tmp_path / "run"], here(config))
+    assert [(code, ours(said)) for code, said in found] == [(0, [])] * 2
     content["train"]["accumulate"] = 2
     train(dragoman.tasks.config.build(content), tmp_path / "one")
     assert [row.get("tokens") for row in result(tmp_path / "run")["metrics"] if row["step"] == 9] == [

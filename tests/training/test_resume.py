@@ -34,11 +34,11 @@ from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
 from dragoman.training.signals import Signals, Stopped, stop_signals
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
+from tests.processes import Command
 from tests.training.conftest import Configure
 from tests.training.kill_driver import CASES, STEPS, leftovers, result, table, write_config, write_pairs
 
 ROOT = Path(dragoman.__file__).parents[1]
-COMMAND = [sys.executable, "-m", "dragoman", "train"]
 
 
 Straight = Callable[..., dict[str, Any]]
@@ -98,20 +98,14 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     number: signal.Signals, code: int, tmp_path: Path, pairs: Path, straight: Straight
 ) -> None:
     path = write_config(tmp_path / "tiny.toml", table(pairs))
-    command = [*COMMAND, str(path), "--run", str(tmp_path / "run")]
-    before = signal.signal(number, signal.SIG_DFL)  # under nohup the tests ignore SIGHUP, and so would the command
-    try:
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
-    finally:
-        signal.signal(number, before)
+    process = Command(["train", path, "--run", tmp_path / "run"])
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("step 8/"):
             break
     process.send_signal(number)
-    rest = process.stderr.read()
-    process.stderr.close()
-    assert process.wait(60) == code
+    ended, rest = process.finish()
+    assert ended == code
     told = re.search(r"^stopped and saved at step (\d+); the same command resumes from there$", rest, re.MULTILINE)
     assert told, rest
     step = int(told[1])
@@ -128,18 +122,16 @@ def test_a_signal_before_the_first_step_leaves_nothing_half_written(tmp_path: Pa
     long = tmp_path / "long.tsv"
     long.write_text("".join(f"{number}\t{number}\n" for number in range(400_000)), encoding="utf-8")
     path = write_config(tmp_path / "tiny.toml", table(long))
-    process = subprocess.Popen(
-        [*COMMAND, str(path), "--run", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True, env=environment()
-    )
+    process = Command(["train", path, "--run", tmp_path / "run"])
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("tokenising"):
             break
     assert len(list(cache.iterdir())) == 1
     process.send_signal(signal.SIGTERM)
-    assert "stopped and saved at step 0" in process.stderr.read()
-    process.stderr.close()
-    assert process.wait(60) == 143
+    code, said = process.finish()
+    assert code == 143
+    assert "stopped and saved at step 0" in said
     assert list(cache.iterdir()) == []
     assert not (tmp_path / "run").exists()
     assert leftovers(tmp_path) == []
@@ -157,7 +149,9 @@ def interrupt_during(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, cal
     monkeypatch.setattr(owner, name, watched)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case == "recurrent")) for case in CASES]
+)
 def test_an_interruption_changes_no_bit(
     case: str, configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,13 +61,13 @@ class QuickTable(Table):
 
 @pytest.mark.parametrize("config", KINDS)
 def test_placeholders_occur_as_often_as_in_the_source(config: Any) -> None:
-    """With each tokenizer 560 sources, ten per batch."""
+    """With each tokenizer 140 sources, ten per batch."""
     texts = ["the cat <1> sat </1> on {name}", "see http://a.b/c and http://a.b or %s."] * 5
     tokenizer = train_tokenizer(config, texts)
     compiler, written, put = ConstraintCompiler(tokenizer), 0, 0
     pool = ["<1>", "</1>", "{name}", "http://a.b/c", "http://a.b", "%s", "{unseen_7}", "<x9>", "cat", "sat", "on"]
     cases = 0
-    for seed in range(56):
+    for seed in range(14):
         rng = random.Random(seed)
         sources = [" ".join(rng.choices(pool, k=rng.randint(1, 5))) for _ in range(10)]
         asked = [add_source_constraints(OutputConstraints(), source, None, True) for source in sources]
@@ -83,9 +83,9 @@ def test_placeholders_occur_as_often_as_in_the_source(config: Any) -> None:
                 written += compiler.can_spell(one)
                 put += not compiler.can_spell(one)
             cases += bool(constraints.placeholders)
-    assert cases > 500
-    assert written > 500
-    assert put > 100 or config.kind == "subwords"  # sub-words spell everything
+    assert cases > 125
+    assert written > 125
+    assert put > 25 or config.kind == "subwords"  # sub-words spell everything
 
 
 def test_placeholders_that_cannot_be_spelled_are_inserted_at_their_position() -> None:
