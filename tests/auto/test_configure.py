@@ -339,8 +339,8 @@ def test_the_model_grows_with_the_corpus() -> None:
     presets = [table["preset"] for table, _, _ in found]
     assert presets == ["transformer-small"] * 3 + ["transformer-base"] * 2
     assert [built.model.encoder.width for _, built, _ in found] == [128, 256, 256, 512, 512]
-    assert [built.model.encoder.gated for _, built, _ in found] == [True, True, True, False, False]
-    assert [built.train.optimizer.learning_rate for _, built, _ in found][2:4] == [3e-3, 7e-4]
+    assert [built.model.encoder.gated for _, built, _ in found] == [True, True, False, False, False]
+    assert [built.train.optimizer.learning_rate for _, built, _ in found][1:4] == [3e-3, 1e-3, 7e-4]
     batches = [built.train.batch_tokens for _, built, _ in found]
     assert batches == sorted(batches)
 
