@@ -14,8 +14,8 @@ from dragoman.layers.attention import attend
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """A convolution over time: (B, T, I), weight (O, I, k) → (B, T−k+1, O).
 
-    On CPUs a matrix product of windows: where torch was built without the CPU vendor's kernels, F.conv1d is several
-    times slower, above all backward.
+    On CPUs a matrix product of windows: F.conv1d is slower, and several times slower where torch was built without the
+    CPU vendor's kernels.
     """
     if x.is_cuda:
         return F.conv1d(x.transpose(1, 2), weight, bias).transpose(1, 2)
