@@ -65,10 +65,23 @@ def tsv(data: Path, *names: str) -> Callable[[], list[list[Row]]]:
     return lambda: [[tuple(line.split("\t")) for line in lines(data / name)] for name in names]
 
 
-def parallel(data: Path, source: str, target: str) -> list[list[Row]]:
-    """Multi30k: two files of lines for each part."""
-    names = ("train", "val", "test_2016_flickr")
-    return [list(zip(*(lines(data / f"{name}.{side}.gz") for side in (source, target)), strict=True)) for name in names]
+def with_pairs(read: Callable[[], list[list[Row]]], count: int) -> Callable[[], list[list[Row]]]:
+    """The same parts with so many training pairs, evenly spread."""
+
+    def some() -> list[list[Row]]:
+        train, *others = read()
+        return [spread(train, count), *others]
+
+    return some
+
+
+def parallel(data: Path, source: str, target: str, *tests: str) -> list[list[Row]]:
+    """Multi30k: two files of lines for each part; the test parts are joined."""
+
+    def read(name: str) -> list[Row]:
+        return list(zip(*(lines(data / f"{name}.{side}.gz") for side in (source, target)), strict=True))
+
+    return [read("train"), read("val"), [row for name in tests for row in read(name)]]
 
 
 def cmudict(data: Path) -> list[list[Row]]:
@@ -141,8 +154,13 @@ def practice_sets(data: Path) -> dict[str, Callable[[], list[list[Row]]]]:
         found[name] = tsv(data / name, "train.tsv.gz", "dev.tsv.gz", "test.tsv.gz")
     found["cogs"] = tsv(data / "cogs", *(f"{part}.tsv.gz" for part in ("train", "dev", "test", "test_gen")))
     found["transliteration"] = tsv(data / "transliteration", *(f"en-he.{part}.tsv.gz" for part in OFFICIAL))
-    found["multi30k-en-de"] = lambda: parallel(data / "multi30k", "en", "de")
+    flickr = ("test_2016_flickr", "test_2017_flickr")
+    found["multi30k-en-de"] = lambda: parallel(data / "multi30k", "en", "de", flickr[0])
+    found["multi30k-both-tests"] = lambda: parallel(data / "multi30k", "en", "de", *flickr)
     found["tatoeba-eng-deu"] = tsv(data / "tatoeba_pairs", *(f"{part}.eng-deu.tsv.gz" for part in OFFICIAL))
+    french = tsv(data / "tatoeba_pairs", *(f"{part}.eng-fra.tsv.gz" for part in OFFICIAL))
+    for count in (2000, 4000, 10_000, 30_000):
+        found[f"tatoeba-eng-fra-{count}"] = with_pairs(french, count)
     found["commands"] = commands
     found["paraphrases"] = lambda: paraphrases(data / "tatoeba_pairs")
     found["cmudict"] = lambda: cmudict(data / "cmudict_g2p")
