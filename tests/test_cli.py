@@ -618,6 +618,27 @@ def test_the_module_of_the_command_line_can_be_run() -> None:
     assert (done.returncode, done.stdout[:9]) == (0, b"dragoman ")
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_wait_briefly_unless_told_otherwise(
+    given: dict[str, str], found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that both are restored
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    cli.wait_briefly()
+    assert os.environ.get("GOMP_SPINCOUNT") == found
+
+
+def test_the_command_line_is_ready_before_torch_is_imported() -> None:
+    script = "import sys, dragoman.cli; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 EXTRAS = {
     "matplotlib": (["attention", "runs/pairs", "abc"], "dragoman[plots]"),
     "pyarrow": (["train", "empty.parquet"], "dragoman[data]"),
