@@ -243,7 +243,8 @@ def spread(rows: list[Any], count: int) -> list[Any]:
 
 def end_with_study() -> None:
     """Let this process end when the study does (Linux)."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def search(pairs: Path, run: Path, duration: str, overrides: list[str]) -> None:

@@ -37,7 +37,7 @@ def main() -> None:
 def wait_briefly() -> None:
     """Let idle threads of OpenMP sleep soon, unless the user has chosen; call this before torch is imported.
 
-    They wait in a loop for milliseconds otherwise. Beside another busy process, training then takes four times as long.
+    They wait in a loop for milliseconds otherwise. Beside other busy processes, training then takes four times as long.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")

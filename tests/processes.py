@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any
@@ -18,8 +21,24 @@ CONTEXT.set_forkserver_preload(["tests.processes", "dragoman.runs", "dragoman.cl
 STREAMS = (("stdin", "r", "strict"), ("stdout", "w", "strict"), ("stderr", "w", "backslashreplace"))
 
 
+class Streams(dict[int, int]):
+    """File descriptors by the number that they get in the child; the child has copies."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, ([(number, DupFd(stream)) for number, stream in self.items()],)
+
+
+@atexit.register
+def kill_children() -> None:
+    """Children of tests that failed would keep pytest from exiting."""
+    for child in multiprocessing.active_children():
+        child.kill()
+
+
 def run_command(arguments: list[str], environment: Mapping[str, str], streams: Mapping[int, Any]) -> None:
     """What the child does: `python -m dragoman` with these arguments, variables and standard streams."""
+    import torch
+
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the tests ignore it
     os.environ.clear()
@@ -31,6 +50,7 @@ def run_command(arguments: list[str], environment: Mapping[str, str], streams: M
     for number, (name, mode, errors) in enumerate(STREAMS):
         buffering = 1 if name == "stderr" or os.isatty(number) else -1
         setattr(sys, name, os.fdopen(number, mode, buffering, "utf-8", errors, closefd=False))
+    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))  # torch was imported with other variables
     from dragoman.cli import main
 
     sys.argv = ["dragoman", *arguments]
@@ -44,19 +64,21 @@ class Command:
         self, arguments: Iterable[str | Path], environment: Mapping[str, str] = {}, streams: Mapping[int, int] = {}
     ) -> None:
         self.stderr: IO[str] | None = None
-        streams, ours = dict(streams), -1
-        if 2 not in streams:
-            ours, streams[2] = os.pipe()
+        given = Streams(streams)
+        if 2 not in given:
+            ours, given[2] = os.pipe()
             self.stderr = os.fdopen(ours, encoding="utf-8")
-        given = {number: DupFd(stream) for number, stream in streams.items()}
         variables = {**os.environ, **environment}
         self.process = CONTEXT.Process(target=run_command, args=([*map(str, arguments)], variables, given))
         self.process.start()
-        if ours >= 0:
-            os.close(streams[2])
+        if self.stderr is not None:
+            os.close(given[2])
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if the process has not ended."""
         assert self.process.pid is not None
-        self.pid = self.process.pid
-        self.send_signal = lambda number: os.kill(self.pid, number)
+        if self.poll() is None:
+            os.kill(self.process.pid, number)
 
     def poll(self) -> int | None:
         """The exit code, if the process has ended."""
@@ -70,11 +92,14 @@ class Command:
             raise subprocess.TimeoutExpired("dragoman", seconds)
         return self.process.exitcode
 
-    def finish(self) -> tuple[int, str]:
-        """The exit code and what was said on standard error."""
+    def finish(self, seconds: float = 120) -> tuple[int, str]:
+        """The exit code and what was said on standard error; a process that runs longer is killed."""
         assert self.stderr is not None
+        limit = threading.Timer(seconds, self.process.kill)
+        limit.start()
         with self.stderr:
             said = self.stderr.read()
+        limit.cancel()
         return self.wait(), said
 
 
@@ -86,4 +111,5 @@ def two_processes(arguments: Iterable[str | Path], environment: Mapping[str, str
     arguments, both = list(arguments), {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     started = [Command(arguments, {**environment, **both, **rank}) for rank in ranks]
-    return [one.finish() for one in started]
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(Command.finish, started))

@@ -13,7 +13,7 @@ from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media, configure_media_labels, media_of
 from dragoman.auto.pairs import choose_pairs
-from dragoman.auto.portfolio import Candidate, candidates_for, is_transformer, usual_candidate
+from dragoman.auto.portfolio import MORE_DROPOUT, Candidate, candidates_for, is_transformer, usual_candidate
 from dragoman.auto.portrait import portrait, warnings
 from dragoman.auto.profile import PairProfile, profile_pairs
 from dragoman.config import settings
@@ -189,8 +189,13 @@ def resized_transformer(profile: PairProfile, given: Mapping[str, Any], gpu: boo
     model = given.get("model", {})
     if "preset" in given or not isinstance(model, Mapping) or "kind" in model:
         return None
-    parts = [model.get(side, {}) for side in ("encoder", "decoder")]
-    if not all(isinstance(part, Mapping) and set(part) <= RESIZED for part in parts):
+    sides = ("encoder", "decoder")
+    if not all(isinstance(part := model.get(side, {}), Mapping) and set(part) <= RESIZED for side in sides):
         return None
     usual = usual_candidate(profile, gpu)
-    return usual if usual is not None and is_transformer(usual) else None
+    if usual is None or not is_transformer(usual):
+        return None
+    # Whoever sets the dropout of a side means all of it.
+    given_dropout = tuple(f"model.{side}." for side in sides if "dropout" in model.get(side, {}))
+    more = {setting for setting in MORE_DROPOUT if setting.startswith(given_dropout)}
+    return replace(usual, overrides=tuple(setting for setting in usual.overrides if setting not in more))

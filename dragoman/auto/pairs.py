@@ -53,15 +53,15 @@ def choose_pairs(
     else:
         model, reason = choose_model(profile, preset)
         if usual is not None and is_transformer(usual):
-            reason += f"; without the overrides of its parts it would be {usual.name}"
+            reason += f"; without your overrides of encoder and decoder the model would be {usual.name}"
         elif usual is not None:
             reason += (
                 f" and the overrides set parts of a Transformer; the usual model for such data is another: add "
                 f"preset={usual.preset} to set parts of it"
             )
         reasons.append(reason)
-    if transformer and preset is None and profile.source.unit != "subwords":
-        model["tie"] = "target"  # whoever sets a width on one side alone should not have to untie embeddings
+        if transformer and preset is None and profile.source.unit != "subwords":
+            model["tie"] = "target"  # whoever sets a width on one side alone should not have to untie embeddings
     data: dict[str, Any] = {"units": "phonemes" if profile.phonemes else "words"}
     data |= long_texts(profile, reasons) | made_up_pairs(profile, reasons)
     train, budget = choose_budget(profile, candidate, data.get("hallucinate", 0), gpu)

@@ -369,6 +369,17 @@ def test_overrides_of_sizes_keep_the_usual_transformer(
     assert built.model.decoder.norm_kind == norm
 
 
+def test_the_dropout_of_a_side_is_all_of_its_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.auto.configure.profile_pairs", lambda *given: replace(SENTENCES, pairs=29_000))
+    path = write_rows(tmp_path / "pairs.tsv", [("a", "b")])
+    built, _ = configure(str(path), ["model.encoder.dropout=0", "model.decoder.layers=2"])
+    sides = (built.model.encoder, built.model.decoder)
+    assert [(one.dropout, one.attention_dropout, one.feedforward_dropout) for one in sides] == [
+        (0.0, 0.0, 0.0),
+        (0.3, 0.1, 0.3),
+    ]
+
+
 def test_training_starts_with_rate_and_model_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(60)])
     before, _ = configure(str(pairs))

@@ -8,7 +8,6 @@ import os
 import re
 import struct
 import sys
-import tempfile
 import termios
 from collections import Counter
 from pathlib import Path
@@ -29,12 +28,14 @@ def at_a_terminal(*arguments: str | Path, stdout: Path | None = None, stdin: byt
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     try:
-        with Path(stdout or os.devnull).open("wb") as file, tempfile.TemporaryFile() as given:
-            given.write(stdin)
-            given.seek(0)
-            streams = {0: given.fileno(), 1: theirs if stdout is None else file.fileno(), 2: theirs}
+        with Path(stdout or os.devnull).open("wb") as file:
+            reading, writing = os.pipe()
+            os.write(writing, stdin)  # less than a pipe holds
+            os.close(writing)
+            streams = {0: reading, 1: theirs if stdout is None else file.fileno(), 2: theirs}
             process = Command(arguments, {"TERM": "xterm"}, streams)
             os.close(theirs)
+            os.close(reading)
             shown = b""
             while True:
                 try:

@@ -164,9 +164,11 @@ def test_int8_is_near(tmp_path: Path) -> None:
     told = engine.translator.score_batch(
         *([[f"t{token}" for token in row] for row in part] for part in (sources, targets))
     )
-    # CPUs without instructions for 8-bit dot products add in 16 bits, which saturate.
-    assert [sum(one.log_probs) for one in told] == pytest.approx(ours, rel=0.1, abs=2.0)
-    assert [sum(one.log_probs) for one in told] != pytest.approx(ours, abs=1e-4)
+    found = torch.tensor([sum(one.log_probs) for one in told])
+    error = (found - torch.tensor(ours)).abs().mean()
+    # With other sources, scores differ more. CPUs without 8-bit dot products are less exact: their sums saturate.
+    others = model.score(batch_of(sources[::-1], targets)).log_probabilities.sum(1)
+    assert 1e-4 < error < 0.75 * (others - torch.tensor(ours)).abs().mean()
 
 
 def test_all_reasons_against_a_model_come_at_once() -> None:

@@ -79,21 +79,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("rank", [pytest.param(1, marks=pytest.mark.slow), 0])
-def test_two_processes_train_like_one_and_survive_every_loss(
-    rank: int, folder: Path, configure: Configure, tmp_path: Path
+@pytest.mark.parametrize(
+    "lost", [pytest.param([(1, 6), (0, 15)], marks=pytest.mark.slow, id="both"), pytest.param([(0, 15)], id="first")]
+)
+def test_two_processes_train_like_one_after_losses_and_a_stop(
+    lost: list[tuple[int, int]], folder: Path, configure: Configure, tmp_path: Path
 ) -> None:
-    config, run, step = folder / "tiny.toml", folder / f"run-{rank}", 15
-    # A lost process.
-    job = torchrun(config, run)
-    wait_for(step, run, job)
-    os.kill(process_of(job, rank), signal.SIGKILL)
-    said = job.communicate(timeout=120)[1]
-    assert job.returncode != 0
-    assert len(ours(said)) == 1, said
-    assert ours(said)[0].startswith(f"dragoman: a process of this job was lost (seen by process {2 - rank} of 2)")
-    assert "/dragoman/" not in said, "a traceback of ours"
-    assert step <= max(Checkpoints(run).steps()) < STEPS
+    config, run = folder / "tiny.toml", folder / f"run-{len(lost)}"
+    for rank, step in lost:
+        job = torchrun(config, run)
+        wait_for(step, run, job)
+        os.kill(process_of(job, rank), signal.SIGKILL)
+        said = job.communicate(timeout=120)[1]
+        assert job.returncode != 0
+        assert len(ours(said)) == 1, said
+        assert ours(said)[0].startswith(f"dragoman: a process of this job was lost (seen by process {2 - rank} of 2)")
+        assert "/dragoman/" not in said, "a traceback of ours"
+        assert step <= max(Checkpoints(run).steps()) < STEPS
     # A clean stop of the whole job.
     job = torchrun(config, run)
     wait_for(27, run, job)

@@ -227,7 +227,7 @@ class Search:
     def _probe_alone(
         self, state: SearchState, trial: Trial, pool: Pool, device: str, seconds: float
     ) -> plan.Cost | None:
-        """Measure a trial again without others beside it, which made it slower; None: no time, or it failed."""
+        """Measure a trial again while no other runs: beside others it was slower. None: no time, or it failed."""
         if seconds < plan.SHORTEST_PROBE:
             return None
         job = self._probe_job(state, trial, device, seconds)._replace(threads=usable_cores())
