@@ -29,8 +29,6 @@ from dragoman.training.signals import Stopped
 from tests.conftest import call, quiet_machine
 from tests.processes import two_processes
 
-ROOT = Path(dragoman.__file__).parents[1]
-
 
 def some_text(lines: int, seed: int) -> str:
     """Sentences whose next word is easily told, with empty lines between them."""
