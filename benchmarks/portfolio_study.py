@@ -10,7 +10,8 @@ one candidate with one seed and scores its best weights on the test pairs, greed
 finished job is one line of results.jsonl; the same command skips it, so a stopped study goes on where it was. --minutes
 ends the study: jobs that still run are stopped and start again next time. The candidate "auto" is what `dragoman train`
 chooses by itself, with its own budget, "search=9m" what `dragoman train --time 9m` finds; a search has processes of its
-own. A candidate may have overrides: `auto+train.steps=4000`.
+own. "fitted=NAME" is an entry with the budget that the search would give it; the entry's name alone means the study's
+own budget. A candidate may have overrides: `auto+train.steps=4000`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ KEPT = 3000  # validation pairs
 SEARCHES = (("greedy", 1), ("beam", None))
 OTHER_BEAMS = (("beam_2", 2), ("beam_5", 5), ("beam_10", 10))  # of the automatic choice
 SEARCH = "search="  # then the time
+FITTED = "fitted="  # then the name of an entry
 PR_SET_PDEATHSIG = 1
 
 
@@ -157,6 +159,7 @@ def practice_sets(data: Path) -> dict[str, Callable[[], list[list[Row]]]]:
     flickr = ("test_2016_flickr", "test_2017_flickr")
     found["multi30k-en-de"] = lambda: parallel(data / "multi30k", "en", "de", flickr[0])
     found["multi30k-both-tests"] = lambda: parallel(data / "multi30k", "en", "de", *flickr)
+    found["multi30k-7000"] = with_pairs(found["multi30k-both-tests"], 7000)
     found["tatoeba-eng-deu"] = tsv(data / "tatoeba_pairs", *(f"{part}.eng-deu.tsv.gz" for part in OFFICIAL))
     french = tsv(data / "tatoeba_pairs", *(f"{part}.eng-fra.tsv.gz" for part in OFFICIAL))
     for count in (2000, 4000, 10_000, 30_000):
@@ -230,7 +233,7 @@ def candidate_settings(job: Job, pairs: int) -> list[str]:
     if job.minutes:
         common.append(f"train.minutes={job.minutes}")
     name, *overrides = job.candidate.split("+")
-    if name == "auto" or name.startswith(SEARCH):
+    if name == "auto" or name.startswith((SEARCH, FITTED)):
         return [*common, *overrides]
     candidate = next(one for one in PORTFOLIO if one.name == name)
     return [*budget(pairs, job.steps), *candidate.settings, *common, *overrides]
@@ -260,7 +263,7 @@ def run_job(job: Job) -> dict[str, Any]:
     """Train and evaluate; returns the line of results.jsonl."""
     import torch
 
-    from dragoman.auto.configure import configure
+    from dragoman.auto.configure import configure, configure_candidates
     from dragoman.auto.search.state import leaderboard_rows, load_search
     from dragoman.data.examples import Example
     from dragoman.data.readers.pairs import read_pairs
@@ -284,7 +287,11 @@ def run_job(job: Job) -> dict[str, Any]:
             search(folder / "train.tsv", target, job.candidate.split("+")[0].removeprefix(SEARCH), overrides)
             leaderboard = leaderboard_rows(load_search(target))
         else:
-            config, reasons = configure(str(folder / "train.tsv"), overrides)
+            if job.candidate.startswith(FITTED):
+                configs, reasons = configure_candidates(str(folder / "train.tsv"), overrides)
+                config = configs[job.candidate.split("+")[0].removeprefix(FITTED)]
+            else:
+                config, reasons = configure(str(folder / "train.tsv"), overrides)
             train(config, target, Display(quiet=True))
         seconds = time.perf_counter() - started
         run, state = Run(target), newest_state(target)

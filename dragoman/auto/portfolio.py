@@ -23,6 +23,8 @@ SMALL_BATCHES = 200_000  # tokens of a corpus of short pairs up to which a candi
 FEWEST_TOKENS = 2_048_000  # that training reads at least, however small the corpus
 RECURRENT_LENGTH = 30  # tokens on average above which a Transformer learns faster and more
 MOST_STEPS = 6000  # for up to 10,000 short pairs
+SENTENCE_STEPS, CPU_SENTENCE_STEPS = 12_000, 6000  # of a training on sentences at least, but not over
+MOST_EPOCHS = 300
 FEWEST = 50  # pairs: below, no study says anything
 EPOCHS = ((2000, 150), (10_000, 60), (60_000, 40), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
 SMALL_TRANSFORMER = (
@@ -73,6 +75,9 @@ class Candidate:
         epochs: int = self.epochs or up_to(EPOCHS, profile.pairs)
         epochs *= 2 if profile.formal and profile.pairs <= 10_000 else 1
         found = max(FEWEST_TOKENS // self.batch_tokens(profile), math.ceil(epochs * steps_per_epoch))
+        if has_subwords(profile):
+            fewest = SENTENCE_STEPS if gpu else CPU_SENTENCE_STEPS
+            return max(found, min(fewest, math.ceil(MOST_EPOCHS * steps_per_epoch)))
         if profile.pairs > 10_000 or not is_short(profile):
             return found
         return min(found, MOST_STEPS if gpu else self.cpu_steps)
@@ -211,13 +216,14 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
         return usual("copy-transducer", f"because {percent(profile.identical)} of the pairs do not change at all")
     if profile.pairs <= 60_000 and is_copied(profile):
         return usual("luong-512", f"because {percent(profile.copied)} of the target is copied from the source")
-    if profile.pairs <= 5000:
-        return usual("transformer-small", f"because there are only {size} of sentences")
-    if profile.pairs <= 100_000 and has_subwords(profile):
-        name = "transformer-128-modern-dropout" if profile.pairs <= 20_000 else "transformer-modern-dropout"
+    if profile.pairs <= 300_000 and has_subwords(profile):
+        narrow = profile.pairs <= 20_000 and not gpu  # a CPU takes 2.4 times as long for a step of 256
+        name = "transformer-128-modern-dropout" if narrow else "transformer-modern-dropout"
         parts = "rotary positions, RMS norm and gated feed-forward layers"
         found = usual(name, f"with {parts}, because there are {size} of sentences")
         return replace(found, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
+    if profile.pairs <= 5000:
+        return usual("transformer-small", f"because there are only {size}")
     return None
 
 

@@ -339,8 +339,8 @@ def test_the_model_grows_with_the_corpus() -> None:
     presets = [table["preset"] for table, _, _ in found]
     assert presets == ["transformer-small"] * 3 + ["transformer-base"] * 2
     assert [built.model.encoder.width for _, built, _ in found] == [128, 256, 256, 512, 512]
-    assert [built.model.encoder.gated for _, built, _ in found] == [True, True, False, False, False]
-    assert [built.train.optimizer.learning_rate for _, built, _ in found][1:4] == [3e-3, 1e-3, 7e-4]
+    assert [built.model.encoder.gated for _, built, _ in found] == [True, True, True, False, False]
+    assert [built.train.optimizer.learning_rate for _, built, _ in found][1:4] == [3e-3, 3e-3, 7e-4]
     batches = [built.train.batch_tokens for _, built, _ in found]
     assert batches == sorted(batches)
 
@@ -390,6 +390,18 @@ def test_training_starts_with_rate_and_model_of_a_run(tmp_path: Path, monkeypatc
     assert built.model == before.model
     assert built.train.optimizer.learning_rate == before.train.optimizer.learning_rate
     assert not any(reason.startswith("model:") for reason in reasons)
+
+
+@pytest.mark.parametrize(("gpu", "width", "most"), [(False, 128, 6000), (True, 256, 12_000)])
+def test_few_sentences_are_read_often(gpu: bool, width: int, most: int) -> None:
+    """A training has a fixed number of steps at least, unless these would be over 300 epochs."""
+    sizes = (60, 500, 2000, 5000, 20_000)
+    found = [choose_pairs(replace(SENTENCES, pairs=pairs), gpu=gpu)[0] for pairs in sizes]
+    steps = [table["train"]["steps"] for table in found]
+    assert [table["model"]["encoder"].get("width", 256) for table in found] == [width] * 5
+    assert steps == sorted(steps)
+    assert steps[0] == 2000
+    assert steps[3] == most
 
 
 @pytest.mark.parametrize(("gpu", "every"), [(False, 240), (True, 150)])
