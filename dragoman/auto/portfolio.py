@@ -129,8 +129,14 @@ def is_many_short(profile: PairProfile) -> bool:
     return is_short(profile) and 60_000 < profile.pairs <= 300_000
 
 
+def are_few_sentences(profile: PairProfile) -> bool:
+    """Whether phrases may do better than a neural model, and whether these are soon learned."""
+    return {profile.source.unit, profile.target.unit} == {"subwords"} and profile.pairs <= 20_000
+
+
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
+    Candidate("phrase-based", "phrase-based", fits=are_few_sentences),
     Candidate("makarov-2020", "makarov-2020-small", fits=is_monotone, smallest_batch=512, cpu_steps=3400),
     Candidate("wu-2019", "wu-2019-small", fits=is_monotone, smallest_batch=512),
     Candidate("luong-256-unsmoothed", "luong-2015-small", (*width(256), *UNSMOOTHED)),
@@ -220,7 +226,9 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
         narrow = profile.pairs <= 20_000 and not gpu  # a CPU takes 2.4 times as long for a step of 256
         name = "transformer-128-modern-dropout" if narrow else "transformer-modern-dropout"
         parts = "rotary positions, RMS norm and gated feed-forward layers"
-        found = usual(name, f"with {parts}, because there are {size} of sentences")
+        tip = "; for so few, preset=phrase-based is often better, and takes minutes"
+        few = profile.pairs <= 5000 and are_few_sentences(profile)
+        found = usual(name, f"with {parts}, because there are {size} of sentences{tip if few else ''}")
         return replace(found, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
     if profile.pairs <= 5000:
         return usual("transformer-small", f"because there are only {size}")

@@ -40,6 +40,7 @@ class PhraseBasedConfig:
 
     kind: ClassVar[str] = "phrase-based"
     fitted: ClassVar[bool] = True
+    slow: ClassVar[bool] = True  # fitting takes a minute or more, and cannot pause
     max_phrase: Annotated[int, Range(1, 10)] = setting(5, help="tokens in the longest phrase")
     translations: Annotated[int, Range(1)] = setting(20, help="translations kept of each phrase")
     order: Annotated[int, Range(1, 6)] = setting(5, help="tokens in the longest n-gram of the language model")

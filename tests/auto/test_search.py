@@ -284,6 +284,28 @@ def test_a_trial_that_trains_alone_is_measured_alone(
     assert not left_by_a_killed_search.exists()
 
 
+@pytest.mark.parametrize(("score", "winner"), [(0.9, "b"), (0.1, "a")])
+def test_a_fitted_model_competes_with_a_trial_that_trains_alone(
+    score: float, winner: str, cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was fitted while its speed was measured, so it takes no more time."""
+    monkeypatch.setattr("dragoman.auto.search.run.seconds_left", lambda state, started: 100.0)
+    rows = [(word, word[::-1]) for word in words(400)]
+    write_rows(tmp_path / "pairs.tsv", rows[:200])
+    write_rows(tmp_path / "valid.tsv", rows[200:])
+    path, valid = str(tmp_path / "pairs.tsv"), f"data.valid={tmp_path / 'valid.tsv'}"
+    neural, _ = configure(path, [*TINY[1:], valid, "train.steps=2000", "train.validate_every=100"])
+    fitted, _ = configure(path, [valid, "train.device=cpu", "preset=ngram-transducer"])
+    slow, _ = configure(path, [valid, "train.device=cpu", "preset=phrase-based"])
+    measured = outcome(0.5)._replace(overhead=0.0)
+    found = [measured, outcome(score)]
+    search = FakeSearch(tmp_path / "run", a=[measured, measured, outcome(0.5)], b=found, c=[measured])
+    search.create({"a": neural, "b": fitted, "c": neural, "d": slow}, SearchOptions(100.0, workers=2), [])
+    state = search.run()
+    assert {trial.name for trial in state.trials} == {"a", "b"}
+    assert state.members == [winner]
+
+
 @pytest.mark.parametrize(("given", "decoded"), [([], 300), (["train.decode=70"], 70)])
 def test_a_search_decodes_enough_validation_pairs(given: list[str], decoded: int, cached: Path, tmp_path: Path) -> None:
     rows = [(word, word[::-1]) for word in words(800)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Workshop, call
+from tests.conftest import Workshop, call, words, write_rows
 
 
 def test_a_run_is_measured_and_stays_as_it_is(inside: Workshop) -> None:
@@ -21,6 +21,13 @@ def test_a_run_is_measured_and_stays_as_it_is(inside: Workshop) -> None:
     said = call("bench", inside.run, "--pairs", "2", "--rounds", "1").out
     assert "tokens/s" in said
     assert "beam 5" in said
+
+
+def test_a_fitted_model_has_no_training_steps(tmp_path: Path) -> None:
+    write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(30)])
+    assert call("train", tmp_path / "pairs.tsv", "preset=memorise", "--run", tmp_path / "run").code == 0
+    found = json.loads(call("bench", tmp_path / "run", "--pairs", "3", "--rounds", "1", "--json").out)
+    assert found["speeds"][0]["name"] == "greedy, torch float32"
 
 
 def test_layers_are_measured_against_length(inside: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

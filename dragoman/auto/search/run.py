@@ -45,6 +45,7 @@ PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
 LONGEST_PROBE = {"cpu": 20.0, "cuda": 40.0}  # seconds
 GPU_WORKERS = 4
+SLOW_FITS = 600.0  # seconds of a search from which it tries models that take minutes to fit
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
@@ -73,6 +74,8 @@ class Search:
     def create(self, configs: dict[str, Config], options: SearchOptions, overrides: Sequence[str]) -> None:
         """Write the configurations of all trials and the state; nothing is trained yet."""
         first = next(iter(configs.values()))
+        if options.seconds is not None and options.seconds < SLOW_FITS and len(configs) > 1:
+            configs = {name: config for name, config in configs.items() if not getattr(config.model, "slow", False)}
         given: Any = settings.override({}, list(overrides)).get("train", {})
         if not first.train.decode:
             raise ConfigError("train.decode: found 0, expected 1 or more: a search compares decoded outputs")
@@ -169,7 +172,7 @@ class Search:
                 alone = self._probe_alone(state, probed[0], pool, device, budget)
                 left = seconds_left(state, started)
                 if alone is not None and plan.is_worth_shortening(alone, resources(state, left)):
-                    probed[0].cost, probed = asdict(alone), probed[:1]
+                    probed[0].cost, probed = asdict(alone), [probed[0], *self._fitted(probed[1:])]
             self._plan(state, probed, left)
         state.planned = True
         state.save(self.folder)
@@ -245,19 +248,25 @@ class Search:
             if not is_fitted(load(self.trials / f"{trial.name}.toml")):
                 remove_folder(Path(self._probe_job(state, trial, device, 0.0).folder))
 
+    def _fitted(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those that were fitted while they were measured: they take no more time."""
+        return [trial for trial in trials if is_fitted(load(self.trials / f"{trial.name}.toml"))]
+
     def _plan(self, state: SearchState, probed: Sequence[Trial], left: float) -> None:
         """Fix which trials go on, and the steps of every stage, for the seconds left. Trials that failed come last."""
         failed = [trial for trial in state.trials if trial.error]
         if not probed:
             raise DragomanError(f"every configuration failed; the first: {failed[0].error}")
         given = resources(state, left)
-        made = plan.make_plan([cost(trial) for trial in probed], given)
-        chosen = probed[: made.trials]
+        fitted = self._fitted(probed[1:])
+        trained = [trial for trial in probed if trial not in fitted]
+        made = plan.make_plan([cost(trial) for trial in trained], given)
+        chosen = [*trained[: made.trials], *fitted]
         known = {trial.name for trial in (*failed, *chosen)}
         if dropped := [trial.name for trial in state.trials if trial.name not in known]:
             self.say(f"search: the time does not suffice for {', '.join(dropped)}")
         state.trials = [*chosen, *failed]
-        state.sizes = plan.stage_sizes(made.trials)
+        state.sizes = [len(chosen), *plan.stage_sizes(made.trials)[1:]]
         longest = given.longest(made.trials)
         for trial in chosen:
             last, usual = (cost(trial).last_step(longest, times) for times in (made.times, 1.0))
@@ -361,9 +370,10 @@ class Search:
         """Train the members to the end."""
         self.say(f"search: training {', '.join(state.members)} to the end")
         jobs = []
+        trained = sum(not is_fitted(load(self.trials / f"{name}.toml")) for name in state.members)
+        threads = max(1, usable_cores() // min(state.workers, max(1, trained)))
         for name in state.members:
             trial = next(trial for trial in state.trials if is_member(name, trial))
-            threads = max(1, usable_cores() // min(state.workers, len(state.members)))
             job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, tuple(trial.settings))
             jobs.append((trial, job))
         found: dict[str, Outcome] = {}
