@@ -227,7 +227,7 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
         name = "transformer-128-modern-dropout" if narrow else "transformer-modern-dropout"
         parts = "rotary positions, RMS norm and gated feed-forward layers"
         tip = "; for so few, preset=phrase-based is often better, and takes minutes"
-        few = profile.pairs <= 5000 and are_few_sentences(profile)
+        few = profile.pairs <= (5000 if gpu else 10_000) and are_few_sentences(profile)
         found = usual(name, f"with {parts}, because there are {size} of sentences{tip if few else ''}")
         return replace(found, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
     if profile.pairs <= 5000:
