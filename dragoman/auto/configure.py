@@ -13,7 +13,14 @@ from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media, configure_media_labels, media_of
 from dragoman.auto.pairs import choose_pairs
-from dragoman.auto.portfolio import MORE_DROPOUT, Candidate, candidates_for, is_transformer, usual_candidate
+from dragoman.auto.portfolio import (
+    MORE_DROPOUT,
+    Candidate,
+    candidates_for,
+    is_transformer,
+    phrases_for,
+    usual_candidate,
+)
 from dragoman.auto.portrait import portrait, warnings
 from dragoman.auto.profile import PairProfile, profile_pairs
 from dragoman.config import settings
@@ -32,14 +39,21 @@ RESIZED = {"layers", "feedforward", "dropout", "attention_dropout", "feedforward
 
 
 def configure(
-    files: Files, overrides: Sequence[str] = (), progress: Progress = lambda doing, count: None
+    files: Files,
+    overrides: Sequence[str] = (),
+    progress: Progress = lambda doing, count: None,
+    *,
+    neural: bool = False,
 ) -> tuple[Config, list[str]]:
-    """A configuration for these files with `place=value` overrides, and the reasons for all choices."""
+    """A configuration for these files with `place=value` overrides, and the reasons for all choices.
+
+    `neural`: choose no classical model, however few the pairs are.
+    """
     given = override({}, list(overrides))
     name = given.get("task", DEFAULT_TASK)
     entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
     if name == DEFAULT_TASK:
-        return configure_pairs(files, overrides, progress)
+        return configure_pairs(files, overrides, progress, neural)
     task = TASKS.get(str(name))
     if task is None:
         return build(override({"data": {"train": entry}}, list(overrides))), []  # raises the error
@@ -55,7 +69,9 @@ def configure(
     return build(override(table, list(overrides))), ["settings: those of the starter configuration"]
 
 
-def configure_pairs(files: Files, overrides: Sequence[str], progress: Progress) -> tuple[Config, list[str]]:
+def configure_pairs(
+    files: Files, overrides: Sequence[str], progress: Progress, neural: bool = False
+) -> tuple[Config, list[str]]:
     """The same for pairs of text."""
     given = override({}, list(overrides))
     preset = None if given.get("preset") is None else str(given["preset"])
@@ -63,7 +79,8 @@ def configure_pairs(files: Files, overrides: Sequence[str], progress: Progress) 
         preset_text(preset)  # an unknown name is an error before a long file is read
     profile, train, notes = profile_files(files, given, progress)
     gpu = trains_on_gpu(given)
-    kept = resized_transformer(profile, given, gpu)
+    kept = None if neural or not is_left_open(given) else phrases_for(profile)
+    kept = kept or resized_transformer(profile, given, gpu)
     table, reasons = choose_pairs(profile, preset, gpu=gpu, transformer=chooses_model(given), candidate=kept)
     table["data"] |= train
     folder = started_folder(given)
@@ -166,6 +183,12 @@ def trains_on_gpu(given: Mapping[str, Any]) -> bool:
     train = given.get("train", {})
     device = train.get("device", "auto") if isinstance(train, Mapping) else "auto"
     return str(device).startswith("cuda") or (device == "auto" and resolve_device("auto").type == "cuda")
+
+
+def is_left_open(given: Mapping[str, Any]) -> bool:
+    """Whether overrides allow any model: they set no preset, no part of a model and nothing of its training steps."""
+    train = given.get("train", {})
+    return set(given) <= {"data", "train"} and isinstance(train, Mapping) and set(train) <= {"device", "seed"}
 
 
 def chooses_model(given: Mapping[str, Any]) -> bool:

@@ -126,7 +126,7 @@ def classical(config: Config) -> Rung:
 
 def ladder(files: Files, overrides: Sequence[str] = ()) -> tuple[dict[str, Config], list[Rung]]:
     """A configuration for every rung on these pairs; the automatic one for the data gives all other settings."""
-    base, _ = configure(files, overrides)
+    base, _ = configure(files, overrides, neural=True)
     table: dict[str, Any] = settings.as_table(base)
     width = int(table["model"]["encoder"].get("width", 128))
     width = 256 if width >= 256 else 128 if width >= 128 else 64

@@ -43,7 +43,8 @@ def choose_pairs(
     source, target, reasons = choose_tokenizers(profile)
     named = candidate.preset if candidate is not None else preset
     if named is not None and preset_table(named).get("model", {}).get("kind") in KINDS:
-        return choose_fitted(profile, named, source, target, reasons)
+        why = f"preset: {named}, as asked" if candidate is None else f"model: {named}, {candidate.reason}"
+        return choose_fitted(profile, named, source, target, [*reasons, why])
     usual = usual_candidate(profile, gpu) if candidate is None and preset is None else None
     if not transformer:
         candidate = candidate or usual
@@ -86,10 +87,9 @@ def choose_fitted(
     """A configuration for a preset without gradients: no budget, and the tokenizers of the preset if it has some."""
     table: dict[str, Any] = {"preset": preset, "data": {"units": "phonemes" if profile.phonemes else "words"}}
     if "tokenizer" in preset_table(preset):
-        reasons = []
-    else:
-        table["tokenizer"] = {"source": source} if profile.joint else {"source": source, "target": target}
-    return table, [*reasons, f"preset: {preset}, as asked"]
+        return table, reasons[-1:]
+    table["tokenizer"] = {"source": source} if profile.joint else {"source": source, "target": target}
+    return table, reasons
 
 
 def is_small(profile: PairProfile) -> bool:

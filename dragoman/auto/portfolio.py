@@ -134,6 +134,16 @@ def are_few_sentences(profile: PairProfile) -> bool:
     return {profile.source.unit, profile.target.unit} == {"subwords"} and profile.pairs <= 20_000
 
 
+def phrases_for(profile: PairProfile) -> Candidate | None:
+    """Phrase-based translation, where the study says that it beats neural models; None elsewhere."""
+    parallel = are_few_sentences(profile) and profile.monotone >= 0.5 and not is_copied(profile)
+    short = max(map(profile.length, ("source", "target"))) <= 40  # longer sentences take seconds each
+    if not (parallel and short and 500 <= profile.pairs <= 5000):
+        return None
+    reason = f"because {profile.pairs:,} sentences are few for a neural model; preset=transformer-small trains one"
+    return usual("phrase-based", reason)
+
+
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
     Candidate("phrase-based", "phrase-based", fits=are_few_sentences),
@@ -226,9 +236,8 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
         narrow = profile.pairs <= 20_000 and not gpu  # a CPU takes 2.4 times as long for a step of 256
         name = "transformer-128-modern-dropout" if narrow else "transformer-modern-dropout"
         parts = "rotary positions, RMS norm and gated feed-forward layers"
-        tip = "; for so few, preset=phrase-based is often better, and takes minutes"
-        few = profile.pairs <= (5000 if gpu else 10_000) and are_few_sentences(profile)
-        found = usual(name, f"with {parts}, because there are {size} of sentences{tip if few else ''}")
+        tip = "; for so few, preset=phrase-based is often better, and takes minutes" if phrases_for(profile) else ""
+        found = usual(name, f"with {parts}, because there are {size} of sentences{tip}")
         return replace(found, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
     if profile.pairs <= 5000:
         return usual("transformer-small", f"because there are only {size}")

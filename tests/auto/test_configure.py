@@ -380,6 +380,36 @@ def test_the_dropout_of_a_side_is_all_of_its_dropout(tmp_path: Path, monkeypatch
     ]
 
 
+@pytest.mark.parametrize(
+    ("changed", "overrides", "kind"),
+    [
+        ({}, [], "phrase-based"),
+        ({}, ["train.seed=2", "data.faults=skip"], "phrase-based"),
+        ({}, ["train.steps=50"], "encoder-decoder"),
+        ({}, ["model.encoder.layers=2"], "encoder-decoder"),
+        ({}, ["search.beam=3"], "encoder-decoder"),
+        ({"pairs": 499}, [], "encoder-decoder"),
+        ({"pairs": 5001}, [], "encoder-decoder"),
+        ({"monotone": 0.3}, [], "encoder-decoder"),
+        ({"copied": 0.4}, [], "encoder-decoder"),
+        ({"source": side(300, 60)}, [], "encoder-decoder"),
+    ],
+)
+def test_few_sentences_are_translated_by_phrases(
+    changed: dict[str, Any], overrides: list[str], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sets something of a neural model or of its training gets one."""
+    seen = replace(SENTENCES, **{"pairs": 2000, "monotone": 0.7} | changed)
+    monkeypatch.setattr("dragoman.auto.configure.profile_pairs", lambda *given: seen)
+    path = write_rows(tmp_path / "pairs.tsv", [("a", "b")])
+    built, reasons = configure(str(path), overrides)
+    assert built.model.kind == kind
+    tip = any("preset=phrase-based is often better" in reason for reason in reasons)
+    assert tip == (bool(overrides) and kind == "encoder-decoder")
+    assert configure(str(path), overrides, neural=True)[0].model.kind == "encoder-decoder"
+    assert "phrase-based" in configure_candidates(str(path), ["train.device=cpu"])[0]
+
+
 def test_training_starts_with_rate_and_model_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(60)])
     before, _ = configure(str(pairs))
