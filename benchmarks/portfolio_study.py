@@ -10,7 +10,7 @@ one candidate with one seed and scores its best weights on the test pairs, greed
 finished job is one line of results.jsonl; the same command skips it, so a stopped study goes on where it was. --minutes
 ends the study: jobs that still run are stopped and start again next time. The candidate "auto" is what `dragoman train`
 chooses by itself, with its own budget, "search=9m" what `dragoman train --time 9m` finds; a search has processes of its
-own. "fitted=NAME" is an entry with the budget that the search would give it; the entry's name alone means the study's
+own. "entry=NAME" is an entry with the budget that the search would give it; the entry's name alone means the study's
 own budget. A candidate may have overrides: `auto+train.steps=4000`.
 """
 
@@ -52,7 +52,7 @@ KEPT = 3000  # validation pairs
 SEARCHES = (("greedy", 1), ("beam", None))
 OTHER_BEAMS = (("beam_2", 2), ("beam_5", 5), ("beam_10", 10))  # of the automatic choice
 SEARCH = "search="  # then the time
-FITTED = "fitted="  # then the name of an entry
+ENTRY = "entry="  # then the name of an entry
 PR_SET_PDEATHSIG = 1
 
 
@@ -233,7 +233,7 @@ def candidate_settings(job: Job, pairs: int) -> list[str]:
     if job.minutes:
         common.append(f"train.minutes={job.minutes}")
     name, *overrides = job.candidate.split("+")
-    if name == "auto" or name.startswith((SEARCH, FITTED)):
+    if name == "auto" or name.startswith((SEARCH, ENTRY)):
         return [*common, *overrides]
     candidate = next(one for one in PORTFOLIO if one.name == name)
     return [*budget(pairs, job.steps), *candidate.settings, *common, *overrides]
@@ -287,9 +287,9 @@ def run_job(job: Job) -> dict[str, Any]:
             search(folder / "train.tsv", target, job.candidate.split("+")[0].removeprefix(SEARCH), overrides)
             leaderboard = leaderboard_rows(load_search(target))
         else:
-            if job.candidate.startswith(FITTED):
+            if job.candidate.startswith(ENTRY):
                 configs, reasons = configure_candidates(str(folder / "train.tsv"), overrides)
-                config = configs[job.candidate.split("+")[0].removeprefix(FITTED)]
+                config = configs[job.candidate.split("+")[0].removeprefix(ENTRY)]
             else:
                 config, reasons = configure(str(folder / "train.tsv"), overrides)
             train(config, target, Display(quiet=True))

@@ -40,7 +40,7 @@ def benchmark_speed(run: str, rows: Rows, texts: Sequence[str], device: str, rou
 
 
 def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[SpeedResult]:
-    """The speed of training steps on a copy of the model, with batches of its size; a fitted model has none."""
+    """The speed of training steps on a copy of the model, with batches of the run's size. A fitted model has none."""
     if getattr(predictor.config.model, "fitted", False):
         return
     config = dataclasses.replace(predictor.config.train, objective=LikelihoodConfig(), accumulate=1)

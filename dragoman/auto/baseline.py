@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dragoman.classical.dictionary import CopyConfig
 from dragoman.runs import Run
 from dragoman.scoring.report import score_table
 from dragoman.tasks.translate import TranslateConfig
@@ -24,6 +25,8 @@ def compare_with_copying(folder: str | Path) -> tuple[float, float] | None:
     config = run.config
     best: list[dict[str, Any]] = [row["valid"] for row in run.metrics() if METRIC in row.get("valid", {})]
     if not isinstance(config, TranslateConfig) or config.data.units == "phonemes" or not best:
+        return None
+    if isinstance(config.model, CopyConfig):
         return None
     corpus = run.task.prepare(config)
     validator = run.task.validator(config, corpus, torch.device("cpu"))

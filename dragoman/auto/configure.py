@@ -188,7 +188,8 @@ def trains_on_gpu(given: Mapping[str, Any]) -> bool:
 def is_left_open(given: Mapping[str, Any]) -> bool:
     """Whether overrides allow any model: they set no preset, no part of a model and nothing of its training steps."""
     train = given.get("train", {})
-    return set(given) <= {"data", "train"} and isinstance(train, Mapping) and set(train) <= {"device", "seed"}
+    known = {"device", "seed", "decode"}
+    return set(given) <= {"task", "data", "train"} and isinstance(train, Mapping) and set(train) <= known
 
 
 def chooses_model(given: Mapping[str, Any]) -> bool:

@@ -85,7 +85,8 @@ def choose_fitted(
     profile: PairProfile, preset: str, source: dict[str, Any], target: dict[str, Any], reasons: list[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """A configuration for a preset without gradients: no budget, and the tokenizers of the preset if it has some."""
-    table: dict[str, Any] = {"preset": preset, "data": {"units": "phonemes" if profile.phonemes else "words"}}
+    data = {"units": "phonemes" if profile.phonemes else "words", **long_texts(profile, reasons)}
+    table: dict[str, Any] = {"preset": preset, "data": data}
     if "tokenizer" in preset_table(preset):
         return table, reasons[-1:]
     table["tokenizer"] = {"source": source} if profile.joint else {"source": source, "target": target}

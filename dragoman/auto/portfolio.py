@@ -23,7 +23,7 @@ SMALL_BATCHES = 200_000  # tokens of a corpus of short pairs up to which a candi
 FEWEST_TOKENS = 2_048_000  # that training reads at least, however small the corpus
 RECURRENT_LENGTH = 30  # tokens on average above which a Transformer learns faster and more
 MOST_STEPS = 6000  # for up to 10,000 short pairs
-SENTENCE_STEPS, CPU_SENTENCE_STEPS = 12_000, 6000  # of a training on sentences at least, but not over
+SENTENCE_STEPS, CPU_SENTENCE_STEPS = 12_000, 6000  # fewest steps on sentences, unless they exceed MOST_EPOCHS
 MOST_EPOCHS = 300
 FEWEST = 50  # pairs: below, no study says anything
 EPOCHS = ((2000, 150), (10_000, 60), (60_000, 40), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
@@ -130,15 +130,15 @@ def is_many_short(profile: PairProfile) -> bool:
 
 
 def are_few_sentences(profile: PairProfile) -> bool:
-    """Whether phrases may do better than a neural model, and whether these are soon learned."""
-    return {profile.source.unit, profile.target.unit} == {"subwords"} and profile.pairs <= 20_000
+    """Whether sentences are so few that phrases may beat a neural model, and short: long ones take seconds each."""
+    short = max(map(profile.length, ("source", "target"))) <= 40
+    return {profile.source.unit, profile.target.unit} == {"subwords"} and short and profile.pairs <= 20_000
 
 
 def phrases_for(profile: PairProfile) -> Candidate | None:
     """Phrase-based translation, where the study says that it beats neural models; None elsewhere."""
     parallel = are_few_sentences(profile) and profile.monotone >= 0.5 and not is_copied(profile)
-    short = max(map(profile.length, ("source", "target"))) <= 40  # longer sentences take seconds each
-    if not (parallel and short and 500 <= profile.pairs <= 5000):
+    if not (parallel and 500 <= profile.pairs <= 5000):
         return None
     reason = f"because {profile.pairs:,} sentences are few for a neural model; preset=transformer-small trains one"
     return usual("phrase-based", reason)

@@ -91,7 +91,8 @@ class PhraseBased(Transducer):
             sources, targets = Ragged.of_column(corpus.valid.source), Ragged.of_column(corpus.valid.target)
             rows = np.unique(np.linspace(0, len(sources) - 1, min(self.config.tune_pairs, len(sources))).astype(int))
             pairs = [(sources[row], targets[row]) for row in rows.tolist() if 0 < len(sources[row]) <= MAX_TOKENS]
-            self.tune(pairs, note)
+            if pairs:
+                self.tune(pairs, note)
         return losses
 
     def align(self, left: Ragged, right: Ragged, note: Note) -> tuple[list[float], LinkRows]:

@@ -162,7 +162,7 @@ def draw_curves(
     drawing = new_figure(7, 4)
     axes = drawing.add_subplot()
     train = [(row["step"], row["loss"]) for row in metrics if "loss" in row]
-    valid = [(row["step"], row["valid"]["loss"]) for row in metrics if "valid" in row]
+    valid = [(row["step"], row["valid"]["loss"]) for row in metrics if "loss" in row.get("valid", {})]
     if train:
         axes.plot(*zip(*train, strict=True), color="#9fb3c8", label=f"training ({differs})" if differs else "training")
     if valid:

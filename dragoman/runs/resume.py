@@ -69,7 +69,8 @@ def check_resumable(run: Run, config: Config, processes: int) -> None:
             f"selected by {config.train.metric}, which on other inputs cannot be compared with earlier validations. "
             "Resume with the old value, or name a new folder with --run"
         )
-    check_steps(run.folder, config.train.steps)
+    if not getattr(config.model, "fitted", False):  # its iterations are no training steps
+        check_steps(run.folder, config.train.steps)
     check_batches_per_step(run.folder, config.train.accumulate, processes)
 
 

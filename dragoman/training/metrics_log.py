@@ -44,7 +44,7 @@ def is_row(row: Any) -> bool:
     if "valid" not in row:
         return are_numbers([row.get(name) for name in ("loss", "tokens_per_second", "seconds")])
     scores = row["valid"]
-    return isinstance(scores, dict) and "loss" in scores and are_numbers([row.get("seconds"), *scores.values()])
+    return isinstance(scores, dict) and bool(scores) and are_numbers([row.get("seconds"), *scores.values()])
 
 
 def are_numbers(values: list[Any]) -> bool:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -26,13 +26,14 @@ from dragoman.auto.search.run import (
     Search,
     SearchOptions,
     check_folder,
+    cost_of,
     describe,
     is_within_error,
     planned_settings,
     prepared_validation,
 )
 from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
-from dragoman.auto.search.worker import Job, Outcome, warm_rate
+from dragoman.auto.search.worker import Job, Outcome, run_job, warm_rate
 from dragoman.commands.search import Duration
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
@@ -300,10 +301,54 @@ def test_a_fitted_model_competes_with_a_trial_that_trains_alone(
     measured = outcome(0.5)._replace(overhead=0.0)
     found = [measured, outcome(score)]
     search = FakeSearch(tmp_path / "run", a=[measured, measured, outcome(0.5)], b=found, c=[measured])
-    search.create({"a": neural, "b": fitted, "c": neural, "d": slow}, SearchOptions(100.0, workers=2), [])
+    search.create({"a": neural, "c": neural, "b": fitted, "d": slow}, SearchOptions(100.0, workers=2), [])
     state = search.run()
     assert {trial.name for trial in state.trials} == {"a", "b"}
     assert state.members == [winner]
+    failed = [outcome(0, "diverged")]
+    search = FakeSearch(tmp_path / "only", a=[*failed], b=[measured, outcome(score)], c=[*failed])
+    search.create({"a": neural, "c": neural, "b": fitted}, SearchOptions(100.0, workers=2), [])
+    assert search.run().members == ["b"]
+
+
+def test_fitted_models_take_no_place_of_trained_ones(cached: Path, tmp_path: Path) -> None:
+    """They are complete at once, so the stages, which compare parts of a training, do without them."""
+    rows = [(word, word[::-1]) for word in words(400)]
+    write_rows(tmp_path / "pairs.tsv", rows[:200])
+    write_rows(tmp_path / "valid.tsv", rows[200:])
+    path, valid = str(tmp_path / "pairs.tsv"), f"data.valid={tmp_path / 'valid.tsv'}"
+    neural, _ = configure(path, [*TINY[1:], valid, "train.steps=300"])
+    fitted, _ = configure(path, [valid, "train.device=cpu", "preset=ngram-transducer"])
+    configs = {"a": neural, "b": neural, "c": neural, "d": neural, "e": fitted}
+    for name, score, winner in (("worse", 0.6, "b"), ("better", 0.95, "e")):
+        results = {"a": [outcome(0.1)] * 2, "b": [outcome(0.5), outcome(0.9)], "e": [outcome(score)]}
+        search = FakeSearch(tmp_path / name, **results, c=[outcome(0.2)], d=[outcome(0.2)])
+        search.create(configs, SearchOptions(None, 5, workers=2), [])
+        assert search.run().members == [winner]
+
+
+@pytest.mark.parametrize(("preset", "setting"), [("ngram-transducer", "order=2"), ("phrase-based", "tune=0")])
+def test_a_fitted_trial_keeps_its_score(preset: str, setting: str, cached: Path, tmp_path: Path) -> None:
+    """Its jobs measure it, then compare it with others; it is fitted once."""
+    rows = [(" ".join(word), " ".join(word.upper())) for word in words(400)]
+    write_rows(tmp_path / "pairs.tsv", rows[:200])
+    write_rows(tmp_path / "valid.tsv", rows[200:])
+    overrides = [f"data.valid={tmp_path / 'valid.tsv'}", "train.device=cpu", "train.decode=10"]
+    overrides += [f"preset={preset}", f"model.{setting}"]
+    config, _ = configure(str(tmp_path / "pairs.tsv"), overrides)
+    search = Search(tmp_path / "run", lambda line: None, lambda state: None)
+    search.create({"usual": config, "other": config}, SearchOptions(900.0, workers=1), overrides)
+    state = load_search(tmp_path / "run")
+    trial = state.trials[1]
+    assert trial.fitted
+    measured = run_job(search._probe_job(state, trial, "cpu", 10.0))
+    assert not measured.error
+    trial.cost = asdict(cost_of(measured, config))
+    search._plan(state, [replace(trial, name="usual", fitted=False), trial], 900.0)
+    (job,) = search._jobs(state, trial, trial.steps[-1])
+    again = run_job(job)
+    assert not again.error
+    assert again.score == measured.score > 0
 
 
 @pytest.mark.parametrize(("given", "decoded"), [([], 300), (["train.decode=70"], 70)])
@@ -504,14 +549,6 @@ def test_a_trial_keeps_its_weights_by_its_own_metric(cached: Path, tmp_path: Pat
     best = min(validations, key=lambda valid: valid["loss"])
     assert found.score == -best["cer"]
     assert found.score != max(-valid["cer"] for valid in validations)
-
-
-def test_a_fitted_trial_keeps_its_score(cached: Path, tmp_path: Path) -> None:
-    """Its run is fitted once, and asked for again in the next stage."""
-    job = job_for(tmp_path, 60, ["preset=ngram-transducer"], until=1)
-    first, again = worker.train_up_to(job), worker.train_up_to(job)
-    assert math.isfinite(first.score)
-    assert (again.score, again.step, again.exact) == (first.score, first.step, first.exact)
 
 
 class DyingPool(Pool):

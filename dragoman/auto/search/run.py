@@ -45,7 +45,8 @@ PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
 LONGEST_PROBE = {"cpu": 20.0, "cuda": 40.0}  # seconds
 GPU_WORKERS = 4
-SLOW_FITS = 300.0  # seconds of a search from which it tries models that take minutes to fit
+FITTED_DECODED = 300  # the most of these for models that decode slowly
+SLOW_FITS = 600.0  # seconds of a search from which it tries models that take minutes to fit
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
@@ -74,8 +75,12 @@ class Search:
     def create(self, configs: dict[str, Config], options: SearchOptions, overrides: Sequence[str]) -> None:
         """Write the configurations of all trials and the state; nothing is trained yet."""
         first = next(iter(configs.values()))
+        if options.ensemble > 1 and any(writes_tokens(config) for config in configs.values()):
+            configs = {name: config for name, config in configs.items() if writes_tokens(config)}
         if options.seconds is not None and options.seconds < SLOW_FITS and len(configs) > 1:
-            configs = {name: config for name, config in configs.items() if not getattr(config.model, "slow", False)}
+            if left_out := [name for name, config in configs.items() if is_slow(config)]:
+                self.say(f"search: {', '.join(left_out)} takes minutes, so it is tried from --time 10m on")
+            configs = {name: config for name, config in configs.items() if name not in left_out}
         given: Any = settings.override({}, list(overrides)).get("train", {})
         if not first.train.decode:
             raise ConfigError("train.decode: found 0, expected 1 or more: a search compares decoded outputs")
@@ -103,14 +108,18 @@ class Search:
             workers=workers,
             threads=max(1, cores // workers),
             sizes=plan.stage_sizes(count),
-            trials=[Trial(name) for name in names],
+            trials=[
+                Trial(name, fitted=number > 0 and folds == 1 and is_fitted(configs[name]))
+                for number, name in enumerate(names)
+            ],
         )
         make_folder(self.folder)
         make_folder(self.trials)
         decoded = first.train.decode if "decode" in given else max(first.train.decode, DECODED[device.type])
         state.decoded = min(decoded, validation)
         for name in names:
-            self._write_configs(name, configs[name], state, decoded)
+            most = FITTED_DECODED if is_slow(configs[name]) else decoded
+            self._write_configs(name, configs[name], state, min(decoded, most))
         state.save(self.folder)
 
     def _write_configs(self, name: str, config: Config, state: SearchState, decoded: int) -> None:
@@ -172,7 +181,8 @@ class Search:
                 alone = self._probe_alone(state, probed[0], pool, device, budget)
                 left = seconds_left(state, started)
                 if alone is not None and plan.is_worth_shortening(alone, resources(state, left)):
-                    probed[0].cost, probed = asdict(alone), [probed[0], *self._fitted(probed[1:])]
+                    probed[0].cost = asdict(alone)
+                    probed = [probed[0], *(trial for trial in probed if trial.fitted)]
             self._plan(state, probed, left)
         state.planned = True
         state.save(self.folder)
@@ -188,6 +198,7 @@ class Search:
         budget = plan.PROBING * state.seconds
         waiting = [trial for trial in state.trials if not trial.cost and not trial.error]
         longest = budget * state.workers / len(state.trials)
+        waiting.sort(key=lambda trial: (trial is not state.trials[0], not trial.fitted))
         jobs = [(trial, self._probe_job(state, trial, device, longest)) for trial in waiting]
         started = time.monotonic()
 
@@ -200,6 +211,8 @@ class Search:
                 return True
             costs = [cost(trial) for trial in found()]
             if not costs or not (state.trials[0].cost or state.trials[0].error):
+                return False
+            if any(trial.fitted and not trial.cost and not trial.error for trial in state.trials):
                 return False
             typical = sorted(costs, key=lambda cost: cost.seconds(cost.usual))[len(costs) // 2]
             costs += [typical] * (sum(not trial.error for trial in state.trials) - len(costs))
@@ -248,31 +261,28 @@ class Search:
             if not is_fitted(load(self.trials / f"{trial.name}.toml")):
                 remove_folder(Path(self._probe_job(state, trial, device, 0.0).folder))
 
-    def _fitted(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those that were fitted while they were measured: they take no more time."""
-        return [trial for trial in trials if is_fitted(load(self.trials / f"{trial.name}.toml"))]
-
     def _plan(self, state: SearchState, probed: Sequence[Trial], left: float) -> None:
         """Fix which trials go on, and the steps of every stage, for the seconds left. Trials that failed come last."""
         failed = [trial for trial in state.trials if trial.error]
         if not probed:
             raise DragomanError(f"every configuration failed; the first: {failed[0].error}")
         given = resources(state, left)
-        fitted = self._fitted(probed[1:])
-        trained = [trial for trial in probed if trial not in fitted]
-        made = plan.make_plan([cost(trial) for trial in trained], given)
+        fitted = [trial for trial in probed if trial.fitted]
+        trained = [trial for trial in probed if not trial.fitted]
+        made = plan.make_plan([cost(trial) for trial in trained or fitted], given)
         chosen = [*trained[: made.trials], *fitted]
         known = {trial.name for trial in (*failed, *chosen)}
         if dropped := [trial.name for trial in state.trials if trial.name not in known]:
             self.say(f"search: the time does not suffice for {', '.join(dropped)}")
         state.trials = [*chosen, *failed]
-        state.sizes = [len(chosen), *plan.stage_sizes(made.trials)[1:]]
+        state.sizes = plan.stage_sizes(made.trials if trained else 1)
         longest = given.longest(made.trials)
         for trial in chosen:
             last, usual = (cost(trial).last_step(longest, times) for times in (made.times, 1.0))
             every = min(cost(trial).every, last)
             trial.steps = [*plan.stage_steps(min(last, usual), made.shares, every), last]
-            trial.settings = planned_settings(load(self.trials / f"{trial.name}.toml"), last, every)
+            config = load(self.trials / f"{trial.name}.toml")
+            trial.settings = [] if is_fitted(config) else planned_settings(config, last, every)
 
     def _stage(self, state: SearchState, pool: Pool) -> None:
         """Train the surviving trials to the end of the stage; finished ones are not trained again."""
@@ -343,9 +353,11 @@ class Search:
             best = [trial for trial in best if writes_tokens(load(self.trials / f"{trial.name}.toml"))] or best[:1]
         elif state.folds == 1:
             usual = [trial for trial in state.trials[:1] if not trial.error]
-            last = [trial for trial in best if len(trial.scores) == len(best[0].scores) and trial not in usual]
-            count = resources(state, 0.0).finalists(len(best)) - len(usual)
-            state.members = [trial.name for trial in (*last[:count], *usual)]
+            fitted = [trial for trial in best if trial.fitted and trial not in usual]
+            others = [trial for trial in best if not trial.fitted]
+            last = [trial for trial in others if len(trial.scores) == len(others[0].scores) and trial not in usual]
+            count = resources(state, 0.0).finalists(len(others)) - len(usual)
+            state.members = [trial.name for trial in (*fitted, *last[: max(0, count)], *usual)]
             state.save(self.folder)
             return
         kinds = best[: max(1, (state.ensemble + 1) // 2)]
@@ -453,6 +465,11 @@ def writes_tokens(config: Config) -> bool:
 def is_fitted(config: Config) -> bool:
     """Whether a model is fitted in one go, without steps."""
     return bool(getattr(config.model, "fitted", False))
+
+
+def is_slow(config: Config) -> bool:
+    """Whether a model takes minutes to fit and to decode with."""
+    return bool(getattr(config.model, "slow", False))
 
 
 def cost(trial: Trial) -> plan.Cost:

@@ -33,6 +33,7 @@ class Trial:
     parameters: int = 0
     final: float | None = None  # score at the end of training
     error: str = ""
+    fitted: bool = False  # complete at once: it takes part in no stage, and is compared at the end
 
     @property
     def score(self) -> float:
@@ -68,7 +69,7 @@ class SearchState:
 
     def surviving(self) -> list[Trial]:
         """The trials of the current stage: the best of the stage before, and the usual choice, the first trial."""
-        chosen = self.trials
+        chosen = [trial for trial in self.trials if not trial.fitted]
         for stage in range(1, self.stage + 1):
             usable = [trial for trial in chosen if len(trial.scores) >= stage and trial.scores[stage - 1] > -math.inf]
             usable.sort(key=lambda trial: -trial.scores[stage - 1])
