@@ -349,6 +349,7 @@ def test_a_fitted_trial_keeps_its_score(preset: str, setting: str, cached: Path,
     again = run_job(job)
     assert not again.error
     assert again.score == measured.score > 0
+    assert again.seconds > 0  # of fitting
 
 
 @pytest.mark.parametrize(("given", "decoded"), [([], 300), (["train.decode=70"], 70)])

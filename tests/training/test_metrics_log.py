@@ -18,7 +18,7 @@ VALIDATED = {"step": 1, "valid": {"loss": 2.0, "bleu": 3}, "seconds": 4.0}
     "row",
     [
         TRAINED | {"seconds": "4"}, VALIDATED | {"seconds": "4"}, {"step": 1, "valid": {"loss": 2.0}},
-        VALIDATED | {"valid": {"loss": 1.0, "bleu": "high"}}, VALIDATED | {"valid": {"bleu": 3}},
+        VALIDATED | {"valid": {"loss": 1.0, "bleu": "high"}}, VALIDATED | {"valid": {}},
         VALIDATED | {"valid": 3}, TRAINED | {"step": True}, TRAINED | {"epoch": float("inf")}, [1], None,
     ],
 )  # fmt: skip

@@ -121,7 +121,8 @@ def train_up_to(job: Job) -> Outcome:
     step = state.best[0][1] if state.best else max(validations, default=0)  # best by the metric of the run itself
     best = validations.get(step, {})
     overhead = max(0.0, wall - loading - (state.seconds - before))
-    times = (state.seconds, loading, overhead)
+    fitting = max((row["seconds"] for row in rows), default=0.0)  # where a model was fitted by an earlier job
+    times = (max(state.seconds, fitting), loading, overhead)
     return Outcome(
         score_of(best, job.metric), max(step, state.step), *times, speed, parameters, best.get("exact_match", 0.0)
     )
