@@ -44,7 +44,7 @@ def choose_pairs(
     named = candidate.preset if candidate is not None else preset
     if named is not None and preset_table(named).get("model", {}).get("kind") in KINDS:
         why = f"preset: {named}, as asked" if candidate is None else f"model: {named}, {candidate.reason}"
-        return choose_fitted(profile, named, source, target, [*reasons, why])
+        return choose_fitted(profile, named, source, target, reasons, why)
     usual = usual_candidate(profile, gpu) if candidate is None and preset is None else None
     if not transformer:
         candidate = candidate or usual
@@ -82,14 +82,14 @@ def choose_pairs(
 
 
 def choose_fitted(
-    profile: PairProfile, preset: str, source: dict[str, Any], target: dict[str, Any], reasons: list[str]
+    profile: PairProfile, preset: str, source: dict[str, Any], target: dict[str, Any], reasons: list[str], why: str
 ) -> tuple[dict[str, Any], list[str]]:
     """A configuration for a preset without gradients: no budget, and the tokenizers of the preset if it has some."""
+    reasons = [*reasons, why] if "tokenizer" not in preset_table(preset) else [why]
     data = {"units": "phonemes" if profile.phonemes else "words", **long_texts(profile, reasons)}
     table: dict[str, Any] = {"preset": preset, "data": data}
-    if "tokenizer" in preset_table(preset):
-        return table, reasons[-1:]
-    table["tokenizer"] = {"source": source} if profile.joint else {"source": source, "target": target}
+    if "tokenizer" not in preset_table(preset):
+        table["tokenizer"] = {"source": source} if profile.joint else {"source": source, "target": target}
     return table, reasons
 
 

@@ -45,9 +45,9 @@ PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
 LONGEST_PROBE = {"cpu": 20.0, "cuda": 40.0}  # seconds
 GPU_WORKERS = 4
-FITTED_DECODED = 300  # the most of these for models that decode slowly
 SLOW_FITS = 600.0  # seconds of a search from which it tries models that take minutes to fit
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
+SLOWLY_DECODED = 300  # the most validation inputs for models that take minutes to fit
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
 
@@ -118,7 +118,7 @@ class Search:
         decoded = first.train.decode if "decode" in given else max(first.train.decode, DECODED[device.type])
         state.decoded = min(decoded, validation)
         for name in names:
-            most = FITTED_DECODED if is_slow(configs[name]) else decoded
+            most = SLOWLY_DECODED if is_slow(configs[name]) else decoded
             self._write_configs(name, configs[name], state, min(decoded, most))
         state.save(self.folder)
 
