@@ -187,9 +187,10 @@ def trains_on_gpu(given: Mapping[str, Any]) -> bool:
 
 def is_left_open(given: Mapping[str, Any]) -> bool:
     """Whether overrides allow any model: they set no preset, no part of a model and nothing of its training steps."""
-    train = given.get("train", {})
-    known = {"device", "seed", "decode"}
-    return set(given) <= {"task", "data", "train"} and isinstance(train, Mapping) and set(train) <= known
+    data, train = given.get("data", {}), given.get("train", {})
+    if not isinstance(data, Mapping) or not isinstance(train, Mapping) or {"general", "hallucinate"} & set(data):
+        return False
+    return set(given) <= {"task", "data", "train"} and set(train) <= {"device", "seed", "decode"}
 
 
 def chooses_model(given: Mapping[str, Any]) -> bool:

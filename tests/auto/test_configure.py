@@ -388,6 +388,7 @@ def test_the_dropout_of_a_side_is_all_of_its_dropout(tmp_path: Path, monkeypatch
         ({}, ["train.steps=50"], "encoder-decoder"),
         ({}, ["model.encoder.layers=2"], "encoder-decoder"),
         ({}, ["search.beam=3"], "encoder-decoder"),
+        ({}, ["data.general=pairs.tsv"], "encoder-decoder"),
         ({"pairs": 499}, [], "encoder-decoder"),
         ({"pairs": 5001}, [], "encoder-decoder"),
         ({"monotone": 0.3}, [], "encoder-decoder"),
