@@ -117,6 +117,31 @@ def remove_folder(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def refuse_links(*paths: Path) -> None:
+    """Raise RunError if one of these parts of a run folder is a symbolic link."""
+    for path in paths:
+        if path.is_symlink():
+            raise RunError(f"{path}: found a symbolic link, expected a file or folder of the run; remove the link")
+
+
+def copy_into(source: Path, target: Path) -> None:
+    """Copy a file, or a folder into the folder `target`, which may exist.
+
+    Every file is written beside its place and renamed. A symbolic link at the source raises RunError. So does one where
+    a folder is copied to; one where a file is copied to is replaced, never followed.
+    """
+    refuse_links(source)
+    if source.is_dir():
+        make_folder(target)
+        for path in source.iterdir():
+            copy_into(path, target / path.name)
+        return
+    temporary = create_empty(target.with_name(f".{target.name}.part"))
+    with naming(target):
+        shutil.copyfile(source, temporary)
+    temporary.replace(target)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a text file atomically and durably."""
     temporary = create_empty(path.with_name(f".{path.name}.part"))
@@ -166,10 +191,14 @@ def check_writable(path: str | Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: str | Path) -> Iterator[Path]:
-    """A temporary file beside `path`, moved there at the end of the block; a device or pipe is written directly."""
-    special = Path(path).exists() and not Path(path).is_file()
-    final = Path(path) if special else Path(path).resolve()
+def atomic_write(path: str | Path, follow_link: bool = True) -> Iterator[Path]:
+    """A temporary file beside `path`, moved there at the end of the block; a device or pipe is written directly.
+
+    A symbolic link is the user's own where the user named the path. For a part of a run folder, which may come from
+    anybody, `follow_link` must be False: the file replaces the link.
+    """
+    special = follow_link and Path(path).exists() and not Path(path).is_file()
+    final = Path(path).resolve() if follow_link and not special else Path(path)
     temporary = final if special else final.with_name(f".{final.stem}.part{final.suffix}")
     try:
         if not special:

@@ -123,7 +123,7 @@ class Shortlist:
     def save(self, path: Path, source: Tokenizer, target: Tokenizer) -> None:
         """Write the shortlist with the fingerprints of its vocabularies."""
         metadata = {"source": source.fingerprint(), "target": target.fingerprint()}
-        with atomic_write(path) as beside:
+        with atomic_write(path, follow_link=False) as beside:
             save_file({"always": self.always, "likely": self.likely.contiguous()}, beside, metadata)
 
     @staticmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 from dragoman.config import settings
 from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
+from dragoman.files import copy_into
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
 from dragoman.runs.folder import IMPORTED, Run, licence_of
 from dragoman.tasks.config import Config
@@ -36,7 +36,7 @@ def keep_licence(config: Config, folder: Path) -> None:
     """A run that starts from an imported model keeps its licence."""
     start = config.train.pretrained
     if start is not None and licence_of(start.run):
-        shutil.copyfile(Path(start.run) / IMPORTED, folder / IMPORTED)
+        copy_into((Path(start.run) / IMPORTED).resolve(), folder / IMPORTED)
 
 
 def check_optional_packages(model: Any) -> None:

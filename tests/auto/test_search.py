@@ -214,7 +214,7 @@ class FakeSearch(Search):
         super().__init__(folder, lambda line: None, lambda state: None)
         self.results = results
 
-    def _outcomes(self, pool: Any, jobs: Any, enough: Any = None) -> Any:
+    def _outcomes(self, pool: Any, jobs: Any, *limits: Any) -> Any:
         for trial, job in jobs:
             yield trial, job, self.results[Path(job.folder).name].pop(0)
 
@@ -265,7 +265,7 @@ def test_a_trial_that_trains_alone_is_measured_alone(
     workers: int, second: float | None, steps: int, cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside others it was slower: 10 steps a second. If the second measurement fails, the first one counts."""
-    monkeypatch.setattr("dragoman.auto.search.run.seconds_left", lambda state, started: 100.0)
+    monkeypatch.setattr("dragoman.auto.search.run.seconds_left", lambda state, deadline: 100.0)
     rows = [(word, word[::-1]) for word in words(400)]
     write_rows(tmp_path / "pairs.tsv", rows[:200])
     write_rows(tmp_path / "valid.tsv", rows[200:])
@@ -290,7 +290,7 @@ def test_a_fitted_model_competes_with_a_trial_that_trains_alone(
     score: float, winner: str, cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was fitted while its speed was measured, so it takes no more time."""
-    monkeypatch.setattr("dragoman.auto.search.run.seconds_left", lambda state, started: 100.0)
+    monkeypatch.setattr("dragoman.auto.search.run.seconds_left", lambda state, deadline: 100.0)
     rows = [(word, word[::-1]) for word in words(400)]
     write_rows(tmp_path / "pairs.tsv", rows[:200])
     write_rows(tmp_path / "valid.tsv", rows[200:])
@@ -449,6 +449,67 @@ def test_members_outside_the_run_are_refused(tmp_path: Path) -> None:
         member_folders(tmp_path)
 
 
+@pytest.fixture
+def unfinished_search(searched: Path, tmp_path: Path) -> Path:
+    """A search whose models are trained, but which is not marked as done."""
+    run = shutil.copytree(searched / "run", tmp_path / "run")
+    table = json.loads((run / "search.json").read_text())
+    (run / "search.json").write_text(json.dumps(table | {"done": False}))
+    return run
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "weights.safetensors", "data.json", "best/mine", "ensemble.json"])
+def test_a_search_writes_through_no_link(name: str, unfinished_search: Path, tmp_path: Path) -> None:
+    """The folder of a stranger, whose best run is copied over links to a file of the user's."""
+    mine, link = tmp_path / "mine.txt", unfinished_search / name
+    mine.write_text("precious")
+    if name == "best/mine":  # a link in the run that is copied
+        link = unfinished_search / "trials" / load_search(unfinished_search).members[0] / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(mine)
+    done = call("train", unfinished_search, "--quiet")
+    assert (done.code, mine.read_text()) == (2 if name == "best/mine" else 0, "precious")
+    assert link.is_symlink() == (name == "best/mine")
+
+
+@pytest.mark.parametrize("name", ["trials", "best", "tokenizer", "trials/0"])
+def test_a_search_writes_into_no_linked_folder(name: str, unfinished_search: Path, tmp_path: Path) -> None:
+    state = load_search(unfinished_search)
+    mine, link = tmp_path / "mine", unfinished_search / name.replace("0", state.members[0])
+    shutil.move(link, mine)
+    link.symlink_to(mine)
+    before = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
+    done = call("train", unfinished_search, "--quiet")
+    assert done.code == 2
+    assert "found a symbolic link, expected a f" in done.err
+    assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table["trials"][0].update(name="../../mine"), "found the trial '../../mine', expected the name"),
+        (lambda table: table.update(members=["../../mine"]), "found the trial '../../mine', expected the name"),
+        (lambda table: table.update(members=["other"]), "found the trial 'other', expected the name"),
+        (lambda table: table.update(trials=[]), "expected the name of a folder"),
+        (lambda table: table.update(seconds="soon"), "seconds: found 'soon', expected float"),
+        (lambda table: table["trials"][0].update(steps=[1, "x"]), "steps: found [1, 'x'], expected list[int]"),
+        (lambda table: table["trials"][0].update(cost={"speed": "fast", "validation": 1}), "expected numbers"),
+    ],
+)
+def test_a_damaged_search_is_refused(change: Any, message: str, unfinished_search: Path, tmp_path: Path) -> None:
+    """A trial is a folder that the search removes and trains in: its name must not lead elsewhere."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine.toml").write_text("")
+    table = json.loads((unfinished_search / "search.json").read_text())
+    change(table)
+    (unfinished_search / "search.json").write_text(json.dumps(table))
+    done = call("train", unfinished_search, "--quiet")
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
 @pytest.mark.slow  # a search that is killed ten times
 @pytest.mark.timeout(1800)
 def test_a_killed_search_goes_on_to_the_same_leaderboard(searched: Path, tmp_path: Path) -> None:
@@ -556,7 +617,7 @@ class DyingPool(Pool):
     """A pool whose job "dies" ends its process."""
 
     def submit(self, job: Job) -> Any:
-        return self.executor.submit(os._exit, 3) if job.folder == "dies" else self.executor.submit(time.sleep, 0.05)
+        return self.executor.submit(*((os._exit, 3) if job.folder == "dies" else (sleep_then_end, 0.05)))
 
 
 def test_a_process_that_dies_fails_one_trial(tmp_path: Path) -> None:
@@ -568,7 +629,67 @@ def test_a_process_that_dies_fails_one_trial(tmp_path: Path) -> None:
     pool.executor.shutdown()
     assert found.keys() == {"a", "b", "dies", "c", "d"}
     assert found["dies"].error == "its process was killed, perhaps for lack of memory"
-    assert all(outcome is None for name, outcome in found.items() if name != "dies")
+    assert all(not outcome.error for name, outcome in found.items() if name != "dies")
+
+
+def test_jobs_that_do_not_pause_are_killed_once_one_is_done(tmp_path: Path) -> None:
+    """Fitting, loading and validating cannot pause."""
+
+    class SleepingPool(Pool):
+        def submit(self, job: Job) -> Any:
+            return self.executor.submit(sleep_then_end, float(job.folder))
+
+    search = Search(tmp_path, lambda line: None, lambda state: None)
+    search.workers = 2
+    jobs = [(Trial(str(seconds)), Job("", str(seconds), 1, 1, "cer")) for seconds in (0.1, 600, 500)]
+    pool, started = SleepingPool(2), time.time()
+    found = {trial.name: outcome.error for trial, _, outcome in search._outcomes(pool, jobs, overdue=started + 3)}
+    assert found == {"0.1": "", "600": worker.OVERDUE, "500": worker.OVERDUE}
+    assert time.time() - started < 60
+    assert pool.submit(jobs[0][1]).result().error == ""  # the pool goes on
+    pool.executor.shutdown()
+
+
+def sleep_then_end(seconds: float) -> Outcome:
+    """A job of so many seconds."""
+    time.sleep(seconds)
+    return outcome(1.0)
+
+
+def test_a_deadline_ends_a_job_with_a_validation(cached: Path, tmp_path: Path) -> None:
+    job = job_for(tmp_path, 80, [*TINY, "train.steps=4000", "train.validate_every=2000"], until=4000)
+    late = worker.train_up_to(job._replace(deadline=time.time()))
+    assert late.step == 1  # a run without a step has no weights
+    assert math.isfinite(late.score)
+    assert worker.outcome_of_killed(job)._replace(loading=late.loading, overhead=late.overhead) == late
+    assert worker.outcome_of_killed(job._replace(folder=str(tmp_path / "none"))).error == worker.OVERDUE
+
+
+def test_a_search_without_time_left_ends_with_what_it_has(cached: Path, tmp_path: Path) -> None:
+    """A resumed search counts the seconds that it has had; its jobs get what is left."""
+    rows = [(word, word[::-1]) for word in words(400)]
+    write_rows(tmp_path / "pairs.tsv", rows[:200])
+    write_rows(tmp_path / "valid.tsv", rows[200:])
+    settings = [*TINY[1:], "train.steps=300", f"data.valid={tmp_path / 'valid.tsv'}"]
+    config, _ = configure(str(tmp_path / "pairs.tsv"), settings)
+    given: list[Job] = []
+
+    class Watched(FakeSearch):
+        def _outcomes(self, pool: Any, jobs: Any, *limits: Any) -> Any:
+            given.extend(job for _, job in jobs)
+            return super()._outcomes(pool, jobs)
+
+    search = Watched(tmp_path / "run", a=[outcome(0.5)] * 3, b=[outcome(0.4)] * 3)
+    search.create({"a": config, "b": config}, SearchOptions(1000.0, workers=2), [])
+    state = load_search(tmp_path / "run")
+    state.spent = 990.0
+    state.save(tmp_path / "run")
+    done = search.run()
+    assert done.members == ["a"]
+    assert 990 <= done.spent < 1000
+    deadlines = [job.deadline for job in given if job.deadline < math.inf]
+    assert deadlines
+    assert max(deadlines) <= search.started + 10
 
 
 def test_stages_train_as_one_training_would(cached: Path, tmp_path: Path) -> None:

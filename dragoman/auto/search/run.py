@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dragoman.auto.search import plan
 from dragoman.auto.search.folds import needed_folds, write_folds
+from dragoman.auto.search.pool import Pool, is_broken, worker_pool
 from dragoman.auto.search.state import (
     STATE_FILE,
+    TRIALS,
     SearchState,
     Trial,
     has_search,
@@ -28,10 +26,10 @@ from dragoman.auto.search.state import (
     shown_score,
     standard_error,
 )
-from dragoman.auto.search.worker import Job, Outcome, end_with_parent, failure, run_job
+from dragoman.auto.search.worker import OVERDUE, Job, Outcome, failure, outcome_of_killed
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
-from dragoman.files import make_folder, remove_folder, write_text
+from dragoman.files import copy_into, make_folder, remove_folder, write_text
 from dragoman.inference.ensemble import write_members
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.runs.lock import locked
@@ -45,6 +43,9 @@ PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
 LONGEST_PROBE = {"cpu": 20.0, "cuda": 40.0}  # seconds
 GPU_WORKERS = 4
+LAST_TRAININGS = 0.3  # share of the time that the stages leave for the last trainings, at least
+PAUSING = 1.0  # seconds to save a checkpoint and return
+GRACE = 0.1  # share of the time after the deadline at which jobs that do not pause are killed
 SLOW_FITS = 600.0  # seconds of a search from which it tries models that take minutes to fit
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 SLOWLY_DECODED = 300  # the most validation inputs for models that take minutes to fit
@@ -67,8 +68,10 @@ class Search:
 
     def __init__(self, folder: Path, say: Say, show: Show) -> None:
         self.folder, self.say, self.show = folder, say, show
-        self.trials = folder / "trials"
+        self.trials = folder / TRIALS
         self.workers = 1
+        self.started, self.spent_before = time.time(), 0.0
+        self.deadline = math.inf  # time.time() at which the search must end
 
     # ---------------------------------------------------------------------- start
 
@@ -136,9 +139,11 @@ class Search:
         """Go on with the search until the winner is the run of this folder."""
         with locked(self.folder):
             state = load_search(self.folder)
-            self.workers = state.workers
+            self.workers, self.spent_before = state.workers, state.spent
             if state.done:
                 return state
+            if state.seconds is not None:
+                self.deadline = self.started + state.seconds - state.spent
             with stop_search_on_signals(), worker_pool(state.workers) as pool:
                 if not state.planned:
                     self._measure(state, pool)
@@ -149,9 +154,14 @@ class Search:
                 self._finish(state, pool)
             self._place(state)
             state.done = True
-            state.save(self.folder)
+            self._save(state)
             self.show(state)
             return state
+
+    def _save(self, state: SearchState) -> None:
+        """Write the state, with the time that the search has taken, those before a kill or a stop included."""
+        state.spent = self.spent_before + time.time() - self.started
+        state.save(self.folder)
 
     def _jobs(self, state: SearchState, trial: Trial, steps: int, overrides: tuple[str, ...] = ()) -> list[Job]:
         """One job for each fold."""
@@ -172,20 +182,20 @@ class Search:
                 trial.steps = [*plan.stage_steps(last, plan.stage_shares(len(state.trials)), every), last]
         else:
             device = resolve_device(next(iter(usual.values())).device).type
-            started = time.monotonic()
+            started = time.time()
             self._forget_measurements(state, device)
             probed = self._probe(state, pool, device)
-            left = seconds_left(state, started)
+            left = seconds_left(state, self.deadline)
             if probed and is_too_long_beside_others(state, probed[0], left):
-                budget = plan.PROBING * state.seconds - (time.monotonic() - started)
+                budget = plan.PROBING * state.seconds - (time.time() - started)
                 alone = self._probe_alone(state, probed[0], pool, device, budget)
-                left = seconds_left(state, started)
+                left = seconds_left(state, self.deadline)
                 if alone is not None and plan.is_worth_shortening(alone, resources(state, left)):
                     probed[0].cost = asdict(alone)
                     probed = [probed[0], *(trial for trial in probed if trial.fitted)]
             self._plan(state, probed, left)
         state.planned = True
-        state.save(self.folder)
+        self._save(state)
         self.show(state)
 
     def _probe(self, state: SearchState, pool: Pool, device: str) -> list[Trial]:
@@ -200,14 +210,14 @@ class Search:
         longest = budget * state.workers / len(state.trials)
         waiting.sort(key=lambda trial: (trial is not state.trials[0], not trial.fitted))
         jobs = [(trial, self._probe_job(state, trial, device, longest)) for trial in waiting]
-        started = time.monotonic()
+        over = time.time() + budget
 
         def found() -> list[Trial]:
             return [trial for trial in state.trials if trial.cost]
 
         def enough() -> bool:
             """Whether more trials than were measured would not fit if they cost as much as most of these."""
-            if time.monotonic() > started + budget:
+            if time.time() > over:
                 return True
             costs = [cost(trial) for trial in found()]
             if not costs or not (state.trials[0].cost or state.trials[0].error):
@@ -216,9 +226,11 @@ class Search:
                 return False
             typical = sorted(costs, key=lambda cost: cost.seconds(cost.usual))[len(costs) // 2]
             costs += [typical] * (sum(not trial.error for trial in state.trials) - len(costs))
-            return plan.make_plan(costs, resources(state, seconds_left(state, started))).trials <= len(found())
+            return plan.make_plan(costs, resources(state, seconds_left(state, self.deadline))).trials <= len(found())
 
-        for trial, job, outcome in self._outcomes(pool, jobs, enough):
+        for trial, job, outcome in self._outcomes(pool, jobs, enough, over + budget):
+            if outcome.error == OVERDUE:  # not measured: there is no time for it
+                continue
             trial.error, done = outcome.error, f"{len(found()) + 1} of {len(state.trials)}: {trial.name}"
             if outcome.error:
                 self.say(f"  {trial.name}: {outcome.error}")
@@ -227,7 +239,7 @@ class Search:
             if not is_fitted(config):
                 remove_folder(Path(job.folder))
             trial.cost = asdict(cost_of(outcome, config))
-            state.save(self.folder)
+            self._save(state)
             self.say(f"  {done}, {'fitted' if is_fitted(config) else steps_per_second(outcome.speed)}")
         return found()
 
@@ -293,9 +305,16 @@ class Search:
             f"{sum(not trial.error for trial in surviving)} configurations"
             + (f" × {state.folds} folds" if state.folds > 1 else "")
         )
-        jobs = [(trial, job) for trial in waiting for job in self._jobs(state, trial, trial.steps[state.stage])]
+        due = self._stages_end(state)
+        jobs = [
+            (trial, job._replace(deadline=due - validation_seconds(trial)))
+            for trial in waiting
+            for job in self._jobs(state, trial, trial.steps[state.stage])
+        ]
         found: dict[str, list[Outcome]] = {trial.name: [] for trial in waiting}
-        for trial, _, outcome in self._outcomes(pool, jobs):
+        for trial, _, outcome in self._outcomes(pool, jobs, lambda: time.time() >= due, self._overdue(state)):
+            if outcome.error == OVERDUE:
+                continue
             found[trial.name].append(outcome)
             outcomes = found[trial.name]
             if len(outcomes) < state.folds:
@@ -305,27 +324,50 @@ class Search:
             trial.scores.append(sum(trial.fold_scores) / len(outcomes))
             trial.step, trial.parameters = max(one.step for one in outcomes), outcomes[0].parameters
             trial.seconds = sum(one.seconds for one in outcomes)
-            state.save(self.folder)
+            self._save(state)
             self.show(state)
         if all(trial.error for trial in surviving):
             raise DragomanError(f"every configuration failed; the first: {surviving[0].error}")
+        if time.time() >= due:
+            state.note = "the stages took longer than planned, so the deadline ended them"
+            self.say(f"search: {state.note}")
         state.stage += 1
-        state.save(self.folder)
+        self._save(state)
+
+    def _stages_end(self, state: SearchState) -> float:
+        """When the stages must end, so that the last trainings have their share of the time."""
+        return self.deadline if state.seconds is None else self.deadline - LAST_TRAININGS * state.seconds
+
+    def _overdue(self, state: SearchState) -> float:
+        """When jobs that do not pause are killed."""
+        return self.deadline + GRACE * (state.seconds or 0.0)
 
     def _outcomes(
-        self, pool: Pool, jobs: Sequence[tuple[Trial, Job]], enough: Callable[[], bool] = lambda: False
+        self,
+        pool: Pool,
+        jobs: Sequence[tuple[Trial, Job]],
+        enough: Callable[[], bool] = lambda: False,
+        overdue: float = math.inf,
     ) -> Iterator[tuple[Trial, Job, Outcome]]:
         """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins.
 
-        If a process dies, the jobs that ran run again one by one, so that only the one to blame fails.
+        If a process dies, the jobs that ran run again one by one, so that only the one to blame fails. From the time
+        `overdue` on, jobs that still run are killed, once one has an outcome: fitting, loading and validating cannot
+        pause. Their outcome is the error OVERDUE.
         """
         waiting, running = list(reversed(jobs)), dict[Future[Outcome], tuple[Trial, Job]]()
         alone: list[tuple[Trial, Job]] = []
+        succeeded = False
         while waiting or running:
             while waiting and len(running) < (1 if alone else self.workers):  # the pool would begin needless jobs
                 one = waiting.pop()
                 running[pool.submit(one[1])] = one
-            done = wait(running, return_when=FIRST_COMPLETED).done
+            limit = max(0.0, overdue - time.time()) if succeeded and overdue < math.inf else None
+            done = wait(running, limit, return_when=FIRST_COMPLETED).done
+            if not done:
+                pool.kill()
+                yield from ((*late, failure(OVERDUE)) for late in (*running.values(), *waiting))
+                return
             if any(is_broken(future) for future in done):
                 died = [running.pop(future) for future in list(running) if is_broken(future)]
                 pool.restart()
@@ -337,7 +379,9 @@ class Search:
             for future in done:
                 one = running.pop(future)
                 alone = [other for other in alone if other is not one]
-                yield *one, future.result()
+                outcome = future.result()
+                succeeded = succeeded or not outcome.error
+                yield *one, outcome
             if enough():
                 waiting = []
 
@@ -358,7 +402,7 @@ class Search:
             last = [trial for trial in others if len(trial.scores) == len(others[0].scores) and trial not in usual]
             count = resources(state, 0.0).finalists(len(others)) - len(usual)
             state.members = [trial.name for trial in (*fitted, *last[: max(0, count)], *usual)]
-            state.save(self.folder)
+            self._save(state)
             return
         kinds = best[: max(1, (state.ensemble + 1) // 2)]
         members = []
@@ -366,7 +410,7 @@ class Search:
             trial, seed = kinds[number % len(kinds)], number // len(kinds)
             members.append(self._member(state, trial, seed))
         state.members = members
-        state.save(self.folder)
+        self._save(state)
 
     def _member(self, state: SearchState, trial: Trial, seed: int) -> str:
         """The name of the run for a trial and one more seed; its configuration is written."""
@@ -386,11 +430,15 @@ class Search:
         threads = max(1, usable_cores() // min(state.workers, max(1, trained)))
         for name in state.members:
             trial = next(trial for trial in state.trials if is_member(name, trial))
-            job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, tuple(trial.settings))
+            due = self.deadline - validation_seconds(trial)
+            job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, tuple(trial.settings), deadline=due)
             jobs.append((trial, job))
         found: dict[str, Outcome] = {}
         errors: dict[str, str] = {}  # by trial
-        for trial, job, outcome in self._outcomes(pool, jobs):
+        # A member that has not begun begins in any case where no other is done: its earlier stages are all it has.
+        late = lambda: bool(found) and time.time() >= self.deadline  # noqa: E731
+        for trial, job, outcome in self._outcomes(pool, jobs, late, self._overdue(state)):
+            outcome = outcome_of_killed(job) if outcome.error == OVERDUE else outcome
             if outcome.error:
                 self.say(f"  {Path(job.folder).name}: {outcome.error}")
                 errors.setdefault(trial.name, outcome.error)
@@ -413,16 +461,20 @@ class Search:
                 self.say(f"search: {state.note}")
                 best = usual
             state.members = [best]
-        state.save(self.folder)
+        trial = next(trial for trial in state.trials if is_member(state.members[0], trial))
+        if trial.step < trial.steps[-1] and time.time() >= self.deadline - validation_seconds(trial):
+            self.say(
+                f"search: the deadline ended the training of {trial.name} after {trial.step:,} of {trial.steps[-1]:,} "
+                f"steps; dragoman train {self.folder} trains the rest"
+            )
+        self._save(state)
 
     def _place(self, state: SearchState) -> None:
         """Copy the best run into this folder; its config.toml comes last, since it makes the folder a run."""
         best = self.trials / state.members[0]
-        for path in sorted(best.iterdir(), key=lambda path: path.name == "config.toml"):
-            if path.name in ("lock", "config.toml"):
-                continue
-            target = self.folder / path.name
-            shutil.copytree(path, target, dirs_exist_ok=True) if path.is_dir() else shutil.copy2(path, target)
+        for path in best.iterdir():
+            if path.name not in ("lock", "config.toml"):
+                copy_into(path, self.folder / path.name)
         if len(state.members) > 1:
             write_members(self.folder, [f"trials/{name}" for name in state.members[1:]])
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
@@ -499,10 +551,15 @@ def resources(state: SearchState, seconds: float) -> plan.Resources:
     return plan.Resources(seconds, state.workers, state.folds, state.ensemble)
 
 
-def seconds_left(state: SearchState, started: float) -> float:
-    """Of the time that was asked for; half of it at least, however long measuring took."""
+def seconds_left(state: SearchState, deadline: float) -> float:
+    """Of the time that was asked for; a tenth of it at least, so that there is a plan however long measuring took."""
     assert state.seconds is not None
-    return max(state.seconds / 2, state.seconds - (time.monotonic() - started))
+    return max(state.seconds / 10, deadline - time.time())
+
+
+def validation_seconds(trial: Trial) -> float:
+    """The time that a job needs after it was told to pause: it validates, and its process returns the outcome."""
+    return PAUSING + 2 * cost(trial).validation if trial.cost else 0.0
 
 
 def usable_cores() -> int:
@@ -520,46 +577,6 @@ def prepared_validation(config: Config) -> int:
     corpus = task_of(config).prepare(config)
     with corpus.valid_texts.open(encoding="utf-8") as file:
         return sum(1 for _ in with_all_references(map(json.loads, file)))
-
-
-class Pool:
-    """Processes that run jobs, and end with this one; new ones replace them after one died."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self.restart()
-
-    def restart(self) -> None:
-        """Start new processes; those before must have died."""
-        context = multiprocessing.get_context("spawn")
-        self.executor = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with_parent)
-
-    def submit(self, job: Job) -> Future[Outcome]:
-        """Run a job; a process that died while it waited is replaced."""
-        try:
-            return self.executor.submit(run_job, job)
-        except BrokenProcessPool:
-            self.restart()
-            return self.executor.submit(run_job, job)
-
-
-def is_broken(future: Future[Outcome]) -> bool:
-    """Whether a process died, and with it the job of this future or one beside it."""
-    return isinstance(future.exception(), BrokenProcessPool)
-
-
-@contextmanager
-def worker_pool(workers: int) -> Iterator[Pool]:
-    """Processes that end with this one."""
-    pool = Pool(workers)
-    try:
-        yield pool
-    except BaseException:
-        for process in list((pool.executor._processes or {}).values()):
-            process.terminate()  # each saves a checkpoint
-        raise
-    finally:
-        pool.executor.shutdown(wait=True, cancel_futures=True)
 
 
 def check_folder(folder: Path) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+import re
+import typing
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import variance
 from typing import Any
 
+from dragoman.auto.search.plan import Cost
 from dragoman.errors import RunError
-from dragoman.files import write_text
+from dragoman.files import refuse_links, write_text
 from dragoman.scoring.registry import higher_is_better, metrics_by_name
 
 STATE_FILE = "search.json"
 TABLE_FILE = "leaderboard.md"
+TRIALS = "trials"
 FORMAT = 4
+NAME = re.compile(r"\w[\w.-]*")  # of a run: it becomes the name of a folder
 
 
 @dataclass
@@ -65,6 +70,7 @@ class SearchState:
     done: bool = False
     decoded: int = 0  # validation inputs that are decoded to score a trial
     note: str = ""  # why the winner is not the one with the best score
+    spent: float = 0.0  # seconds of the time that the search has taken so far
     format: int = FORMAT
 
     def surviving(self) -> list[Trial]:
@@ -122,16 +128,47 @@ def has_search(folder: Path) -> bool:
 
 
 def load_search(folder: Path) -> SearchState:
-    """Read search.json."""
+    """Read search.json; RunError if it is damaged, or if a name or link in it leads out of the folder."""
     path = folder / STATE_FILE
     try:
         table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if table["format"] != FORMAT:
             raise RunError(f"{path}: found format {table['format']}, expected {FORMAT}; another version made it")
         trials = [Trial(**trial) for trial in table.pop("trials")]
-        return SearchState(trials=trials, **table)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        state = SearchState(trials=trials, **table)
+        check_types(state)
+        for trial in trials:
+            check_types(trial)
+        for cost in (trial.cost for trial in trials if trial.cost):
+            if not all(is_of_type(value, (float,)) for value in asdict(Cost(**cost)).values()):
+                raise TypeError(f"cost: found {cost!r}, expected numbers")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path}: damaged ({error})") from None
+    names = [trial.name for trial in trials]
+    wrong = next((name for name in (*names, *state.members) if not NAME.fullmatch(name)), None)
+    wrong = wrong or next((name for name in state.members if not any(is_member(name, trial) for trial in trials)), None)
+    if wrong is not None or not names:
+        raise RunError(f"{path}: damaged (found the trial {wrong!r}, expected the name of a folder in {TRIALS}/)")
+    # A search trains in these folders and removes them, and the folder may come from anybody.
+    refuse_links(folder / TRIALS, *((folder / TRIALS).iterdir() if (folder / TRIALS).is_dir() else ()))
+    return state
+
+
+def check_types(part: Trial | SearchState) -> None:
+    """Raise TypeError if a field that was read from JSON has another type than its annotation."""
+    hints = typing.get_type_hints(type(part))
+    for name in (entry.name for entry in fields(part)):
+        value, expected = getattr(part, name), hints[name]
+        item = typing.get_args(expected)[0] if typing.get_origin(expected) is list else None
+        values, kind = (value, item) if item is not None and isinstance(value, list) else ([value], expected)
+        kinds = typing.get_args(kind) if typing.get_origin(kind) is not dict else ()
+        if not all(is_of_type(entry, kinds or (typing.get_origin(kind) or kind,)) for entry in values):
+            raise TypeError(f"{name}: found {value!r}, expected {expected}")
+
+
+def is_of_type(value: Any, kinds: tuple[Any, ...]) -> bool:
+    """Whether a value has one of these types; a whole number is a number, and true or false is none."""
+    return type(value) in kinds or (type(value) is int and float in kinds)
 
 
 def shown_score(value: float | None, metric: str) -> str:

@@ -19,6 +19,8 @@ from dragoman.errors import DragomanError, RunError, brief, is_out_of_memory
 if TYPE_CHECKING:
     from dragoman.training.checkpoints import TrainingState
 
+OVERDUE = "the time was over"
+
 
 class Job(NamedTuple):
     """Train the run of a configuration file up to a step; the metric compares it with others."""
@@ -30,6 +32,7 @@ class Job(NamedTuple):
     metric: str
     overrides: tuple[str, ...] = ()
     seconds: float = math.inf  # of training after which it pauses earlier
+    deadline: float = math.inf  # time.time() at which it pauses earlier; it validates after that
 
 
 class Outcome(NamedTuple):
@@ -88,9 +91,8 @@ def train_up_to(job: Job) -> Outcome:
     """Create or resume the run and train it up to the step."""
     import torch
 
-    from dragoman.runs import Run, train
+    from dragoman.runs import train
     from dragoman.tasks.config import load
-    from dragoman.training.checkpoints import read_tensors
     from dragoman.training.display import Display
 
     class Stopwatch(Display):
@@ -102,7 +104,8 @@ def train_up_to(job: Job) -> Outcome:
             self.loaded = self.loaded or time.perf_counter()
 
     def pause(state: TrainingState) -> bool:
-        return state.step >= job.until or state.seconds >= job.seconds
+        late = state.step > 0 and time.time() >= job.deadline  # a run without a step has no weights
+        return state.step >= job.until or state.seconds >= job.seconds or late
 
     torch.set_num_threads(job.threads)
     folder = Path(job.folder)
@@ -113,6 +116,14 @@ def train_up_to(job: Job) -> Outcome:
     state = with_patience_for_locks(lambda: train(config, folder, display, pause=pause))
     wall = time.perf_counter() - started
     loading = (display.loaded or started) - started
+    return outcome_of(folder, job.metric, state, loading, max(0.0, wall - loading - (state.seconds - before)))
+
+
+def outcome_of(folder: Path, metric: str, state: TrainingState, loading: float = 0.0, overhead: float = 0.0) -> Outcome:
+    """Where a run stands, by its state and its log."""
+    from dragoman.runs import Run
+    from dragoman.training.checkpoints import read_tensors
+
     rows = Run(folder).metrics()
     rates = [row["tokens_per_second"] for row in rows if "loss" in row]
     speed = warm_rate(rates) * state.step / max(1, state.tokens)
@@ -120,12 +131,23 @@ def train_up_to(job: Job) -> Outcome:
     validations = {row["step"]: row["valid"] for row in rows if "valid" in row}
     step = state.best[0][1] if state.best else max(validations, default=0)  # best by the metric of the run itself
     best = validations.get(step, {})
-    overhead = max(0.0, wall - loading - (state.seconds - before))
     fitting = max((row["seconds"] for row in rows), default=0.0)  # where a model was fitted by an earlier job
     times = (max(state.seconds, fitting), loading, overhead)
     return Outcome(
-        score_of(best, job.metric), max(step, state.step), *times, speed, parameters, best.get("exact_match", 0.0)
+        score_of(best, metric), max(step, state.step), *times, speed, parameters, best.get("exact_match", 0.0)
     )
+
+
+def outcome_of_killed(job: Job) -> Outcome:
+    """Where the run of a job stands that was killed for lack of time: the best of its validations counts."""
+    from dragoman.runs.resume import newest_state
+
+    folder = Path(job.folder)
+    try:
+        state = newest_state(folder) if (folder / "config.toml").is_file() else None
+        return outcome_of(folder, job.metric, state) if state is not None and state.best else failure(OVERDUE)
+    except DragomanError:
+        return failure(OVERDUE)
 
 
 def warm_rate(rates: list[float]) -> float:
