@@ -20,6 +20,7 @@ OUTPUTS = ("out", "output", "plot", "beam_trace", "page", "html", "report", "rej
 PLAIN = ("output", "beam_trace", "rejects")  # others are pictures and pages, which create their folder
 # A command may write its own part of a run.
 OWN_PARTS = {"shortlist": "shortlist.safetensors"}
+FOLDER_OUTPUTS = ("translate",)  # --output may be a folder; the command checks the files in it
 
 
 def checked_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,7 +46,7 @@ def check_outputs(context: click.Context) -> None:
             raise DataError(f"{option} {path}: this would overwrite the input {used}; name another file")
         if (run := run_of_part(Path(path))) and OWN_PARTS.get(context.command.name or "") != Path(path).name:
             raise DataError(f"{option} {path}: this is a part of the run {run}; name a file outside it")
-        if parameter.name in PLAIN:
+        if parameter.name in PLAIN and context.command.name not in FOLDER_OUTPUTS:
             check_writable(path)
     check_standard_output(inputs)
 

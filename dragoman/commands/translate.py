@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ USED = ("beam", "length_penalty", "batch_size", "tag", "terminology", "forbid", 
 @click.option("-o", "--output", help="The translated file, or a folder for several. [default: FILE.LANGUAGE.SUFFIX]")
 @click.option("--from", "source", metavar="CODE", default="", help="Source language, where a .tmx has several.")
 @click.option("--to", "target", metavar="CODE", default="", help="Target language, as .xlf and .tmx name it.")
+@click.option("--force", is_flag=True, help="Replace output files that exist, even those that were edited.")
 @click.option("--all", "everything", is_flag=True, help="Translate also what has a translation already.")
 @click.option("--encoding", default="", help="Encoding of a file that is not UTF-8 and does not say so, as latin-1.")
 @options(DECODING[name] for name in USED)
@@ -41,6 +43,7 @@ def translate(
     output: str | None,
     source: str,
     target: str,
+    force: bool,
     everything: bool,
     encoding: str,
     device: str,
@@ -66,12 +69,17 @@ def translate(
     off. Units that have a translation already, or translate="no", are left alone. Placeholders such as {name}, %s and
     addresses are copied. Everything that is no text stays byte for byte. A unit that cannot be translated is left as it
     is, and reported.
+
+    translate replaces an output that it wrote itself and nobody has changed since, so a command can be repeated. It
+    refuses to replace any other file; --force replaces it.
     """
     from dragoman.documents.registry import FORMATS
 
     require_search("translate", run, '"translate"')
     language = target or given["tag"] or run_languages(run)[1]
     outputs = output_files(files, output, language)
+    if not force:
+        refuse_edited(outputs)
     for file in files:
         if Path(file).suffix.lower() not in FORMATS:
             raise DataError(f"{file}: found {Path(file).suffix or 'no suffix'!r}, expected one of {', '.join(FORMATS)}")
@@ -92,7 +100,6 @@ def translate_files(
     from dragoman.documents.base import Reading
     from dragoman.documents.registry import open_document
     from dragoman.documents.run import DocumentTranslator
-    from dragoman.files import atomic_write
     from dragoman.inference.load import load_predictor
 
     for file in files:
@@ -108,8 +115,7 @@ def translate_files(
         if written == "-":
             sys.stdout.buffer.write(found.data)
         else:
-            with atomic_write(written) as beside:
-                beside.write_bytes(found.data)
+            write_output(written, found.data)
         print_translation(file, written, found)
 
 
@@ -134,14 +140,15 @@ def run_languages(run: str) -> tuple[str, str]:
 
 def output_files(files: tuple[str, ...], output: str | None, language: str) -> list[str]:
     """The file to write for each file."""
-    from dragoman.files import check_writable, same_file
+    from dragoman.files import check_writable, run_of_part, same_file
 
     if output == "-" and len(files) > 1:
         raise ConfigError(f"--output -: found {len(files)} files, expected one")
     folder = output is not None and output != "-" and (len(files) > 1 or output.endswith("/") or Path(output).is_dir())
     if folder:
-        Path(str(output)).mkdir(parents=True, exist_ok=True)
         outputs = [str(Path(str(output)) / Path(file).name) for file in files]
+        if Path(str(output)).exists() and not Path(str(output)).is_dir():
+            raise DataError(f"--output {output}: found a file, expected a folder for {len(files)} files")
     elif output is not None:
         outputs = [output]
     else:
@@ -151,9 +158,55 @@ def output_files(files: tuple[str, ...], output: str | None, language: str) -> l
             continue
         if Path(written).suffix.lower() != Path(file).suffix.lower():
             raise ConfigError(f"--output {written}: expected the suffix of {file}: the format stays the same")
-        if same_file(file, written):
-            raise DataError(f"{written}: this would overwrite the input; name another file with --output")
-        check_writable(written)
+        if used := next((other for other in files if same_file(other, written)), None):
+            raise DataError(f"{written}: this would overwrite the input {used}; name other files with --output")
+        if run := run_of_part(Path(written)):
+            raise DataError(f"--output {written}: this is a part of the run {run}; name a file outside it")
+        if not folder or Path(written).is_dir():
+            check_writable(written)
     if len({*outputs}) < len(outputs):
         raise ConfigError("--output: found two files of one name, expected different names for one folder")
+    if folder:
+        Path(str(output)).mkdir(parents=True, exist_ok=True)
     return outputs
+
+
+# --- outputs that were written before
+
+
+def record_of(path: str) -> Path:
+    """Where the cache keeps a hash of what was last written to a path."""
+    from dragoman.files import cache_home
+
+    name = hashlib.blake2b(str(Path(path).resolve()).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    return cache_home() / "translated" / name
+
+
+def refuse_edited(outputs: list[str]) -> None:
+    """Raise DataError if an output exists that translate did not write, or that somebody has changed since."""
+    from dragoman.files import digest
+
+    def is_own(path: Path) -> bool:
+        with suppress(OSError):
+            return record_of(str(path)).read_text(encoding="ascii") == digest(path)
+        return False
+
+    others = [path for path in outputs if path != "-" and Path(path).is_file() and not is_own(Path(path))]
+    if others:
+        more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+        raise DataError(
+            f"{others[0]}{more}: exists, and may have been edited; move it, name another with --output, or replace it "
+            "with --force"
+        )
+
+
+def write_output(path: str, data: bytes) -> None:
+    """Write a translated file, and note its hash, so that the same command may replace it."""
+    from dragoman.files import atomic_write, write_text
+
+    with atomic_write(path) as beside:
+        beside.write_bytes(data)
+    with suppress(OSError):  # without a cache, the next call asks for --force
+        record = record_of(path)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        write_text(record, hashlib.blake2b(data, digest_size=16).hexdigest())
