@@ -40,6 +40,10 @@ def test_faulty_file_operations_lose_nothing() -> None:
     assert re.search(r"^faults: 2 cases, 0 failures", script("faults.py", "2"), re.MULTILINE)
 
 
+def test_nothing_is_written_through_links() -> None:
+    assert re.search(r"^links: 6 cases, 0 failures", script("links.py", "--only", "shortlist"), re.MULTILINE)
+
+
 def test_outputs_do_not_depend_on_their_batch() -> None:
     compared, differing = invariance.campaign(6, names=("mixed",))
     assert compared == 6 * 4 * 4
