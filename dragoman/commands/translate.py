@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -191,7 +192,7 @@ def refuse_edited(outputs: list[str]) -> None:
             return record_of(str(path)).read_text(encoding="ascii") == digest(path)
         return False
 
-    others = [path for path in outputs if path != "-" and Path(path).is_file() and not is_own(Path(path))]
+    others = [path for path in outputs if path != "-" and os.path.lexists(path) and not is_own(Path(path))]
     if others:
         more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
         raise DataError(

@@ -209,8 +209,8 @@ class Search:
         waiting = [trial for trial in state.trials if not trial.cost and not trial.error]
         longest = budget * state.workers / len(state.trials)
         waiting.sort(key=lambda trial: (trial is not state.trials[0], not trial.fitted))
-        jobs = [(trial, self._probe_job(state, trial, device, longest)) for trial in waiting]
         over = time.time() + budget
+        jobs = [(trial, self._probe_job(state, trial, device, longest)._replace(deadline=over)) for trial in waiting]
 
         def found() -> list[Trial]:
             return [trial for trial in state.trials if trial.cost]
