@@ -16,7 +16,10 @@ ABBREVIATIONS = frozenset(
     sr sra dña dn ud uds pág págs núm ej
     """.split()  # noqa: SIM905
 )
-_END = re.compile(r"""([.!?…]+["'”’»)\]]*)(\s+)|([。！？]+[」』”’）]*)(\s*)""")
+# A stop begins where no stop stands before it, so that a run of stops without a space is read once and not from each of its characters.
+_END = re.compile(r"""(?<![.!?…])([.!?…]++["'”’»)\]]*+)(\s++)|([。！？]++[」』”’）]*+)(\s*+)""")
+_OPENING = "\"'“‘«([¿¡„"
+_OPENING_MARKS = re.compile(f"[{re.escape(_OPENING)}]*+")
 _CLAUSE = re.compile(r"[,;:–—،、，；]\s+|[、，；]")
 _SPACE = re.compile(r"\s+")
 
@@ -31,21 +34,25 @@ class Sentence(NamedTuple):
 def split_sentences(text: str) -> list[Sentence]:
     """The sentences of a text; `join_sentences` of them is the text again. A line break always ends a sentence."""
     found: list[Sentence] = []
+    spaces: list[str] = []  # white space since the last sentence
+
+    def close() -> None:
+        if spaces:
+            last = found.pop() if found else Sentence("", "")
+            found.append(Sentence(last.text, last.space + "".join(spaces)))
+            spaces.clear()
+
     for line in re.split(r"(?<=\n)", text):
         body = line.strip()
         start = line.index(body) if body else len(line)
-        if start:  # white space before the sentence belongs to the one before it
-            _add_space(found, line[:start])
+        if start:
+            spaces.append(line[:start])
         if body:
+            close()
             found += _sentences_of_line(body)
-            _add_space(found, line[start + len(body) :])
+            spaces.append(line[start + len(body) :])
+    close()
     return found
-
-
-def _add_space(found: list[Sentence], space: str) -> None:
-    """Append white space to the last sentence."""
-    last = found.pop() if found else Sentence("", "")
-    found.append(Sentence(last.text, last.space + space))
 
 
 def _sentences_of_line(line: str) -> Iterator[Sentence]:
@@ -61,17 +68,28 @@ def _sentences_of_line(line: str) -> Iterator[Sentence]:
 
 def _ends_sentence(line: str, match: re.Match[str]) -> bool:
     """Whether a full stop, question mark or exclamation mark before a space ends a sentence."""
-    following = line[match.end() :].lstrip("\"'“‘«([¿¡„")[:1]
+    marks = _OPENING_MARKS.match(line, match.end())
+    place = marks.end() if marks else match.end()
+    following = line[place : place + 1]
     if following.islower():
         return False
     if match[1] != ".":
         return True
-    word = (
-        line[: match.start()].rsplit(None, 1)[-1].strip("\"'“‘«([¿¡„").lower() if line[: match.start()].split() else ""
-    )
+    word = _word_before(line, match.start()).strip(_OPENING).lower()
     initial = len(word) == 1 and word.isalpha()
     ordinal = word.isdigit() and len(word) <= 2  # "am 3. Oktober"
     return not (word in ABBREVIATIONS or initial or ordinal)
+
+
+def _word_before(line: str, place: int) -> str:
+    """The word that ends before a place. It looks no further back: slices of the whole line would take quadratic time."""
+    end = place
+    while end and line[end - 1].isspace():
+        end -= 1
+    start = end
+    while start and not line[start - 1].isspace():
+        start -= 1
+    return line[start:end]
 
 
 def split_long(sentence: str, fits: Callable[[str], bool]) -> list[Sentence]:
