@@ -16,7 +16,7 @@ ABBREVIATIONS = frozenset(
     sr sra dña dn ud uds pág págs núm ej
     """.split()  # noqa: SIM905
 )
-# A stop begins where no stop stands before it, so that a run of stops without a space is read once and not from each of its characters.
+# A run of stops is read from its first stop only: read from each of its stops, a long run would take quadratic time.
 _END = re.compile(r"""(?<![.!?…])([.!?…]++["'”’»)\]]*+)(\s++)|([。！？]++[」』”’）]*+)(\s*+)""")
 _OPENING = "\"'“‘«([¿¡„"
 _OPENING_MARKS = re.compile(f"[{re.escape(_OPENING)}]*+")
@@ -82,7 +82,7 @@ def _ends_sentence(line: str, match: re.Match[str]) -> bool:
 
 
 def _word_before(line: str, place: int) -> str:
-    """The word that ends before a place. It looks no further back: slices of the whole line would take quadratic time."""
+    """The word that ends before a place. It looks no further back: slices of the line would take quadratic time."""
     end = place
     while end and line[end - 1].isspace():
         end -= 1
