@@ -143,7 +143,7 @@ def known_encoding(name: str) -> str:
     except (LookupError, ValueError, UnicodeError):
         return ""
     # `bytes.decode` asks the same: codecs such as rot13, hex and zlib do not decode bytes to text.
-    if not codec._is_text_encoding or codec.name.replace("_", "-") in _REFUSED:  # type: ignore[attr-defined]
+    if not codec._is_text_encoding or codec.name.replace("_", "-") in _REFUSED:
         return ""
     return "utf-8" if codec.name == "utf-8-sig" else name  # the mark was taken off before
 

@@ -105,9 +105,8 @@ def test_msgfmt_counts_them_so(tmp_path: Path, review: bool, counts: tuple[int, 
     path = tmp_path / "a.po"
     path.write_bytes(translated(FUZZY.replace(" %d", ""), Reading(review=review)))
     command = ["msgfmt", "--check", "--statistics", "-o", str(tmp_path / "a.mo"), str(path)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"}, check=False
-    )
+    environment = os.environ | {"LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     fuzzy = f", {counts[1]} fuzzy translations" if counts[1] else ""
     assert f"{counts[0]} translated messages{fuzzy}." in done.stderr
