@@ -20,6 +20,7 @@ from dragoman.commands.progress import progress_bar
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from dragoman.documents.base import Reading
     from dragoman.documents.run import Translation
 
 USED = ("beam", "length_penalty", "batch_size", "tag", "terminology", "forbid", "ensemble", "engine", "precision")
@@ -32,6 +33,7 @@ USED = ("beam", "length_penalty", "batch_size", "tag", "terminology", "forbid", 
 @click.option("--from", "source", metavar="CODE", default="", help="Source language, where a .tmx has several.")
 @click.option("--to", "target", metavar="CODE", default="", help="Target language, as .xlf and .tmx name it.")
 @click.option("--all", "everything", is_flag=True, help="Translate also what has a translation already.")
+@click.option("--no-review", is_flag=True, help="Mark translations as done: no fuzzy flag in .po, no review in .xlf.")
 @click.option("--encoding", default="", help="Encoding of a file that is not UTF-8 and does not say so, as latin-1.")
 @options(DECODING[name] for name in USED)
 @device_option
@@ -42,6 +44,7 @@ def translate(
     source: str,
     target: str,
     everything: bool,
+    no_review: bool,
     encoding: str,
     device: str,
     **given: Any,
@@ -67,6 +70,7 @@ def translate(
     addresses are copied. Everything that is no text stays byte for byte. A unit that cannot be translated is left as it
     is, and reported.
     """
+    from dragoman.documents.base import Reading
     from dragoman.documents.registry import FORMATS
 
     require_search("translate", run, '"translate"')
@@ -75,21 +79,21 @@ def translate(
     for file in files:
         if Path(file).suffix.lower() not in FORMATS:
             raise DataError(f"{file}: found {Path(file).suffix or 'no suffix'!r}, expected one of {', '.join(FORMATS)}")
-    translate_files(run, files, outputs, (source, language, encoding), everything, device, given)
+    reading = Reading(source, language, encoding, review=not no_review)
+    translate_files(run, files, outputs, reading, everything, device, given)
 
 
 def translate_files(
     run: str,
     files: tuple[str, ...],
     outputs: list[str],
-    reading: tuple[str, str, str],
+    reading: Reading,
     everything: bool,
     device: str,
     given: dict[str, Any],
 ) -> None:
     """Translate each file into its output; the run is opened once."""
     from dragoman.data.readers.lines import check_file
-    from dragoman.documents.base import Reading
     from dragoman.documents.registry import open_document
     from dragoman.documents.run import DocumentTranslator
     from dragoman.files import atomic_write
@@ -100,7 +104,7 @@ def translate_files(
     decoding = build_options({**dict.fromkeys(DECODING), "require": (), "constrain": (), "rerank": (), **given})
     predictor = load_predictor(run, device, decoding)
     for file, written in zip(files, outputs, strict=True):
-        document = open_document(file, Path(file).read_bytes(), Reading(*reading))
+        document = open_document(file, Path(file).read_bytes(), reading)
         bar = progress_bar("sentences") if sys.stderr.isatty() else nullcontext()
         with bar as progress:
             translator = DocumentTranslator(predictor, decoding, progress or (lambda count: None))

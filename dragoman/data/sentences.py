@@ -22,6 +22,7 @@ _OPENING = "\"'“‘«([¿¡„"
 _OPENING_MARKS = re.compile(f"[{re.escape(_OPENING)}]*+")
 _CLAUSE = re.compile(r"[,;:–—،、，；]\s+|[、，；]")
 _SPACE = re.compile(r"\s+")
+_FIELDS = re.compile(r"(\s{2,}|[\t\r\f\v])")
 
 
 class Sentence(NamedTuple):
@@ -52,6 +53,15 @@ def split_sentences(text: str) -> list[Sentence]:
             found += _sentences_of_line(body)
             spaces.append(line[start + len(body) :])
     close()
+    return found
+
+
+def split_fields(text: str) -> list[Sentence]:
+    """The sentences of a text in which white space has a meaning: a tab or several spaces end a sentence too."""
+    found: list[Sentence] = []
+    for sentence in split_sentences(text):
+        parts = _FIELDS.split(sentence.text)  # texts and the white space between them by turns
+        found += [Sentence(*pair) for pair in zip(parts[::2], [*parts[1::2], sentence.space], strict=True)]
     return found
 
 
