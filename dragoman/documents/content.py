@@ -104,9 +104,13 @@ def percent(confidence: float) -> float:
 
 
 def _escapes(texts: str) -> tuple[Escape, Escape]:
-    """How text of the element is read and written."""
+    """How text of the element is read and written. A bare line end is a line feed to every parser."""
     written = escape_like(texts, unescape_xml, XML, bare=">")
-    return unescape_xml, lambda text: written(without_forbidden(text))
+    ending = "\r\n" if "\r\n" in texts else "\n"
+    return (
+        lambda text: unescape_xml(text.replace("\r\n", "\n").replace("\r", "\n")),
+        lambda text: written(without_forbidden(text)).replace("\n", ending),
+    )
 
 
 def _html_escapes(texts: str, bare: str) -> tuple[Escape, Escape]:
