@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
+from itertools import repeat
 
 from dragoman.documents.markup import Escape
 
@@ -13,19 +15,42 @@ _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 XML = {**MARKUP, "\r": "&#13;"}  # a parser reads a bare carriage return as a line feed
 
+_REQUIRED = {"&": r"&(?!\s)", "<": r"<(?!\s)", ">": r"(?<=--|\]\])>"}  # where even a bare one must be escaped
+
 
 def escape_like(source: str, unescape: Escape, needed: Mapping[str, str], bare: str = "") -> Escape:
     """An escape that writes characters the way `source` does: as the reference it has for them, else as `needed` says.
 
-    A character of `bare` stays bare if the source has it bare only, and no markup begins or ends with it.
+    A character of `bare` stays bare where it was, if no markup begins or ends with it. Where a source writes a
+    character in several ways, a text with as many of them has the same ways in the same order; else all are references.
     """
-    references = {unescape(reference): reference for reference in REFERENCE.findall(source)}
-    written = {**needed, **{character: name for character, name in references.items() if len(character) == 1}}
-    without = REFERENCE.sub("", source)
-    required = {"&": r"&(?!\s)", "<": r"<(?!\s)", ">": r"(?<=--)>"}  # where even a bare one must be escaped
-    kept = {character for character in bare if character in without and character not in references}
-    pattern = re.compile("|".join(required[one] if one in kept else re.escape(one) for one in written))
-    return lambda text: pattern.sub(lambda match: written[match[0]], text)
+    ways: dict[str, list[str]] = {}  # how the source writes a character, in order
+    for match in re.finditer(rf"{REFERENCE.pattern}|[{re.escape(bare)}]" if bare else REFERENCE.pattern, source):
+        character = unescape(match[0]) if len(match[0]) > 1 else match[0]
+        if len(character) == 1:
+            ways.setdefault(character, []).append(match[0])
+    written = {**needed, **{one: next((way for way in several if way != one), "") for one, several in ways.items()}}
+    written = {character: reference or needed[character] for character, reference in written.items()}
+    pattern = re.compile("|".join(map(re.escape, written)))
+    required = re.compile("|".join(_REQUIRED[one] for one in bare)) if bare else None
+
+    def escape(text: str) -> str:
+        counts = Counter(pattern.findall(text))
+        left = {
+            one: iter(several) if counts[one] == len(several) else repeat(several[0])
+            for one, several in ways.items()
+            if counts[one] == len(several) or len({*several}) == 1
+        }
+
+        def way(match: re.Match[str]) -> str:
+            character = match[0]
+            found = next(left[character]) if character in left else written[character]
+            unsafe = found == character and (required is None or required.match(text, match.start()))
+            return written[character] if unsafe else found
+
+        return pattern.sub(way, text)
+
+    return escape
 
 
 def without_forbidden(text: str) -> str:

@@ -47,6 +47,7 @@ def test_references_of_webvtt() -> None:
     bodies = {
         "a&nbsp;b &lrm;c&rlm; &amp; &lt;d&gt; &#233;": "a\xa0b \u200ec\u200f & <d> é",
         "e > f & g < h": "e > f & g < h",
+        "i & j &amp; k &#38; l": "i & j & k & l",
     }
     for body, meant in bodies.items():
         text = f"WEBVTT\n\n{TIME}\n{body}\n"
@@ -55,6 +56,8 @@ def test_references_of_webvtt() -> None:
     assert changed("a.vtt", f"WEBVTT\n\n{TIME}\nx\n", lambda text: "1 < 2 & 3 --> 4 <b>\xa0").endswith(
         "1 &lt; 2 &amp; 3 --&gt; 4 &lt;b&gt;\xa0\n"
     )
+    text = f"WEBVTT\n\n{TIME}\ni & j &amp; k\n"
+    assert changed("a.vtt", text, lambda text: "m & n").endswith("m &amp; n\n")
     assert "--&gt;" in changed("a.vtt", f"WEBVTT\n\n{TIME}\nx > y\n", lambda text: "x --> y")
 
 
