@@ -22,6 +22,7 @@ from dragoman.commands.progress import progress_bar
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from dragoman.documents.base import Reading
     from dragoman.documents.run import Translation
 
 USED = ("beam", "length_penalty", "batch_size", "tag", "terminology", "forbid", "ensemble", "engine", "precision")
@@ -35,6 +36,7 @@ USED = ("beam", "length_penalty", "batch_size", "tag", "terminology", "forbid", 
 @click.option("--to", "target", metavar="CODE", default="", help="Target language, as .xlf and .tmx name it.")
 @click.option("--force", is_flag=True, help="Replace output files that exist, even those that were edited.")
 @click.option("--all", "everything", is_flag=True, help="Translate also what has a translation already.")
+@click.option("--no-review", is_flag=True, help="Mark translations as done: no fuzzy flag in .po, no review in .xlf.")
 @click.option("--encoding", default="", help="Encoding of a file that is not UTF-8 and does not say so, as latin-1.")
 @options(DECODING[name] for name in USED)
 @device_option
@@ -46,6 +48,7 @@ def translate(
     target: str,
     force: bool,
     everything: bool,
+    no_review: bool,
     encoding: str,
     device: str,
     **given: Any,
@@ -74,6 +77,7 @@ def translate(
     translate replaces an output that it wrote itself and nobody has changed since, so a command can be repeated. It
     refuses to replace any other file; --force replaces it.
     """
+    from dragoman.documents.base import Reading
     from dragoman.documents.registry import FORMATS
 
     require_search("translate", run, '"translate"')
@@ -84,21 +88,21 @@ def translate(
     for file in files:
         if Path(file).suffix.lower() not in FORMATS:
             raise DataError(f"{file}: found {Path(file).suffix or 'no suffix'!r}, expected one of {', '.join(FORMATS)}")
-    translate_files(run, files, outputs, (source, language, encoding), everything, device, given)
+    reading = Reading(source, language, encoding, review=not no_review)
+    translate_files(run, files, outputs, reading, everything, device, given)
 
 
 def translate_files(
     run: str,
     files: tuple[str, ...],
     outputs: list[str],
-    reading: tuple[str, str, str],
+    reading: Reading,
     everything: bool,
     device: str,
     given: dict[str, Any],
 ) -> None:
     """Translate each file into its output; the run is opened once."""
     from dragoman.data.readers.lines import check_file
-    from dragoman.documents.base import Reading
     from dragoman.documents.registry import open_document
     from dragoman.documents.run import DocumentTranslator
     from dragoman.inference.load import load_predictor
@@ -108,7 +112,7 @@ def translate_files(
     decoding = build_options({**dict.fromkeys(DECODING), "require": (), "constrain": (), "rerank": (), **given})
     predictor = load_predictor(run, device, decoding)
     for file, written in zip(files, outputs, strict=True):
-        document = open_document(file, Path(file).read_bytes(), Reading(*reading))
+        document = open_document(file, Path(file).read_bytes(), reading)
         bar = progress_bar("sentences") if sys.stderr.isatty() else nullcontext()
         with bar as progress:
             translator = DocumentTranslator(predictor, decoding, progress or (lambda count: None))

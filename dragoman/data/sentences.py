@@ -16,9 +16,13 @@ ABBREVIATIONS = frozenset(
     sr sra dña dn ud uds pág págs núm ej
     """.split()  # noqa: SIM905
 )
-_END = re.compile(r"""([.!?…]+["'”’»)\]]*)(\s+)|([。！？]+[」』”’）]*)(\s*)""")
+# A run of stops is read from its first stop only: read from each of its stops, a long run would take quadratic time.
+_END = re.compile(r"""(?<![.!?…])([.!?…]++["'”’»)\]]*+)(\s++)|([。！？]++[」』”’）]*+)(\s*+)""")
+_OPENING = "\"'“‘«([¿¡„"
+_OPENING_MARKS = re.compile(f"[{re.escape(_OPENING)}]*+")
 _CLAUSE = re.compile(r"[,;:–—،、，；]\s+|[、，；]")
 _SPACE = re.compile(r"\s+")
+_FIELDS = re.compile(r"(\s{2,}|[\t\r\f\v])")
 
 
 class Sentence(NamedTuple):
@@ -31,21 +35,34 @@ class Sentence(NamedTuple):
 def split_sentences(text: str) -> list[Sentence]:
     """The sentences of a text; `join_sentences` of them is the text again. A line break always ends a sentence."""
     found: list[Sentence] = []
+    spaces: list[str] = []  # white space since the last sentence
+
+    def close() -> None:
+        if spaces:
+            last = found.pop() if found else Sentence("", "")
+            found.append(Sentence(last.text, last.space + "".join(spaces)))
+            spaces.clear()
+
     for line in re.split(r"(?<=\n)", text):
         body = line.strip()
         start = line.index(body) if body else len(line)
-        if start:  # white space before the sentence belongs to the one before it
-            _add_space(found, line[:start])
+        if start:
+            spaces.append(line[:start])
         if body:
+            close()
             found += _sentences_of_line(body)
-            _add_space(found, line[start + len(body) :])
+            spaces.append(line[start + len(body) :])
+    close()
     return found
 
 
-def _add_space(found: list[Sentence], space: str) -> None:
-    """Append white space to the last sentence."""
-    last = found.pop() if found else Sentence("", "")
-    found.append(Sentence(last.text, last.space + space))
+def split_fields(text: str) -> list[Sentence]:
+    """The sentences of a text in which white space has a meaning: a tab or several spaces end a sentence too."""
+    found: list[Sentence] = []
+    for sentence in split_sentences(text):
+        parts = _FIELDS.split(sentence.text)  # texts and the white space between them by turns
+        found += [Sentence(*pair) for pair in zip(parts[::2], [*parts[1::2], sentence.space], strict=True)]
+    return found
 
 
 def _sentences_of_line(line: str) -> Iterator[Sentence]:
@@ -61,17 +78,28 @@ def _sentences_of_line(line: str) -> Iterator[Sentence]:
 
 def _ends_sentence(line: str, match: re.Match[str]) -> bool:
     """Whether a full stop, question mark or exclamation mark before a space ends a sentence."""
-    following = line[match.end() :].lstrip("\"'“‘«([¿¡„")[:1]
+    marks = _OPENING_MARKS.match(line, match.end())
+    place = marks.end() if marks else match.end()
+    following = line[place : place + 1]
     if following.islower():
         return False
     if match[1] != ".":
         return True
-    word = (
-        line[: match.start()].rsplit(None, 1)[-1].strip("\"'“‘«([¿¡„").lower() if line[: match.start()].split() else ""
-    )
+    word = _word_before(line, match.start()).strip(_OPENING).lower()
     initial = len(word) == 1 and word.isalpha()
     ordinal = word.isdigit() and len(word) <= 2  # "am 3. Oktober"
     return not (word in ABBREVIATIONS or initial or ordinal)
+
+
+def _word_before(line: str, place: int) -> str:
+    """The word that ends before a place. It looks no further back: slices of the line would take quadratic time."""
+    end = place
+    while end and line[end - 1].isspace():
+        end -= 1
+    start = end
+    while start and not line[start - 1].isspace():
+        start -= 1
+    return line[start:end]
 
 
 def split_long(sentence: str, fits: Callable[[str], bool]) -> list[Sentence]:

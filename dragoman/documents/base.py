@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -45,6 +46,7 @@ class Reading:
     source: str = ""  # language codes
     target: str = ""
     encoding: str = ""
+    review: bool = True  # mark translations for review by a person, where the format can
 
 
 class Document(ABC):
@@ -65,22 +67,23 @@ class TextDocument(Document):
         self.text = self.file.text
         self.units = []
 
-    @abstractmethod
     def edits(self, index: int, output: Output) -> Iterable[Edit]:
         """The edits that put the translation of a unit into the text."""
+        return ()
+
+    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
+        """Edits that belong to no single unit; at least one output is not None."""
+        return ()
 
     def render(self, outputs: Sequence[Output | None]) -> bytes:
         """See Document."""
-        edits = [
-            edit for index, output in enumerate(outputs) if output is not None for edit in self.edits(index, output)
-        ]
-        if edits:
+        edits: list[Edit] = []
+        for index, output in enumerate(outputs):
+            if output is not None:
+                edits += self.edits(index, output)
+        if any(output is not None for output in outputs):
             edits += self.further_edits(outputs)
         return self.file.encode(splice(self.text, edits), self.escape_unknown)
-
-    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
-        """Edits that belong to no single unit."""
-        return ()
 
     escape_unknown = False  # True: a character that the encoding lacks may be written as &#233;
 
@@ -129,11 +132,20 @@ _DECLARED = re.compile(
     rb"""|Content-Type:\s*text/plain;\s*charset=([\w.:-]+)""",
     re.IGNORECASE,
 )
-_KNOWN = re.compile(
-    r"utf-?(8|16|32)(-?[lb]e)?|us-ascii|ascii|latin-?\d+|(iso-?)?8859-\d+|iso-8859-\d+|iso-2022-\w+|windows-\d+|cp-?\d+"
-    r"|koi8-[rut]|mac-?\w+|gb2312|gbk|gb18030|big5(-?hkscs)?|shift[_-]?jis|euc[_-]?(jp|kr)|tis-620",
-    re.IGNORECASE,
-)
+# Python has them as encodings of text, but they hide text from other readers, or are no encodings of whole files.
+_REFUSED = frozenset({"utf-7", "unicode-escape", "raw-unicode-escape", "idna", "punycode", "undefined", "charmap"})
+
+
+def known_encoding(name: str) -> str:
+    """Python's name of an encoding of text; empty: Python has none of that name, or it is no encoding for files."""
+    try:
+        codec = codecs.lookup(name)
+    except (LookupError, ValueError, UnicodeError):
+        return ""
+    # `bytes.decode` asks the same: codecs such as rot13, hex and zlib do not decode bytes to text.
+    if not codec._is_text_encoding or codec.name.replace("_", "-") in _REFUSED:
+        return ""
+    return "utf-8" if codec.name == "utf-8-sig" else name  # the mark was taken off before
 
 
 class DecodedFile(NamedTuple):
@@ -154,9 +166,9 @@ class DecodedFile(NamedTuple):
             ) from None
 
 
-def declared_encoding(data: bytes) -> str:
-    """The encoding that the head of an XML, HTML or PO file names; empty: none."""
-    match = _DECLARED.search(data[:4096])
+def declared_encoding(data: bytes, head: int = 4096) -> str:
+    """The encoding that the first bytes of an XML, HTML or PO file name; empty: none."""
+    match = _DECLARED.search(data[:head])
     name = next((group for group in match.groups() if group), b"").decode() if match else ""
     return "" if name.upper() == "CHARSET" else name  # the template of gettext
 
@@ -167,14 +179,13 @@ def decode(data: bytes, encoding: str = "") -> DecodedFile:
         raise DataError(f"document: found {len(data):,} bytes, expected at most {MAX_BYTES:,}; split the file")
     mark, found = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), (b"", ""))
     encoding = found or encoding or "utf-8"
-    if not found and not _KNOWN.fullmatch(encoding):
+    if not (known := known_encoding(encoding)):
         raise DataError(f"document: found the encoding {encoding[:40]!r}, expected one such as utf-8 or latin-1")
+    encoding = known
     try:
         text = data[len(mark) :].decode(encoding)
         if text.encode(encoding) != data[len(mark) :]:
             raise DataError(f"document: the bytes of this file are not plain {encoding}; convert it to UTF-8 first")
-    except LookupError:
-        raise DataError(f"document: found the unknown encoding {encoding[:40]!r}, expected utf-8") from None
     except UnicodeError as error:
         place = f"byte 0x{data[len(mark) + error.start]:02x} at {error.start:,}" if hasattr(error, "start") else "bytes"
         advice = "" if found else " (--encoding names another encoding, such as latin-1)"

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from dragoman.documents.markup import Block, Token, block_of, escape_text
-from dragoman.documents.xml import XMLToken, attributes_of, local, unescape_xml
+from dragoman.documents.markup import Token, escape_text
+from dragoman.documents.xml import XMLToken, attributes_of, local
 
 
-def inline_block(text: str, tokens: Sequence[XMLToken], around: Collection[str]) -> Block:
-    """The content of an element as a block; elements with names in `around` have text inside."""
-    return block_of(_inline_tokens(text, tokens, around), unescape_xml, escape_text)
-
-
-def _inline_tokens(text: str, tokens: Sequence[XMLToken], around: Collection[str]) -> Iterator[Token]:
+def inline_tokens(text: str, tokens: Sequence[XMLToken], around: Collection[str]) -> Iterator[Token]:
+    """The content of an element as texts and tags; elements with names in `around` have text inside."""
     opaque: list[XMLToken] = []  # open elements that are kept whole
     start = 0
     for token in tokens:
@@ -28,7 +24,7 @@ def _inline_tokens(text: str, tokens: Sequence[XMLToken], around: Collection[str
         elif token.kind == "text":
             yield Token("text", "", raw)
         elif token.kind == "cdata":
-            yield Token("text", "", escape_text(raw[9:-3]))
+            yield Token("text", "cdata", escape_text(raw[9:-3]))
         elif token.kind == "open":
             attributes = attributes_of(raw)
             kept = local(token.name) not in around or attributes.get("translate") == "no"

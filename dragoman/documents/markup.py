@@ -55,6 +55,7 @@ class Block:
     elements: list[Element] = field(default_factory=list)
     escape: Escape = escape_text  # how the format writes text
     raw: str = ""  # text and tags as they were
+    preserve: bool = False  # white space inside sentences has a meaning: the model gets the texts around it
 
 
 class Aligned(NamedTuple):

@@ -1,80 +1,129 @@
-"""PO files of gettext: msgid is the source, msgstr the translation."""
+"""PO files of gettext: msgid is the source, msgstr the translation.
+
+An entry with the flag `fuzzy` has no translation yet: msgfmt leaves it out, and translators review it. Machine output
+gets the same flag unless the caller wants none of it reviewed.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.documents.base import Edit, Output, Reading, TextDocument, Unit, declared_encoding
 from dragoman.documents.markup import Block, unchanged
 from dragoman.errors import DataError
 
-_KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d{1,3})\])?[ \t]*(".*)$')
-_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*+)"')
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
+HEAD = 1 << 16  # bytes in which the header names the encoding; comments with all translators may come before it
+# As in gettext, a line ends at a line feed alone; any other control character inside a string is text.
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\r\f\v\n]++)"
+    r"|(?P<comment>#[^\n]*+)"
+    r"|(?P<keyword>msgctxt|msgid_plural|msgid|msgstr|domain)(?![\w])(?:[ \t]*\[[ \t]*(?P<form>\d{1,3})[ \t]*\])?"
+    r'|"(?P<string>(?:[^"\\\n]|\\[^\n])*+)"'
+)
+_ESCAPE = re.compile(r"((?:\\(?:x[0-9a-fA-F]{1,2}|[0-7]{1,3}))+)|\\(.)", re.DOTALL)
+_CODE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3}))")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_WRITTEN = str.maketrans(
+    {character: f"\\{letter}" for letter, character in _ESCAPES.items()} | {'"': '\\"', "\\": "\\\\"}
+)
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d)")
+_FUZZY = re.compile(r"(?<=[,\s])fuzzy(?=[,\s]|$)")
 
 
 @dataclass
 class _Field:
     """The strings of one keyword, and where they are."""
 
-    start: int = 0
-    end: int = 0
-    text: str = ""
+    start: int
+    end: int
+    strings: list[str] = field(default_factory=list)
+    text: str = ""  # what they mean
 
 
 @dataclass
 class _Entry:
     line: int
+    start: int  # of its first keyword
+    flags: tuple[int, int] | None = None  # of the comment "#, …" before it
+    previous: int | None = None  # where the comments "#| …" before it start
     fields: dict[str, _Field] = field(default_factory=dict)  # "msgid", "msgstr", "msgstr[1]"
+    units: list[int] = field(default_factory=list)
 
 
 class PODocument(TextDocument):
     """A unit for every message, and one for every plural form of it."""
 
     def __init__(self, data: bytes, reading: Reading) -> None:
-        super().__init__(data, reading, declared_encoding(data))
-        entries = self._entries()
-        header = next((entry for entry in entries if not entry.fields["msgid"].text), None)
+        super().__init__(data, reading, declared_encoding(data, HEAD))
+        self.review = reading.review
+        # A file of old Macs has no line feed at all.
+        self.ending = "\r\n" if "\r\n" in self.text else "\n" if "\n" in self.text or "\r" not in self.text else "\r"
+        self.entries = self._entries()
+        header = next((entry for entry in self.entries if not entry.fields["msgid"].text), None)
         found = _PLURALS.search(header.fields["msgstr"].text) if header and "msgstr" in header.fields else None
         self.plurals = int(found[1]) if found else 2
         self.places: list[tuple[_Field, str, str]] = []  # where each unit is written, its keyword, text that follows
-        for entry in entries:
+        for entry in self.entries:
             if entry is not header:
                 self._add(entry)
 
     def _entries(self) -> list[_Entry]:
         """The messages in order; comments and obsolete messages (#~) belong to none."""
+        text = self.text.replace("\r", "\n") if self.ending == "\r" else self.text
         entries: list[_Entry] = []
         current: _Field | None = None
-        place = 0
-        for number, line in enumerate(self.text.splitlines(keepends=True), 1):
-            start, place = place, place + len(line)
-            body = line.strip()
-            if not body or body.startswith("#"):
+        flags, previous = None, None
+        place, line = 0, 1
+        while place < len(text):
+            match = _TOKEN.match(text, place)
+            if match is None:
+                rest = text[place : place + 60].split("\n")[0]
+                raise DataError(f"document:{line}: found {rest!r}, expected a keyword and a quoted string")
+            if (comment := match["comment"]) is not None:
                 current = None
-                continue
-            begin = start + line.index(body)
-            if match := _KEYWORD.match(body):
-                keyword, number_of_form, body = match.groups()
-                name = f"{keyword}[{number_of_form}]" if number_of_form is not None else keyword
-                new = not entries or keyword == "msgctxt" or (keyword == "msgid" and "msgid" in entries[-1].fields)
-                if new:
-                    entries.append(_Entry(number))
-                begin += match.start(3)
-                current = entries[-1].fields[name] = _Field(begin, begin)
-            string = _STRING.fullmatch(body)
-            if string is None or current is None:
-                raise DataError(f"document:{number}: found {body[:60]!r}, expected a keyword and a quoted string")
-            current.text += _unescape(string[1])
-            current.end = begin + len(body)
+                if comment.startswith("#~"):  # the flags were those of an obsolete message
+                    flags, previous = None, None
+                elif comment.startswith("#,") and flags is None:
+                    flags = match.span()
+                elif comment.startswith("#|") and previous is None:
+                    previous = place
+            elif (keyword := match["keyword"]) is not None:
+                name = keyword if match["form"] is None else f"{keyword}[{int(match['form'])}]"
+                last = entries[-1].fields if entries else {}
+                if keyword == "domain":
+                    entries.append(_Entry(line, place))
+                elif (
+                    not entries or keyword == "msgctxt" or "domain" in last or (keyword == "msgid" and "msgid" in last)
+                ):
+                    entries.append(_Entry(line, place, flags, previous))
+                    flags, previous = None, None
+                elif name in last:
+                    raise DataError(f"document:{line}: found a second {name} in a message, expected one")
+                current = entries[-1].fields[name] = _Field(match.end(), match.end())
+            elif (string := match["string"]) is not None:
+                if current is None:
+                    rest = text[place : place + 60].split("\n")[0]
+                    raise DataError(f"document:{line}: found {rest!r}, expected a keyword and a quoted string")
+                if not current.strings:
+                    current.start = place
+                current.strings.append(string)
+                current.end = match.end()
+            line += text.count("\n", place, match.end())
+            place = match.end()
+        entries = [entry for entry in entries if "domain" not in entry.fields]
         for entry in entries:
             if "msgid" not in entry.fields or not any(name.startswith("msgstr") for name in entry.fields):
                 raise DataError(f"document:{entry.line}: found a message without msgid or msgstr, expected both")
+            for name, one in entry.fields.items():
+                if not one.strings:
+                    raise DataError(f"document:{entry.line}: found {name} without text, expected a quoted string")
+                one.text = _unescape("".join(one.strings), self.file.encoding)
         return entries
+
+    def _fuzzy(self, entry: _Entry) -> bool:
+        return entry.flags is not None and _FUZZY.search(self.text, *entry.flags) is not None
 
     def _add(self, entry: _Entry) -> None:
         single, several = entry.fields["msgid"], entry.fields.get("msgid_plural")
@@ -88,7 +137,8 @@ class PODocument(TextDocument):
             if not source.text.strip():
                 continue
             target = entry.fields.get(name)
-            translated = target is not None and bool(target.text)
+            translated = target is not None and bool(target.text) and not self._fuzzy(entry)
+            entry.units.append(len(self.units))
             self.units.append(Unit(Block(source.text, escape=unchanged), f"line {entry.line}", translated))
             self.places.append((target or last, "" if target else name, source.text))
 
@@ -97,32 +147,47 @@ class PODocument(TextDocument):
         place, missing, source = self.places[index]
         # gettext demands the same line break at both ends
         text = "\n" * source.startswith("\n") + output.markup.strip("\n") + "\n" * source.endswith("\n")
-        ending = "\r\n" if "\r\n" in self.text else "\n"
-        written = _written(text, ending)
+        written = _written(text, self.ending)
         if missing:
-            yield Edit(place.end, place.end, f"{ending}{missing} {written}")
+            yield Edit(place.end, place.end, f"{self.ending}{missing} {written}")
         else:
             yield Edit(place.start, place.end, written)
 
+    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
+        """The flag `fuzzy` of every message with a new translation."""
+        for entry in self.entries:
+            if any(outputs[index] is not None for index in entry.units) and self._fuzzy(entry) is not self.review:
+                yield self._flag(entry)
 
-def _unescape(text: str) -> str:
+    def _flag(self, entry: _Entry) -> Edit:
+        """Flag a message as fuzzy, or take that flag away."""
+        if entry.flags is None:
+            place = entry.start if entry.previous is None else entry.previous
+            return Edit(place, place, f"#, fuzzy{self.ending}")
+        start, end = entry.flags
+        flags = [flag.strip() for flag in self.text[start + 2 : end].split(",")]
+        kept = [flag for flag in flags if flag not in ("", "fuzzy")]
+        if self.review:
+            kept.insert(0, "fuzzy")
+        if kept:
+            return Edit(start, start + len(self.text[start:end].rstrip()), f"#, {', '.join(kept)}")
+        return Edit(start, min(len(self.text), end + 1), "")  # with its line end
+
+
+def _unescape(text: str, encoding: str) -> str:
     def resolved(match: re.Match[str]) -> str:
-        code = match[1]
-        if code[0] == "x":
-            return chr(int(code[1:], 16)) if len(code) > 1 else "x"
-        if code[0] in "01234567":
-            return chr(int(code, 8) & 0xFF)
-        return _ESCAPES.get(code, code)
+        if match[1] is None:
+            return _ESCAPES.get(match[2], match[2])
+        codes = [int(code[1], 16) if code[1] else int(code[2], 8) & 0xFF for code in _CODE.finditer(match[1])]
+        try:  # several of them may be the bytes of one character
+            return bytes(codes).decode(encoding)
+        except UnicodeError:
+            return "".join(map(chr, codes))
 
     return _ESCAPE.sub(resolved, text)
 
 
 def _written(text: str, ending: str) -> str:
     """A text as quoted strings: one line, or one for every line of the text."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    for letter, character in _ESCAPES.items():
-        escaped = escaped.replace(character, f"\\{letter}")
-    lines = re.findall(r"(?:(?!\\n)(?:\\.|[^\\]))*\\n|(?:(?!\\n)(?:\\.|[^\\]))+", escaped)
-    if len(lines) < 2:
-        return f'"{escaped}"'
-    return ending.join(['""', *(f'"{line}"' for line in lines)])
+    lines = [f'"{line.translate(_WRITTEN)}"' for line in re.findall(r"[^\n]*\n|[^\n]+", text)]
+    return ending.join(['""', *lines]) if len(lines) > 1 else "".join(lines) or '""'

@@ -10,7 +10,7 @@ from dragoman.documents.docx import WordDocument
 from dragoman.documents.markdown import MarkdownDocument
 from dragoman.documents.plain import PlainDocument
 from dragoman.documents.po import PODocument
-from dragoman.documents.subtitles import SubtitleDocument
+from dragoman.documents.subtitles import SRTDocument, WebVTTDocument
 from dragoman.documents.tmx import TMXDocument
 from dragoman.documents.web_page import HTMLDocument
 from dragoman.documents.xliff import XLIFFDocument
@@ -23,8 +23,8 @@ FORMATS: dict[str, Callable[[bytes, Reading], Document]] = {
     ".html": HTMLDocument,
     ".htm": HTMLDocument,
     ".xhtml": HTMLDocument,
-    ".srt": SubtitleDocument,
-    ".vtt": SubtitleDocument,
+    ".srt": SRTDocument,
+    ".vtt": WebVTTDocument,
     ".po": PODocument,
     ".pot": PODocument,
     ".xlf": XLIFFDocument,

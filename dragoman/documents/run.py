@@ -66,7 +66,8 @@ class DocumentTranslator:
 
     def blocks(self, blocks: Sequence[Block]) -> list[Output | Exception]:
         """An output for every block, or its error."""
-        return self._drive(translate_blocks(blocks, lambda text: fits(self.predictor, text)))
+        outputs = self._drive(translate_blocks(blocks, lambda text: fits(self.predictor, text)))
+        return rated(outputs, self.predictor, self.options)
 
     def _drive(self, steps: Steps) -> list[Output | Exception]:
         answer: list[Any] | None = None
@@ -116,6 +117,15 @@ class DocumentTranslator:
         except DragomanError:
             return [None] * len(request.pairs)
         return [found[pair] for pair in request.pairs]
+
+
+def rated(
+    outputs: list[Output | Exception], predictor: Predictor, options: DecodingOptions
+) -> list[Output | Exception]:
+    """The outputs, without confidence where the scores of a model are no probabilities, as of phrases or a copy."""
+    if getattr(predictor.backend(options).model, "likelihood", "tokens") != "none":
+        return outputs
+    return [one._replace(confidence=None) if isinstance(one, Output) else one for one in outputs]
 
 
 def fits(predictor: Predictor, text: str) -> bool:

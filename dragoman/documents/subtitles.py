@@ -1,64 +1,184 @@
-"""Subtitles (SRT, WebVTT): the lines of one cue are one unit, cut again into as many lines of about equal length."""
+"""Subtitles (SRT, WebVTT): the lines of one cue are one unit, cut again into lines of the same shares."""
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from dragoman.documents.base import Edit, Output, PartsDocument, Reading
-from dragoman.documents.html import INLINE, tokens_of
-from dragoman.documents.markup import Token, block_of, escape_text, unchanged
-from dragoman.documents.xml import unescape_xml
+from dragoman.documents.markup import Escape, Token, block_of, unchanged
+from dragoman.documents.references import MARKUP, escape_like
 
-_CUE = re.compile(r"^\s*(?:\d{1,3}:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->")
-_INLINE = INLINE | {"c", "v", "lang", "ruby", "rt"}
+_LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
+_TIMING = re.compile(r"[ \t]*\d+(?::\d+){1,2}(?:[.,:]\d+)?[ \t]*-->[ \t]*\d")
+_NUMBER = re.compile(r"\s*\d+\s*")
+_DIALOGUE = re.compile(r"(?:<[^<>]*>|\s)*[-–—]\s*\S")  # a line of another speaker
+# Scripts without spaces between words: lines are joined without one, and may be cut between any two characters.
+_WIDE = "\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff60"
+_UNSPACED = re.compile(f"(?<=[{_WIDE}])(?=[{_WIDE}])")
+_TAG = r"</?[A-Za-z][^<>]*>|<\d[^<>]*>"
+_WEBVTT_TAG = re.compile(rf"{_TAG}|</?[^\s<>]*>|<\.[^<>]*>")  # WebVTT shows no tag, a known one or not
+_SRT_TAG = re.compile(r"</?(?:b|i|u|s|em|strong|font|span|c|v|ruby|rt|br)(?:[\s./][^<>]*)?/?>|\{\\[^{}\n]*\}", re.I)
+_TAG_NAME = re.compile(r"</?([A-Za-z]*)")
+_CUT = re.compile(rf"<[^<>]*>|(\s+)|(?<=[{_WIDE}])()(?=[{_WIDE}<])")
 
 
-class SubtitleDocument(PartsDocument):
-    """Cues with their numbers and times; only WebVTT escapes & and <."""
+class _Group(NamedTuple):
+    """Lines of a cue that are translated together: their texts, and what stands between them."""
+
+    lines: list[str]
+    between: list[str]
+
+    @property
+    def text(self) -> str:
+        """The lines as one text."""
+        joined = [joiner(left, right) + right for left, right in pairwise(self.lines)]
+        return "".join([self.lines[0], *joined])
+
+
+def joiner(left: str, right: str) -> str:
+    """What joins two lines into one text."""
+    return "" if _UNSPACED.match(left[-1:] + right[:1], 1) else " "
+
+
+class SRTDocument(PartsDocument):
+    """Cues with their numbers and times. A line of another speaker is a text of its own."""
+
+    tag = _SRT_TAG
+    unescape: Escape = staticmethod(unchanged)
+
+    def escape_of(self, raw: str) -> Escape:
+        """The escape of a cue's text."""
+        return unchanged
 
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading)
-        escaped = self.text.lstrip().startswith("WEBVTT")
-        self.lines: list[int] = []  # of each cue
-        place, cue = 0, list[tuple[int, int]]()  # lines of the cue that is read
-        inside = False
-        for line in [*self.text.splitlines(keepends=True), ""]:
-            if inside and line.strip():
-                cue.append((place, place + len(line.rstrip("\r\n"))))
-            else:
-                self._add_cue(cue, escaped)
-                cue = []
-                inside = bool(_CUE.match(line))
-            place += len(line)
+        self.groups: list[list[_Group]] = []  # of each cue
+        self.after: list[list[str]] = []  # what stands between the groups of each cue
+        for cue in self._cues():
+            self._add_cue(cue)
 
-    def _add_cue(self, cue: list[tuple[int, int]], escaped: bool) -> None:
-        raw = " ".join(self.text[start:end].strip() for start, end in cue)
-        if raw.strip():
-            tokens = [
-                token if token.kind == "text" or token.name in _INLINE else Token("text", "", token.raw)
-                for token in tokens_of(raw)
-            ]
-            block = block_of(tokens, *((unescape_xml, escape_text) if escaped else (unchanged, unchanged)))
-            self.add(block, cue[0][0], cue[-1][1])
-            self.lines.append(len(cue))
+    def _cues(self) -> Iterator[list[tuple[int, int]]]:
+        """The spans of the lines of each cue that have text."""
+        cue: list[tuple[int, int]] | None = None
+        for match in _LINE.finditer(self.text):
+            line, (start, end) = match[1], match.span(1)
+            timing = self._is_timing(line)
+            if timing and cue and _NUMBER.fullmatch(self.text, *cue[-1]):  # of the next cue, after no blank line
+                cue.pop()
+            if timing or not self._is_text(line):
+                if cue:
+                    yield cue
+                cue = [] if _TIMING.match(line) else None
+            elif cue is not None and line.strip():
+                cue.append((start + len(line) - len(line.lstrip()), end - len(line) + len(line.rstrip())))
+        if cue:
+            yield cue
+
+    def _is_timing(self, line: str) -> bool:
+        return _TIMING.match(line) is not None
+
+    def _is_text(self, line: str) -> bool:
+        return bool(line.strip())
+
+    def _add_cue(self, cue: Sequence[tuple[int, int]]) -> None:
+        groups: list[_Group] = []
+        after: list[str] = []
+        for index, (start, end) in enumerate(cue):
+            line = self.text[start:end]
+            between = self.text[cue[index - 1][1] : start] if index else ""
+            if index and not _DIALOGUE.match(line):
+                groups[-1].lines.append(line)
+                groups[-1].between.append(between)
+            else:
+                after += [between] * bool(index)
+                groups.append(_Group([line], []))
+        raw = "\n".join(group.text for group in groups)
+        self.add(block_of(self._tokens(raw), self.unescape, self.escape_of(raw)), cue[0][0], cue[-1][1])
+        self.groups.append(groups)
+        self.after.append(after)
+
+    def _tokens(self, raw: str) -> Iterator[Token]:
+        place = 0
+        for match in self.tag.finditer(raw):
+            if match.start() > place:
+                yield Token("text", "", raw[place : match.start()])
+            name = _TAG_NAME.match(match[0])
+            if name is None or not name[1] or name[1].lower() == "br" or match[0].endswith("/>"):
+                yield Token("void", "", match[0])
+            else:
+                yield Token("close" if match[0].startswith("</") else "open", name[1].lower(), match[0])
+            place = match.end()
+        if place < len(raw):
+            yield Token("text", "", raw[place:])
 
     def edits(self, index: int, output: Output) -> Iterable[Edit]:
         """See TextDocument."""
-        start, end = self.spans[index]
-        ending = "\r\n" if "\r\n" in self.text[start : end + 2] else "\n"
-        yield Edit(start, end, ending.join(balanced_lines(output.markup, self.lines[index])))
+        groups, after = self.groups[index], self.after[index]
+        texts = output.markup.split("\n")
+        if len(texts) != len(groups):  # the model wrote a line break of its own
+            whole = _Group([line for group in groups for line in group.lines], [])
+            for number, group in enumerate(groups):
+                whole.between.extend([*group.between, *after[number : number + 1]])
+            groups, after, texts = [whole], [], [" ".join(texts)]
+        parts = []
+        for number, (group, text) in enumerate(zip(groups, texts, strict=True)):
+            parts += [cut_lines(text, group), *after[number : number + 1]]
+        yield Edit(*self.spans[index], "".join(parts))
 
 
-def balanced_lines(text: str, count: int) -> list[str]:
-    """A text in so many lines of about equal length; tags and words stay whole."""
-    words = re.findall(r"(?:<[^<>]*>|\S)+", text)
-    lines: list[list[str]] = [[]]
-    length, share = 0, sum(map(len, words)) / max(1, count)
-    for word in words:
-        if lines[-1] and len(lines) < count and length + len(word) / 2 > share:
-            lines.append([])
-            length = 0
-        lines[-1].append(word)
-        length += len(word)
-    return [" ".join(line) for line in lines]
+class WebVTTDocument(SRTDocument):
+    """Cues of WebVTT, where & and < are escaped and every other < begins a tag."""
+
+    tag = _WEBVTT_TAG
+    unescape: Escape = staticmethod(html.unescape)
+
+    def escape_of(self, raw: str) -> Escape:
+        """See SRTDocument."""
+        return escape_like(self.tag.sub("", raw), self.unescape, MARKUP, bare="&<>")
+
+    def _is_timing(self, line: str) -> bool:
+        return "-->" in line  # ends the text of a cue, also where what follows is no valid cue
+
+    def _is_text(self, line: str) -> bool:
+        return bool(line)  # white space ends no cue
+
+
+def cut_lines(text: str, group: _Group) -> str:
+    """A text in as many lines as a group has, each with about the share of the text that it had. Tags stay whole."""
+    if not group.between:
+        return text
+    ends, visible = list[float](), len(_without_tags(group.lines[0]))  # where lines ended, in characters without tags
+    for left, right in pairwise(group.lines):
+        space = len(joiner(left, right))
+        ends.append(visible + space / 2)
+        visible += space + len(_without_tags(right))
+    cuts, tags = list[tuple[float, int, int]](), 0  # place without tags, start and end of what a line break may replace
+    for match in _CUT.finditer(text):
+        start, end = match.span()
+        if match[1] is None and match[2] is None:
+            tags += end - start
+        elif start > 0 and end < len(text):
+            cuts.append(((start + end) / 2 - tags, start, end))
+    scale = (len(text) - tags) / max(1, visible)
+    parts, place, first = [], 0, 0
+    for number, (end_of_line, between) in enumerate(zip(ends, group.between, strict=True)):
+        last = max(first + 1, len(cuts) - (len(ends) - number - 1))  # leave a cut for each further line
+        if first >= len(cuts):
+            break
+        wanted = end_of_line * scale
+        after = bisect_left(cuts, (wanted, 0, 0), first, min(last, len(cuts)))
+        nearest = [cut for cut in (after - 1, after) if first <= cut < min(last, len(cuts))]
+        best = min(nearest, key=lambda cut: abs(cuts[cut][0] - wanted))
+        _, start, end = cuts[best]
+        parts += [text[place:start], between]
+        place, first = end, best + 1
+    return "".join([*parts, text[place:]])
+
+
+def _without_tags(text: str) -> str:
+    return re.sub(r"<[^<>]*>", "", text)

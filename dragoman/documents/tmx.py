@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.data.languages import same_language
 from dragoman.documents.base import Edit, Output, Reading, TextDocument, Unit, declared_encoding
-from dragoman.documents.inline import inline_block
+from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.xml import XMLToken, attributes_of, check_xml, local, quoted, xml_tokens
 from dragoman.errors import DataError
 
@@ -34,16 +34,17 @@ class TMXDocument(TextDocument):
         self.header = ""
         entries = self._read()
         source, self.target = self._languages(entries, reading)
-        self.places: list[tuple[_Variant, _Variant | None]] = []
+        self.places: list[tuple[_Variant, _Variant | None, Content, int]] = []  # with the first of its units
         for number, variants in enumerate(entries, 1):
             first = next((one for one in variants if same_language(one.language, source)), None)
             other = next((one for one in variants if same_language(one.language, self.target)), None)
             if first is None or len(first.segment) < 3:
                 continue
             content = self.text[other.segment[0].end : other.segment[-1].start] if other and other.segment else ""
-            block = inline_block(self.text, first.segment[1:-1], AROUND)
-            self.units.append(Unit(block, f"unit {number}", bool(content.strip())))
-            self.places.append((first, other))
+            source_content = content_of(self.text, first.segment[1:-1], AROUND)
+            self.places.append((first, other, source_content, len(self.units)))
+            done = bool(content.strip())
+            self.units += [Unit(block, f"unit {number}", done) for block in source_content.blocks]
 
     def _read(self) -> list[list[_Variant]]:
         """The variants of every unit."""
@@ -88,17 +89,21 @@ class TMXDocument(TextDocument):
             raise DataError(f"document: found {found}; name the target language with --to")
         return source, others[0]
 
-    def edits(self, index: int, output: Output) -> Iterable[Edit]:
-        """See TextDocument."""
-        first, other = self.places[index]
-        if other is not None and other.segment:
-            yield Edit(other.segment[0].start, other.segment[-1].end, f"<seg>{output.markup}</seg>")
-            return
-        space = self.text[self.text.rfind(">", 0, first.start.start) + 1 : first.start.start]
-        space = "" if space.strip() else space
-        quality = ""
-        if output.confidence is not None:
-            quality = f'<prop type="x-match-quality">{100 * output.confidence:.0f}</prop>'
-        name = "lang" if " lang=" in self.text[first.start.start : first.start.end] else "xml:lang"
-        variant = f"<tuv {name}={quoted(self.target)}>{quality}<seg>{output.markup}</seg></tuv>"
-        yield Edit(first.end, first.end, space + variant)
+    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
+        """All edits: a variant depends on all units of its segment."""
+        for first, other, content, index in self.places:
+            found = content.written(outputs[index : index + len(content.blocks)])
+            if found is None:
+                continue
+            markup, _, confidence = found
+            if other is not None and other.segment:
+                yield Edit(other.segment[0].start, other.segment[-1].end, f"<seg>{markup}</seg>")
+                continue
+            space = self.text[self.text.rfind(">", 0, first.start.start) + 1 : first.start.start]
+            space = "" if space.strip() else space
+            quality = ""
+            if confidence is not None:
+                quality = f'<prop type="x-match-quality">{percent(confidence):.0f}</prop>'
+            name = "lang" if " lang=" in self.text[first.start.start : first.start.end] else "xml:lang"
+            variant = f"<tuv {name}={quoted(self.target)}>{quality}<seg>{markup}</seg></tuv>"
+            yield Edit(first.end, first.end, space + variant)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from dragoman.analysis.alignment import WordAlignment
-from dragoman.data.sentences import Sentence, split_long, split_sentences
+from dragoman.data.sentences import Sentence, split_fields, split_long, split_sentences
 from dragoman.documents.base import Output
 from dragoman.documents.markup import Aligned, Block, place_markup
 from dragoman.inference.prediction import Prediction
@@ -35,10 +35,10 @@ class Align(NamedTuple):
 Steps = Generator[Predict | Align, list[Any], list[Output | Exception]]
 
 
-def sentences_of(text: str, fits: Fits) -> list[Sentence]:
-    """The sentences of a text, none longer than the model can read."""
+def sentences_of(text: str, fits: Fits, preserve: bool = False) -> list[Sentence]:
+    """The sentences of a text, none longer than the model can read; `preserve` cuts them at longer white space too."""
     found: list[Sentence] = []
-    for sentence in split_sentences(text):
+    for sentence in split_fields(text) if preserve else split_sentences(text):
         parts = split_long(sentence.text, fits)
         found += [*parts[:-1], Sentence(parts[-1].text, parts[-1].space + sentence.space)]
     return found
@@ -46,7 +46,9 @@ def sentences_of(text: str, fits: Fits) -> list[Sentence]:
 
 def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
     """An output for every block, or the error of one of its sentences."""
-    plans = [sentences_of(_without_gaps(block), fits) for block in blocks]
+    plans = [
+        sentences_of(block.text if block.preserve else _without_gaps(block), fits, block.preserve) for block in blocks
+    ]
     answers = iter((yield Predict([sentence.text for plan in plans for sentence in plan if sentence.text])))
     rows = [[next(answers) if sentence.text else None for sentence in plan] for plan in plans]
     faults = [next((one for one in row if isinstance(one, Exception)), None) for row in rows]

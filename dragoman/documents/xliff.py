@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.documents.base import Edit, Output, Reading, TextDocument, Unit, declared_encoding
-from dragoman.documents.inline import inline_block
+from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.markup import escape_text
+from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import (
     XMLToken,
     attributes_of,
@@ -22,6 +23,21 @@ from dragoman.errors import DataError
 
 AROUND = frozenset({"g", "mrk", "pc"})  # inline elements with text inside; those of native code are kept whole
 MATCHES = "urn:oasis:names:tc:xliff:matches:2.0"
+ORIGIN = "dragoman"
+UNTRANSLATED = frozenset({"new", "needs-translation", "initial"})  # states of a target that is no translation yet
+
+
+@dataclass
+class _Piece:
+    """A text of a segment: all of it, or what a <mrk mtype="seg"> of <seg-source> has inside."""
+
+    content: Content
+    first: int  # of its units
+    existing: str = ""  # the translation that the file has
+
+    def written(self, outputs: Sequence[Output | None]) -> tuple[str, str, float | None] | None:
+        """Markup, text and confidence of the new translation; None: there is none."""
+        return self.content.written(outputs[self.first : self.first + len(self.content.blocks)])
 
 
 @dataclass
@@ -31,13 +47,16 @@ class _Segment:
     location: str
     start: XMLToken  # of the element that holds source and target
     unit: XMLToken  # of the element that holds the segment: the same in XLIFF 1.2
+    preserve: bool  # xml:space
     sources: list[XMLToken] = field(default_factory=list)  # tokens of the source element
     targets: list[XMLToken] = field(default_factory=list)
-    segmented: XMLToken | None = None  # the end of <seg-source>
+    segmented: list[XMLToken] = field(default_factory=list)  # tokens of <seg-source>
+    candidates: list[tuple[int, int]] = field(default_factory=list)  # spans of our own <alt-trans>
+    pieces: list[str | _Piece] = field(default_factory=list)
 
 
 class XLIFFDocument(TextDocument):
-    """A unit for every <trans-unit> (1.2) or <segment> (2.x) that may be translated."""
+    """Units for every <trans-unit> (1.2) or <segment> (2.x) that may be translated."""
 
     escape_unknown = True
 
@@ -47,39 +66,50 @@ class XLIFFDocument(TextDocument):
         self.reading = reading
         self.segments: list[_Segment] = []
         self.roots: list[XMLToken] = []  # tags that name the languages
+        self.matches: dict[XMLToken, XMLToken] = {}  # the <mtc:matches> of each unit that has one
+        self.own: dict[XMLToken, list[tuple[int, int, str]]] = {}  # spans and references of our own matches
         self.version2 = False
         self._read(list(xml_tokens(self.text, "document")))
         if not self.roots:
             raise DataError("document: found no <xliff> with a <file> inside, expected XLIFF")
         for segment in self.segments:
-            block = inline_block(self.text, segment.sources[1:-1], AROUND)
-            content = self.text[segment.targets[0].end : segment.targets[-1].start] if segment.targets else ""
-            self.units.append(Unit(block, segment.location, bool(content.strip())))
+            self._add(segment)
+
+    def raw(self, token: XMLToken) -> str:
+        """The text of a token."""
+        return self.text[token.start : token.end]
 
     def _read(self, tokens: list[XMLToken]) -> None:
-        """Find the segments that may be translated, and the tags that name languages."""
+        """Find the segments that may be translated, the tags that name languages, and matches."""
         ends = element_ends(tokens)
-        flags: list[bool] = [True]  # whether the content of each open element is translated
+        inherited = [(True, False)]  # of each open element: whether its content is translated, whether it keeps spaces
         unit: XMLToken | None = None
         for index, token in enumerate(tokens):
             name = local(token.name)
             if token.kind == "close":
-                flags.pop()
+                inherited.pop()
             if token.kind not in ("open", "empty"):
                 continue
-            attributes = attributes_of(self.text[token.start : token.end])
-            wanted = flags[-1] if "translate" not in attributes else attributes["translate"] != "no"
+            attributes = attributes_of(self.raw(token))
+            wanted, preserve = inherited[-1]
+            wanted = attributes["translate"] != "no" if "translate" in attributes else wanted
+            preserve = attributes["xml:space"] == "preserve" if "xml:space" in attributes else preserve
             if name == "xliff":
                 self.version2 = attributes.get("version", "1.2").startswith("2")
             if name == ("xliff" if self.version2 else "file"):
                 self.roots.append(token)
             if name in ("unit", "trans-unit"):
                 unit = token
+            elif name == "matches" and unit is not None:
+                self.matches[unit] = token
+            elif name == "match" and unit is not None and attributes.get("origin") == ORIGIN:
+                span = (token.start, tokens[ends.get(index, index)].end, attributes.get("ref", ""))
+                self.own.setdefault(unit, []).append(span)
             if token.kind == "open":
-                flags.append(wanted)
+                inherited.append((wanted, preserve))
                 if name in ("trans-unit", "segment") and wanted and unit is not None:
                     identity = attributes.get("id") or str(len(self.segments) + 1)
-                    segment = _Segment(f"unit {identity}", token, unit)
+                    segment = _Segment(f"unit {identity}", token, unit, preserve)
                     if self._fill(segment, tokens, index + 1, ends):
                         self.segments.append(segment)
 
@@ -92,59 +122,149 @@ class XLIFFDocument(TextDocument):
             elif name == "target":
                 segment.targets = tokens[index : last + 1]
             elif name == "seg-source":
-                segment.segmented = tokens[last]
+                segment.segmented = tokens[index : last + 1]
+            elif name == "alt-trans" and attributes_of(self.raw(tokens[index])).get("origin") == ORIGIN:
+                start = self.text.rfind(">", 0, tokens[index].start) + 1  # with the white space before it
+                segment.candidates.append((start, tokens[last].end))
             index = last + 1
         return len(segment.sources) > 2
 
-    def edits(self, index: int, output: Output) -> Iterable[Edit]:
-        """See TextDocument."""
-        segment = self.segments[index]
+    def _add(self, segment: _Segment) -> None:
+        """Make the units of a segment."""
+        space = attributes_of(self.raw(segment.sources[0])).get("xml:space")
+        preserve = segment.preserve if space is None else space == "preserve"
+        existing = {mid: self._inside(tokens) for mid, tokens in self._marked(segment.targets)}
+        if segment.targets:
+            existing[""] = self._inside(segment.targets)
+        attributes = attributes_of(self.raw(segment.start))
+        state = attributes.get("state") if self.version2 else None
+        if segment.targets and not self.version2 and attributes.get("approved") != "yes":
+            state = attributes_of(self.raw(segment.targets[0])).get("state")
+        marked = list(self._marked(segment.segmented))
+        whole = segment.segmented if marked else segment.sources
+        place = whole[0].end
+        for mid, tokens in marked or [("", segment.sources)]:
+            content = content_of(self.text, tokens[1:-1], AROUND, preserve)
+            piece = _Piece(content, len(self.units), existing.get(mid, ""))
+            done = bool(piece.existing.strip()) and state not in UNTRANSLATED
+            self.units += [Unit(block, segment.location, done) for block in content.blocks]
+            segment.pieces += [self.text[place : tokens[0].end], piece]
+            place = tokens[-1].start
+        segment.pieces.append(self.text[place : whole[-1].start])
+
+    def _inside(self, tokens: Sequence[XMLToken]) -> str:
+        """What is between the tags of an element."""
+        return self.text[tokens[0].end : tokens[-1].start]
+
+    def _marked(self, tokens: Sequence[XMLToken]) -> Iterator[tuple[str, Sequence[XMLToken]]]:
+        """Each <mrk mtype="seg">, with its `mid`."""
+        waiting: list[tuple[str, int]] = []  # open elements
+        for index, token in enumerate(tokens):
+            if token.kind == "open":
+                attributes = attributes_of(self.raw(token)) if local(token.name) == "mrk" else {}
+                inside = any(mid for mid, _ in waiting)
+                waiting.append(("" if inside or attributes.get("mtype") != "seg" else attributes.get("mid", ""), index))
+            elif token.kind == "close":
+                mid, first = waiting.pop()
+                if mid:
+                    yield mid, tokens[first : index + 1]
+
+    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
+        """All edits: a target depends on all units of its segment, the matches of XLIFF 2 on all segments of a unit."""
+        name = "trgLang" if self.version2 else "target-language"
+        for root in self.roots if self.reading.target else ():
+            if not attributes_of(self.raw(root)).get(name):
+                yield Edit(root.start, root.end, with_attribute(self.raw(root), name, self.reading.target))
+        matches: dict[XMLToken, dict[str, str]] = {}  # of each unit, by what they refer to
+        for number, segment in enumerate(self.segments, 1):
+            written = [piece.written(outputs) for piece in segment.pieces if isinstance(piece, _Piece)]
+            fresh = [one for one in written if one is not None]
+            if not fresh:
+                continue
+            known = [confidence for _, _, confidence in fresh if confidence is not None]
+            quality = percent(min(known)) if len(known) == len(fresh) else None
+            results = iter(written)
+            markup = "".join(
+                piece if isinstance(piece, str) else found[0] if (found := next(results)) else piece.existing
+                for piece in segment.pieces
+            )
+            yield from self._target(segment, markup, quality)
+            tag = self._start_tag(segment)
+            if self.version2 and quality is not None:
+                identity = attributes_of(tag).get("id")
+                if identity is None:
+                    identity = f"{ORIGIN}{number}"
+                    tag = with_attribute(tag, "id", identity)
+                text = "".join(text for _, text, _ in fresh)
+                reference = "#" + identity
+                matches.setdefault(segment.unit, {})[reference] = self._match(segment, reference, quality, text)
+            if tag != self.raw(segment.start):
+                yield Edit(segment.start.start, segment.start.end, tag)
+        for unit, several in matches.items():
+            yield from self._add_matches(unit, several)
+
+    def _start_tag(self, segment: _Segment) -> str:
+        """The tag of a segment, in a state that says no more than that there is a translation."""
+        tag = self.raw(segment.start)
+        attributes = attributes_of(tag)
+        review = self.reading.review
+        if not self.version2:
+            return with_attribute(tag, "approved", "no") if review and attributes.get("approved") == "yes" else tag
+        if (attributes.get("state") in ("reviewed", "final")) if review else attributes.get("state") != "translated":
+            return with_attribute(with_attribute(tag, "state", "translated"), "subState", None)
+        return tag
+
+    def _target(self, segment: _Segment, markup: str, quality: float | None) -> Iterator[Edit]:
+        """The edits that write the target of a segment."""
         first = segment.sources[0]
         prefix = first.name.removesuffix("source")  # of the namespace
         tag = f"<{prefix}target>"
         if segment.targets:
-            tag = self.text[segment.targets[0].start : segment.targets[0].end].replace("/>", ">")
-        space = self.text[self.text.rfind(">", 0, first.start) + 1 : first.start]
+            tag = self.raw(segment.targets[0])
+            tag = tag[:-2].rstrip() + ">" if tag.endswith("/>") else tag
+        elif space := attributes_of(self.raw(first)).get("xml:space"):
+            tag = with_attribute(tag, "xml:space", space)
+        between = self.text[self.text.rfind(">", 0, first.start) + 1 : first.start]
         candidate = ""
         if not self.version2:
-            tag = with_attribute(tag, "state", "needs-review-translation")
-            tag = with_attribute(tag, "state-qualifier", "mt-suggestion")
-            if output.confidence is not None:
+            state = "needs-review-translation" if self.reading.review else "translated"
+            tag = with_attribute(with_attribute(tag, "state", state), "state-qualifier", "mt-suggestion")
+            if quality is not None:
                 candidate = (
-                    f'{space}<{prefix}alt-trans match-quality="{output.confidence:.0%}" origin="dragoman">'
-                    f"<{prefix}target>{output.markup}</{prefix}target></{prefix}alt-trans>"
+                    f'{between}<{prefix}alt-trans match-quality="{quality:.0f}%" origin="{ORIGIN}">'
+                    f"<{prefix}target>{markup}</{prefix}target></{prefix}alt-trans>"
                 )
-        written = f"{tag}{output.markup}</{prefix}target>{candidate}"
+        written = f"{tag}{markup}</{prefix}target>{candidate}"
         if segment.targets:
             yield Edit(segment.targets[0].start, segment.targets[-1].end, written)
         else:
-            end = (segment.segmented or segment.sources[-1]).end
-            yield Edit(end, end, space + written)
+            end = (segment.segmented or segment.sources)[-1].end
+            yield Edit(end, end, between + written)
+        yield from (Edit(start, end, "") for start, end in segment.candidates)
 
-    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
-        """The target language and, in XLIFF 2, the candidates with their quality at the start of each unit."""
-        name = "trgLang" if self.version2 else "target-language"
-        for root in self.roots if self.reading.target else ():
-            tag = self.text[root.start : root.end]
-            if not attributes_of(tag).get(name):
-                yield Edit(root.start, root.end, with_attribute(tag, name, self.reading.target))
-        if not self.version2:
-            return
-        matches: dict[XMLToken, list[str]] = {}
-        for index, output in enumerate(outputs):
-            if output is None or output.confidence is None:
-                continue
-            segment = self.segments[index]
-            tag = self.text[segment.start.start : segment.start.end]
-            identity = attributes_of(tag).get("id")
-            if identity is None:
-                identity = f"dragoman{index + 1}"
-                yield Edit(segment.start.start, segment.start.end, with_attribute(tag, "id", identity))
-            matches.setdefault(segment.unit, []).append(
-                f'<mtc:match ref={quoted("#" + identity)} origin="dragoman" type="mt" '
-                f'matchQuality="{100 * output.confidence:.1f}"><source>{escape_text(self.units[index].block.text)}'
-                f"</source><target>{escape_text(output.text)}</target></mtc:match>"
-            )
-        for unit, several in matches.items():
-            added = f"<mtc:matches xmlns:mtc={quoted(MATCHES)}>{''.join(several)}</mtc:matches>"
-            yield Edit(unit.end, unit.end, added)
+    def _match(self, segment: _Segment, reference: str, quality: float, text: str) -> str:
+        """A match of XLIFF 2 as a string; its tags have no prefix yet."""
+        prefix = segment.sources[0].name.removesuffix("source")
+        source = "".join(
+            block.text for piece in segment.pieces if isinstance(piece, _Piece) for block in piece.content.blocks
+        )
+        both = "".join(
+            f"<{prefix}{name}>{escape_text(without_forbidden(one))}</{prefix}{name}>"
+            for name, one in (("source", source), ("target", text))
+        )
+        return f'match ref={quoted(reference)} origin="{ORIGIN}" type="mt" matchQuality="{quality:.1f}">{both}</'
+
+    def _add_matches(self, unit: XMLToken, matches: dict[str, str]) -> Iterator[Edit]:
+        """Put matches into a unit, in place of those that an earlier translation left."""
+        own = self.own.get(unit, [])
+        yield from (Edit(start, end, "") for start, end, reference in own if reference in matches)
+        holder = self.matches.get(unit)
+        prefix = "mtc:" if holder is None else holder.name.removesuffix("matches")
+        several = "".join(f"<{prefix}{match}{prefix}match>" for match in matches.values())
+        if holder is None:
+            yield Edit(unit.end, unit.end, f"<mtc:matches xmlns:mtc={quoted(MATCHES)}>{several}</mtc:matches>")
+        elif holder.kind == "empty":
+            tag = self.raw(holder)[:-2].rstrip()
+            yield Edit(holder.start, holder.end, f"{tag}>{several}</{holder.name}>")
+        else:
+            yield Edit(holder.end, holder.end, several)

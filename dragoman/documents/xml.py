@@ -94,11 +94,14 @@ def quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
-def with_attribute(tag: str, name: str, value: str) -> str:
-    """A start tag with an attribute set; one of that name is replaced."""
-    found = re.compile(rf"""(\s{re.escape(name)}\s*=\s*)(?:"[^"]*"|'[^']*')""")
-    if found.search(tag):
-        return found.sub(lambda match: match[1] + quoted(value), tag, count=1)
+def with_attribute(tag: str, name: str, value: str | None) -> str:
+    """A start tag with an attribute set, or without it; one of that name is replaced."""
+    for match in _ATTRIBUTE.finditer(tag):
+        if match[1] == name:
+            before, after = tag[: match.start()], tag[match.end() :]
+            return before.rstrip() + after if value is None else f"{before}{name}={quoted(value)}{after}"
+    if value is None:
+        return tag
     end = len(tag) - (2 if tag.endswith("/>") else 1)
     return f"{tag[:end].rstrip()} {name}={quoted(value)}{tag[end:]}"
 

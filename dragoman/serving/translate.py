@@ -18,6 +18,7 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Output
 from dragoman.documents.html import parse_blocks
 from dragoman.documents.markup import Block
+from dragoman.documents.run import rated
 from dragoman.documents.translate import Predict, advance, sentences_of, translate_blocks
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.prediction import Prediction
@@ -147,6 +148,7 @@ class Translator:
         for output in outputs:
             if isinstance(output, Exception):
                 raise output
+        outputs = rated(outputs, self.model.predictor, self.options)
         return [output for output in outputs if isinstance(output, Output)]
 
     async def html(self, documents: Sequence[str]) -> list[Translated]:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from dragoman.data.sentences import join_sentences, split_long, split_sentences
 from dragoman.documents.html import parse_blocks, tokens_of
 from dragoman.documents.markup import Aligned, Block, place_markup
-from dragoman.documents.subtitles import balanced_lines
 
 PROSE = st.text(st.sampled_from("aBc .!?…\n\t\"')。3 Dr."), max_size=60)
 
@@ -97,8 +96,3 @@ def test_hostile_markup_takes_no_time(part: str) -> None:
             count = len(one.text.split())
             place_markup(one, Aligned(one.text, list(reversed(range(count))), list(reversed(range(count)))))
     assert time.perf_counter() - started < 5  # 0.3 s on a quiet machine
-
-
-def test_subtitle_lines_are_balanced() -> None:
-    assert balanced_lines("one two three four", 2) == ["one two", "three four"]
-    assert balanced_lines("", 2) == [""]

@@ -1,0 +1,151 @@
+"""The content of an XML element as parts: blocks of text to translate, and what stands between them.
+
+The text of translation files is often HTML, in CDATA or escaped. Its inline tags are tags of a block as well, and its
+block tags end a block: a model reads none of them.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from dragoman.documents.base import Output
+from dragoman.documents.inline import inline_tokens
+from dragoman.documents.markup import Block, Escape, Token, block_of, escape_text
+from dragoman.documents.references import REFERENCE, XML, escape_like, without_forbidden
+from dragoman.documents.xml import XMLToken, unescape_xml
+
+BREAKS = frozenset(
+    """
+    address article blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr li
+    main nav ol p pre section table tbody td tfoot th thead tr ul
+    """.split()  # noqa: SIM905
+)
+INLINE = frozenset(
+    """
+    a abbr b big bdi bdo cite code del dfn em font i img ins kbd mark q s samp small span strike strong sub sup tt u var
+    wbr
+    """.split()  # noqa: SIM905
+)
+VOID = frozenset({"img", "wbr"})
+_TAG = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9]*)((?:\s(?:[^<>"']|"[^"]*"|'[^']*')*+)?/?)>""")
+
+
+@dataclass
+class Content:
+    """Literal strings and blocks; each block is a unit of the document."""
+
+    parts: list[str | Block]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks in order."""
+        return [part for part in self.parts if isinstance(part, Block)]
+
+    def written(self, outputs: Sequence[Output | None]) -> tuple[str, str, float | None] | None:
+        """Markup, text and least confidence with these outputs of the blocks; None: one of them is missing."""
+        waiting = iter(outputs)
+        markup, text, known = [], [], list[float | None]()
+        for part in self.parts:
+            if isinstance(part, str):
+                markup.append(part)
+                text.append(" ")
+                continue
+            output = next(waiting)
+            if output is None:
+                return None
+            markup.append(output.markup)
+            text.append(output.text)
+            known.append(output.confidence)
+        sure = [one for one in known if one is not None]
+        return "".join(markup), "".join(text), min(sure) if len(sure) == len(known) and sure else None
+
+
+def content_of(text: str, tokens: Sequence[XMLToken], around: Collection[str], preserve: bool = False) -> Content:
+    """The content of an element; elements with names in `around` have text inside."""
+    found = list(inline_tokens(text, tokens, around))
+    texts = "".join(token.raw for token in found if token.kind == "text")
+    inner = unescape_xml(texts)
+    if any(token.name == "cdata" for token in found) or any(_is_tag(match) for match in _TAG.finditer(inner)):
+        bare = _TAG.sub("", inner)
+        unescape, escape = _html_escapes(texts, bare) if REFERENCE.search(bare) else _escapes(texts)
+        pieces = _with_html(found)
+    else:
+        (unescape, escape), pieces = _escapes(texts), iter(found)
+    parts: list[str | Block] = []
+    waiting: list[Token] = []
+
+    def close() -> None:
+        if any(token.kind == "text" and token.raw.strip() for token in waiting):
+            block = block_of(waiting, unescape, escape)
+            block.preserve = preserve
+            parts.append(block)
+        elif waiting:
+            parts.append("".join(token.raw for token in waiting))
+        waiting.clear()
+
+    for token in pieces:
+        if token.kind == "break":
+            close()
+            parts.append(token.raw)
+        else:
+            waiting.append(token)
+    close()
+    if found and not any(isinstance(part, Block) for part in parts):
+        parts = [block_of(found, unescape, escape)]  # tags alone are a translation as well
+    return Content(parts)
+
+
+def percent(confidence: float) -> float:
+    """A confidence as quality of a match: 100 is for what a person wrote."""
+    return min(99.0, 100 * confidence)
+
+
+def _escapes(texts: str) -> tuple[Escape, Escape]:
+    """How text of the element is read and written. A bare line end is a line feed to every parser."""
+    written = escape_like(texts, unescape_xml, XML, bare=">")
+    ending = "\r\n" if "\r\n" in texts else "\n"
+    return (
+        lambda text: unescape_xml(text.replace("\r\n", "\n").replace("\r", "\n")),
+        lambda text: written(without_forbidden(text)).replace("\n", ending),
+    )
+
+
+def _html_escapes(texts: str, bare: str) -> tuple[Escape, Escape]:
+    """The same where the text is HTML with references of its own: they are escaped twice."""
+    read, write = _escapes(texts)
+    inner = escape_like(bare, html.unescape, {"&": "&amp;", "<": "&lt;", ">": "&gt;"}, bare="&<>")
+    return lambda text: html.unescape(read(text)), lambda text: write(inner(text))
+
+
+def _is_tag(match: re.Match[str]) -> bool:
+    return match[2].lower() in INLINE or match[2].lower() in BREAKS
+
+
+def _with_html(tokens: Sequence[Token]) -> Iterator[Token]:
+    """The tokens with tags of HTML taken out of the texts; block tags inside other elements are points."""
+    depth = 0  # of elements of XML
+    for token in tokens:
+        if token.kind != "text":
+            depth += (token.kind == "open") - (token.kind == "close")
+            yield token
+            continue
+        inner, place = unescape_xml(token.raw), 0
+        for match in _TAG.finditer(inner):
+            name = match[2].lower()
+            if not _is_tag(match):
+                continue
+            if match.start() > place:
+                yield Token("text", "", escape_text(inner[place : match.start()]))
+            raw = escape_text(match[0])
+            if name in BREAKS:
+                yield Token("void" if depth else "break", f"html {name}", raw)
+            elif name in VOID or match[3].endswith("/"):
+                yield Token("void", f"html {name}", raw)
+            else:
+                yield Token("close" if match[1] else "open", f"html {name}", raw)
+            place = match.end()
+        if place < len(inner):
+            yield Token("text", "", escape_text(inner[place:]))
