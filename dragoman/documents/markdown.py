@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dragoman.documents.base import Edit, Output, PartsDocument, Reading
-from dragoman.documents.html import VOID, parse_blocks
+from dragoman.documents.html import parse_blocks
+from dragoman.documents.html_tokens import VOID
 from dragoman.documents.markup import Block, Token, block_of, unchanged
 
 _FENCE = re.compile(r"[ \t]*(?:[>] ?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*(`{3,}|~{3,})")

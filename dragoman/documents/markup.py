@@ -397,6 +397,8 @@ class _Projection:
             place = begin
         elif own:
             place = self.boundary(start, word, own[-1] if after else own[0], not after)
+            for _ in range(self.words[word][0] - start):  # white space between it and the word
+                place -= place > begin and self.text[place - 1].isspace()
         else:
             near = self.nearest(word)
             place = self.spans[near][0] if low <= near < high else begin if near < low else self.spans[high - 1][1]

@@ -36,7 +36,9 @@ class SubtitleDocument(PartsDocument):
         raw = " ".join(self.text[start:end].strip() for start, end in cue)
         if raw.strip():
             tokens = [
-                token if token.kind == "text" or token.name in _INLINE else Token("text", "", token.raw)
+                token._replace(name=name)
+                if (name := token.name.partition(".")[0]) in _INLINE  # <c.class> ends with </c>
+                else Token("text", "", token.raw)
                 for token in tokens_of(raw)
             ]
             block = block_of(tokens, *((unescape_xml, escape_text) if escaped else (unchanged, unchanged)))
