@@ -37,6 +37,8 @@ _WORD = re.compile(
     rf"|[{_KHMER}](?:[\u1039\u17d2].|[{_KHMER_MARKS}])*|[^\s{_IDEOGRAPHS}{_THAI}{_KHMER}]+"
 )
 
+_PART = re.compile(r"\w+|[^\w\s]+")
+
 
 def unchanged(text: str) -> str:
     """The escape of formats that need none."""
@@ -249,14 +251,66 @@ class _Projection:
 
     def __init__(self, block: Block, output: Aligned) -> None:
         self.source, self.text, self.escape = block.text, output.text, block.escape
-        self.words = words_of(block.text) if output.source_words is None else output.source_words
-        self.spans = words_of(output.text) if output.output_words is None else output.output_words
+        self.words = list(words_of(block.text) if output.source_words is None else output.source_words)
+        self.spans = list(words_of(output.text) if output.output_words is None else output.output_words)
         self.sources = fill_unaligned(output.sources, len(self.spans), len(self.words))
-        self.targets = output.targets
-        self.outputs: dict[int, list[int]] = {}  # of each source word, in order
+        self.targets = [word if word < len(self.spans) else -1 for word in output.targets]
+        self.link()
+        self.cut_words(block.elements)
+
+    def link(self) -> None:
+        """Find the output words of each source word, in order."""
+        self.outputs: dict[int, list[int]] = {}
         for word, source in enumerate(self.sources):
             self.outputs.setdefault(source, []).append(word)
         self.aligned = sorted(self.outputs)
+
+    def cut_words(self, elements: Iterable[Element]) -> None:
+        """Cut words that have a tag inside, with their output words, where both have the same parts."""
+        cuts: dict[int, list[int]] = {}  # of source words
+        waiting = list(elements)
+        while waiting:
+            element = waiting.pop()
+            waiting += element.children
+            for character in (element.start, element.end):
+                word = bisect_right(self.words, character, key=lambda span: span[1])
+                if word < len(self.words) and self.words[word][0] < character:
+                    cuts.setdefault(word, []).append(character - self.words[word][0])
+        parts: dict[int, list[Span]] = {}  # of source words and of output words
+        others: dict[int, list[Span]] = {}
+        for source, offsets in cuts.items():
+            outputs = self.outputs.get(source, [])
+            if len(outputs) == 1 and (both := self.common_parts(source, outputs[0], sorted(set(offsets)))):
+                parts[source], others[outputs[0]] = both
+        if not parts:
+            return
+        self.words, places = _with_parts(self.words, parts)
+        self.spans, output_places = _with_parts(self.spans, others)
+        sources, targets = self.sources, self.targets
+        self.sources = [0] * len(self.spans)
+        for word, source in enumerate(sources):
+            for part in range(len(others.get(word, "1"))):
+                self.sources[output_places[word] + part] = places[source] + (part if word in others else 0)
+        self.targets = [-1] * len(self.words) if targets else []
+        for source, word in enumerate(targets[: len(places)]):
+            for part in range(len(parts.get(source, "1"))):
+                same = source in parts and word in others and sources[word] == source
+                self.targets[places[source] + part] = output_places[word] + part * same if word >= 0 else -1
+        self.link()
+
+    def common_parts(self, source: int, target: int, offsets: list[int]) -> tuple[list[Span], list[Span]] | None:
+        """The parts of a source word and of its output word: at tags if they are equal, else between punctuation."""
+        (start, end), (begin, stop) = self.words[source], self.spans[target]
+        word, other = self.source[start:end], self.text[begin:stop]
+        if len(word) == len(other) and word.casefold() == other.casefold():
+            spans = list(pairwise([0, *offsets, len(word)]))
+            pieces = spans, spans
+        else:
+            pieces = tuple([match.span() for match in _PART.finditer(one)] for one in (word, other))  # type: ignore[assignment]
+            if len(pieces[0]) != len(pieces[1]):
+                return None
+        first, second = ([(one + at, two + at) for one, two in spans] for at, spans in zip((start, begin), pieces, strict=True))
+        return first, second
 
     def write(self, parent: Element, low: int, high: int, parts: list[str]) -> None:
         """Write the output from character `low` to `high` with the children of an element that covers it.
@@ -372,12 +426,14 @@ class _Projection:
         offset = min(max(character, start), end) - start
         if self.sources[target] == source and len(word) == len(other) and word.casefold() == other.casefold():
             return begin + offset
+        if offset == len(word) and not first:
+            return stop
         (left, right), (head, tail) = _core(word), _core(other)
         if offset <= left:  # among the marks before the word
             return begin + (head if offset == left and left else min(offset, head))
         if offset < right:
             return begin + (head if first else tail)
-        return begin + (len(other) if offset == len(word) else min(tail + offset - right, len(other)))
+        return begin + min(tail + offset - right, len(other))
 
     def point(self, element: Element, parent: Element, words: Span, characters: Span, stretches: list[Span]) -> Span:
         """Where an element without output words is: with the word that it touches, never inside a sibling."""
@@ -413,15 +469,25 @@ class _Projection:
         return place + len(inside) if inside.isspace() and self.text.startswith(inside, place) else place
 
 
+def _with_parts(words: list[Span], parts: dict[int, list[Span]]) -> tuple[list[Span], list[int]]:
+    """Words, some of them in parts, and for each word where it is among them."""
+    found: list[Span] = []
+    places = []
+    for index, word in enumerate(words):
+        places.append(len(found))
+        found += parts.get(index, [word])
+    return found, places
+
+
 def _punctuation(character: str) -> bool:
     return not character.isalnum() and not character.isspace()
 
 
 def _core(word: str) -> Span:
-    """A word without the punctuation around it."""
+    """Where a word begins and ends between the punctuation around it; punctuation alone is all before it."""
     first, end = 0, len(word)
     while first < end and not word[first].isalnum():
         first += 1
     while end > first and not word[end - 1].isalnum():
         end -= 1
-    return (first, end) if first < end else (0, len(word))
+    return first, end
