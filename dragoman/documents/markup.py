@@ -309,7 +309,9 @@ class _Projection:
             pieces = tuple([match.span() for match in _PART.finditer(one)] for one in (word, other))  # type: ignore[assignment]
             if len(pieces[0]) != len(pieces[1]):
                 return None
-        first, second = ([(one + at, two + at) for one, two in spans] for at, spans in zip((start, begin), pieces, strict=True))
+        first, second = (
+            [(one + at, two + at) for one, two in spans] for at, spans in zip((start, begin), pieces, strict=True)
+        )
         return first, second
 
     def write(self, parent: Element, low: int, high: int, parts: list[str]) -> None:
