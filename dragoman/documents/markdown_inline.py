@@ -6,7 +6,8 @@ import html
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.documents.html_tokens import VOID
@@ -29,7 +30,7 @@ _INLINE = re.compile(
 _REFERENCE = re.compile(r"\\([!-/:-@\[-`{-~])|&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 # What would be read as markup in a text: marks that may open or close, code, links, tags and references.
 _SPECIAL = re.compile(
-    r"\\(?=[!-/:-@\[-`{-~])|(?<!\s)\*|\*(?!\s)|^\*|(?<![^\W_])_(?!\s)|(?<!\s)_(?![^\W_])|`|\](?=[(\[:])|\[(?=\^)|<(?=[A-Za-z/!?])"
+    r"\\(?=[!-/:-@\[-`{-~]|$)|(?<!\s)\*|\*(?!\s)|^\*|(?<![^\W_])_(?!\s)|(?<!\s)_(?![^\W_])|`|\](?=[(\[:])|\[(?=\^)|<(?=[A-Za-z/!?])"
     r"|&(?=#?\w++;)|~(?=~)"
 )
 MAX_LABEL = 100  # tokens
@@ -44,6 +45,11 @@ def unescape_markdown(text: str) -> str:
 def escape_markdown(text: str) -> str:
     """A text with backslashes before what would be markup."""
     return _SPECIAL.sub(lambda match: "&amp;" if match[0] == "&" else "\\" + match[0], text)
+
+
+def escape_punctuation(text: str) -> str:
+    """A text with backslashes before all that may ever be markup."""
+    return re.sub(r"[\\`*_\[\]<>&~!|]", r"\\\g<0>", text)
 
 
 def escape_cell(text: str) -> str:
@@ -62,7 +68,17 @@ def inline_markdown(text: str, labels: Collection[str] = (), cell: bool = False)
     `labels` are those with an address in the file: [label] alone is a link then.
     """
     tokens = _Inline(text, labels).tokens
-    return block_of(tokens, unescape_markdown, escape_cell if cell else escape_markdown, filled="*_~")
+    tags = Counter(token.raw for token in tokens if token.kind != "text")
+
+    def reads_as_meant(markup: str, output: str, left_out: Sequence[str]) -> bool:
+        found = _Inline(markup, labels).tokens
+        read = "".join(unescape_markdown(token.raw) for token in found if token.kind == "text")
+        kept = tags - Counter(left_out)
+        return kept == Counter(token.raw for token in found if token.kind != "text") and read.split() == output.split()
+
+    block = block_of(tokens, unescape_markdown, escape_cell if cell else escape_markdown, filled="*_~")
+    block.check, block.careful = reads_as_meant, escape_punctuation
+    return block
 
 
 @dataclass

@@ -22,6 +22,7 @@ NEAR = 50  # words in which to look for one that an element may take
 BLANKS = " \t\r\n\f"
 Span = tuple[int, int]
 Escape = Callable[[str], str]
+Check = Callable[[str, str, Sequence[str]], bool]  # of an output, its text, and the tags that it leaves out
 escape_text: Escape = partial(html.escape, quote=False)
 
 # Scripts without spaces between words: a letter with its marks is a word here.
@@ -79,6 +80,8 @@ class Block:
     elements: list[Element] = field(default_factory=list)
     escape: Escape = escape_text  # how the format writes text
     raw: str = ""  # text and tags as they were
+    check: Check | None = None  # for formats in which text may become markup: whether an output is read as it is meant
+    careful: Escape | None = None  # for an output that is not
 
 
 class Aligned(NamedTuple):
@@ -206,11 +209,22 @@ def place_markup(block: Block, output: Aligned) -> str:
 
 
 def project(block: Block, output: Aligned) -> str:
-    """The output with the tags of the block, whether or not it differs from the source."""
-    parts: list[str] = []
+    """The output with the tags of the block, whether or not it differs from the source.
+
+    If a reader would take it for something else, more is escaped; then elements that need text cover whole words; then
+    they are left out.
+    """
     root = Element(0, len(block.text), "", children=block.elements)
-    _Projection(block, output).write(root, 0, len(output.text), parts)
-    return "".join(parts)
+    markup = ""
+    for careful, whole_words, bare in ((0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1)):
+        projection = _Projection(block, output, bool(whole_words), bool(bare))
+        if careful and block.careful is not None:
+            projection.escape = block.careful
+        projection.write(root, 0, len(output.text))
+        markup = "".join(projection.out)
+        if block.check is None or block.check(markup, output.text, projection.left_out):
+            break
+    return markup
 
 
 def fill_unaligned(sources: Sequence[int], targets: int, words: int) -> list[int]:
@@ -249,8 +263,12 @@ class _Taken:
 class _Projection:
     """Writes the elements of a block over the words of its output."""
 
-    def __init__(self, block: Block, output: Aligned) -> None:
+    def __init__(self, block: Block, output: Aligned, whole_words: bool, bare: bool) -> None:
         self.source, self.text, self.escape = block.text, output.text, block.escape
+        self.whole_words, self.bare = whole_words, bare  # of elements that need text
+        self.out: list[str] = []
+        self.last = ""  # the last character of the output
+        self.left_out: list[str] = []  # tags
         self.words = list(words_of(block.text) if output.source_words is None else output.source_words)
         self.spans = list(words_of(output.text) if output.output_words is None else output.output_words)
         self.sources = fill_unaligned(output.sources, len(self.spans), len(self.words))
@@ -314,7 +332,13 @@ class _Projection:
         )
         return first, second
 
-    def write(self, parent: Element, low: int, high: int, parts: list[str]) -> None:
+    def add(self, part: str) -> None:
+        """Add to the output."""
+        if part:
+            self.out.append(part)
+            self.last = part[-1]
+
+    def write(self, parent: Element, low: int, high: int) -> None:
         """Write the output from character `low` to `high` with the children of an element that covers it.
 
         Tags nest whatever `places` says: a child begins where its siblings have ended, and ends with its parent.
@@ -327,16 +351,24 @@ class _Projection:
             child = children[index]
             start = min(max(place, places[index][0]), high)
             stop = min(max(start, places[index][1]), high)
-            parts.append(self.escape(self.text[place:start]))
-            inner: list[str] = []
-            self.write(child, start, stop, inner)
-            before = "" if not start or self.text[start - 1].isspace() else child.gap
-            opening, closing = before + child.opening + ("" if before else child.gap), child.closing
-            if child.filled and not any(part.strip() for part in inner):
-                opening = closing = ""
-            parts += [opening, *inner, closing]
+            self.add(self.escape(self.text[place:start]))
+            before = child.gap if start and not self.text[start - 1].isspace() else ""
+            touching = self.last == "`" and child.opening.startswith("`")  # two pieces of code would be one
+            self.add(before or " " * touching)
+            if self.last == "!" and child.opening == "[":  # a link would be a picture
+                self.out[-1] = self.out[-1][:-1] + "\\!"
+            size = len(self.out)
+            self.add(child.opening)
+            self.add("" if before else child.gap)
+            opened = len(self.out)
+            self.write(child, start, stop)
+            self.add(child.closing)
+            if child.filled and (self.bare or not "".join(self.out[opened:-1]).strip()):
+                self.out[size:] = self.out[opened:-1]
+                self.left_out += [child.opening, child.closing]
+                self.last = next((part[-1] for part in reversed(self.out) if part), "")
             place = stop
-        parts.append(self.escape(self.text[place:high]))
+        self.add(self.escape(self.text[place:high]))
 
     def places(self, parent: Element, low: int, high: int) -> list[Span]:
         """Where each child of an element begins and ends in the output, of which the element has `low` to `high`."""
@@ -414,11 +446,11 @@ class _Projection:
             start -= start > 0 and self.text[start - 1].isspace()
         for _ in range(element.end - self.words[covered[1] - 1][1]):
             stop += stop < len(self.text) and self.text[stop].isspace()
-        if element.filled:  # a mark does not open between a letter and punctuation
-            while start + 1 < stop and start and self.text[start - 1].isalnum() and _punctuation(self.text[start]):
-                start += 1
-            while stop - 1 > start and self.text[stop : stop + 1].isalnum() and _punctuation(self.text[stop - 1]):
-                stop -= 1
+        if element.filled and self.whole_words:
+            while start and not self.text[start - 1].isspace():
+                start -= 1
+            while stop < len(self.text) and not self.text[stop].isspace():
+                stop += 1
         return start, max(start, stop)
 
     def boundary(self, character: int, source: int, target: int, first: bool) -> int:
@@ -442,11 +474,15 @@ class _Projection:
         (low, high), (begin, end) = words, characters
         start = element.start
         if not (left := self.source[parent.start : start]).strip():  # before all text of its parent
-            place = self.spans[low][0] if left and low < high else begin
+            place = begin
+            while place < min(end, begin + len(left)) and self.text[place].isspace():
+                place += 1
             return place, self.over_space(element, place)
-        if not (right := self.source[element.end : parent.end]).strip():
-            place = self.spans[high - 1][1] if right and low < high else end
-            return place, place
+        if not self.source[element.end : parent.end].strip():  # after it
+            place = end
+            while place > max(begin, end - (parent.end - start)) and self.text[place - 1].isspace():
+                place -= 1
+            return place, self.over_space(element, place)
         after = not self.source[start - 1].isspace()
         word = bisect_right(self.words, start - after, key=lambda span: span[1])
         own = [one for one in self.outputs.get(word, ()) if low <= one < high]
@@ -479,10 +515,6 @@ def _with_parts(words: list[Span], parts: dict[int, list[Span]]) -> tuple[list[S
         places.append(len(found))
         found += parts.get(index, [word])
     return found, places
-
-
-def _punctuation(character: str) -> bool:
-    return not character.isalnum() and not character.isspace()
 
 
 def _core(word: str) -> Span:
