@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dragoman.documents.markup import Token, escape_text
 from dragoman.documents.xml import XMLToken, attributes_of, local
+
+# Codes in two parts, which may cross elements: XLIFF 1.2, XLIFF 2 and TMX name the same thing by these attributes.
+BEGIN = {"bpt": "bpt", "bx": "bx", "sc": "sc", "sm": "sm"}
+END = {"ept": "bpt", "ex": "bx", "ec": "sc", "em": "sm"}
+_REFERENCES = ("startRef", "rid", "i", "id")
 
 
 def inline_tokens(text: str, tokens: Sequence[XMLToken], around: Collection[str]) -> Iterator[Token]:
     """The content of an element as texts and tags; elements with names in `around` have text inside."""
     opaque: list[XMLToken] = []  # open elements that are kept whole
-    start = 0
+    kind, name, start = "", "", 0
     for token in tokens:
         raw = text[token.start : token.end]
         if opaque:
@@ -20,7 +25,7 @@ def inline_tokens(text: str, tokens: Sequence[XMLToken], around: Collection[str]
             elif token.kind == "close":
                 opaque.pop()
                 if not opaque:
-                    yield Token("copied", local(token.name), text[start : token.end])
+                    yield Token(kind, name, text[start : token.end])
         elif token.kind == "text":
             yield Token("text", "", raw)
         elif token.kind == "cdata":
@@ -31,7 +36,20 @@ def inline_tokens(text: str, tokens: Sequence[XMLToken], around: Collection[str]
             kept = kept or attributes.get("mtype") == "protected"
             if kept:
                 opaque, start = [token], token.start
+                kind, name = _code(token, attributes, "copied")
             else:
                 yield Token("open", local(token.name), raw)
+        elif token.kind == "empty":
+            yield Token(*_code(token, attributes_of(raw), "void"), raw)
         else:
-            yield Token({"close": "close", "empty": "void"}.get(token.kind, "copied"), local(token.name), raw)
+            yield Token("close" if token.kind == "close" else "copied", local(token.name), raw)
+
+
+def _code(token: XMLToken, attributes: Mapping[str, str], kind: str) -> tuple[str, str]:
+    """Kind and name of a code: the two parts of one have the same name."""
+    name = local(token.name)
+    part = BEGIN.get(name) or END.get(name)
+    if part is None:
+        return kind, name
+    reference = next((attributes[key] for key in _REFERENCES if key in attributes), "")
+    return "begin" if name in BEGIN else "end", f"{part} {reference}"

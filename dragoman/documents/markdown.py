@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dragoman.documents.base import Edit, Output, PartsDocument, Reading
-from dragoman.documents.html import VOID, parse_blocks
-from dragoman.documents.markup import Block, Token, block_of, unchanged
+from dragoman.documents.html import parse_blocks
+from dragoman.documents.markdown_inline import DEFINITION, inline_markdown, label_of
+from dragoman.documents.markup import Block
 
-_FENCE = re.compile(r"[ \t]*(?:[>] ?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*(`{3,}|~{3,})")
+_FENCE = re.compile(r"[ \t]*(?:[>] ?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*(`{3,}|~{3,}|\$\$(?=[ \t]*$))")
+_ITEM = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])(?:[ \t]{1,4}|$))+")
 _PREFIX = re.compile(
     r"[ \t]*(?:>[ \t]?)*[ \t]*(?:(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$))*(?:\[[ xX]\][ \t]+)?(?:#{1,6}(?:[ \t]+|$))?"
 )
@@ -21,18 +23,31 @@ _NO_TEXT = re.compile(
     r"|\|(?:[ \t]*:?-+:?[ \t]*\|)+|\[(?!\^)[^\]]{1,999}\]:[ \t]+.*|\\?\$\$.*|:::.*|!!!.*|@.*)[ \t]*$"
 )
 _FOOTNOTE = re.compile(r"\[\^[^\]\s]{1,99}\]:[ \t]*")
-_HTML_BLOCK = re.compile(r"[ ]{0,3}<(?:/?[A-Za-z][A-Za-z0-9-]*[\s/>]|!--|\?|![A-Z])")
-_INLINE = re.compile(
-    r"(?P<escape>\\[!-/:-@\[-`{-~])"
-    r"|(?P<code>(?<!`)(?P<ticks>`{1,20})(?!`)[^`](?:.{0,4000}?[^`])??(?P=ticks)(?!`))"
-    r"|(?P<auto><(?:https?|mailto|ftp):[^\s<>]{1,2000}>|\[\^[^\]\s]{1,99}\])"
-    r"|(?P<tag></?(?P<name>[A-Za-z][A-Za-z0-9-]{0,30})(?:\s[^<>]{0,2000})?/?>)"
-    r"|(?P<image>!?\[)"
-    r"|(?P<target>\](?:\([^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,2000})?"
-    r"(?:[ \t]+(?:\"[^\"]{0,500}\"|'[^']{0,500}'))?\)|\[[^\[\]]{0,200}\]))"
-    r"|(?P<mark>\*{1,3}|_{1,3}|~~)",
-    re.DOTALL,
+_BLOCKS = (
+    "address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl|dt"
+    "|fieldset|figcaption|figure|footer|form|frame|frameset|h[1-6]|head|header|hr|html|iframe|legend|li|link|main|menu"
+    "|menuitem|nav|noframes|ol|optgroup|option|p|param|search|section|summary|table|tbody|td|tfoot|th|thead|title|tr"
+    "|track|ul"
 )
+_HTML_ENDS = (  # how a block of HTML begins, and what ends it: a line with this, or else an empty line
+    (
+        re.compile(r" {0,3}<(?:script|pre|style|textarea)(?=[\s>]|$)", re.I),
+        re.compile("</(?:script|pre|style|textarea)>", re.I),
+    ),
+    (re.compile(r" {0,3}<!--"), re.compile("-->")),
+    (re.compile(r" {0,3}<\?"), re.compile(r"\?>")),
+    (re.compile(r" {0,3}<!\[CDATA\["), re.compile(r"\]\]>")),
+    (re.compile(r" {0,3}<![A-Za-z]"), re.compile(">")),
+    (re.compile(rf" {{0,3}}</?(?:{_BLOCKS})(?=[\s>]|/>|$)", re.I), None),
+    (
+        re.compile(
+            r""" {0,3}<(?:/[A-Za-z][\w-]*|[A-Za-z][\w-]*(?:\s[^<>"']*(?:"[^"]*"[^<>"']*|'[^']*'[^<>"']*)*+)?)>[ \t]*$"""
+        ),
+        None,
+    ),
+)
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_INDENT = re.compile(r"[ \t]*")
 
 
 @dataclass
@@ -56,40 +71,57 @@ class MarkdownDocument(PartsDocument):
         self.wrapped: list[tuple[int, str]] = []  # width of each unit (0: one line) and prefix of its further lines
         self._paragraph: list[_Line] = []
         place, fence = 0, ""
-        lines = self.text.splitlines(keepends=True)
+        lines = _LINE.findall(self.text)
+        self.labels = {label_of(match[1]) for match in DEFINITION.finditer(self.text)}
         matter = bool(lines) and lines[0].strip() == "---" and any(line.strip() in ("---", "...") for line in lines[1:])
         html: int | None = None  # where a block of HTML began
-        blank, listed = True, False
+        ending: re.Pattern[str] | None = None  # what ends it
+        blank, depth = True, 0  # whether the line before was blank; how far the text of a list item is indented
         for number, line in enumerate([*lines, ""]):
             body = line.rstrip("\r\n")
+            indent = len(_INDENT.match(body)[0].expandtabs(4))  # type: ignore[index]
             if matter:
                 matter = not number or body.strip() not in ("---", "...")
             elif fence:
-                if body.strip(" \t>").startswith(fence) and not body.strip(" \t>`~"):
+                if body.strip(" \t>").startswith(fence) and not body.strip(" \t>`~$"):
                     fence = ""
             elif html is not None:
-                if not body.strip():
-                    self._add_html(html, place)
+                if ending.search(body) if ending else not body.strip():
+                    self._add_html(html, place + len(line))
                     html = None
-            elif opened := _FENCE.match(body):
+            elif (opened := _FENCE.match(body)) and indent < depth + 4:
                 self._flush()
                 fence = opened[1]
-            elif not body.strip():
+            elif not body.strip(" \t>"):
                 self._flush()
-            elif not self._paragraph and _HTML_BLOCK.match(body):
-                html = place
-            elif blank and not listed and re.match(r" {4}|\t", body):
+            elif (found := self._html_block(body)) is not None:
+                self._flush()
+                html, ending = place, found[0]
+                if ending and ending.search(body):
+                    self._add_html(html, place + len(line))
+                    html = None
+            elif blank and indent >= depth + 4 and not self._paragraph:
                 pass  # code
             elif _NO_TEXT.match(body):
                 self._flush()
             else:
                 self._read(place, body, lines[number + 1 : number + 2])
-                listed = bool(re.match(r"[ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]", body)) or (listed and body[:1] in " \t")
-            blank = not body.strip() or (blank and bool(re.match(r" {4}|\t", body)))
+                if item := _ITEM.match(body):
+                    depth = len(item[0].expandtabs(4))
+                elif indent < depth and blank:
+                    depth = 0
+            blank = not body.strip(" \t>") or (blank and indent >= depth + 4)
             place += len(line)
         if html is not None:
             self._add_html(html, len(self.text))
         self._flush()
+
+    def _html_block(self, body: str) -> tuple[re.Pattern[str] | None] | None:
+        """What ends the block of HTML that begins with a line; None: none begins."""
+        for begin, end in _HTML_ENDS[: -1 if self._paragraph else None]:  # a lone inline tag interrupts no paragraph
+            if begin.match(body):
+                return (end,)
+        return None
 
     def _read(self, place: int, body: str, following: list[str]) -> None:
         prefix = _PREFIX.match(body)[0]  # type: ignore[index]
@@ -102,7 +134,8 @@ class MarkdownDocument(PartsDocument):
             self._add_row(place, body)
             return
         heading = prefix.rstrip().endswith("#") and "#" in prefix
-        if prefix.strip(" \t>") or heading:
+        deeper = self._paragraph and prefix.count(">") > self._paragraph[-1].prefix.count(">")
+        if prefix.strip(" \t>") or heading or deeper:
             self._flush()
         self._paragraph.append(line)
         if heading:
@@ -121,7 +154,7 @@ class MarkdownDocument(PartsDocument):
         further = lines[1].prefix if len(lines) > 1 else ""
         indent = len(lines[0].prefix)
         self.wrapped.append((width - min(indent, width // 2), further) if width else (0, ""))
-        self.add(inline_markdown(text), lines[0].span[0], lines[-1].span[1])
+        self.add(inline_markdown(text, self.labels), lines[0].span[0], lines[-1].span[1])
 
     def _add_row(self, place: int, row: str) -> None:
         """The cells of a table."""
@@ -129,7 +162,7 @@ class MarkdownDocument(PartsDocument):
             if cell := match[0].strip():
                 start = place + match.start() + match[0].index(cell)
                 self.wrapped.append((0, ""))
-                self.add(inline_markdown(cell), start, start + len(cell))
+                self.add(inline_markdown(cell, self.labels, True), start, start + len(cell))
 
     def _add_html(self, start: int, end: int) -> None:
         for part in parse_blocks(self.text[start:end]):
@@ -143,8 +176,15 @@ class MarkdownDocument(PartsDocument):
         """See TextDocument."""
         width, prefix = self.wrapped[index]
         start, end = self.spans[index]
+        block = self.units[index].block
+        if output.text == block.text:
+            return
+        markup = output.markup
+        if (begin := _STARTS.match(markup)) and not _STARTS.match(block.raw):
+            mark = re.search(r"[.)]|[^\d\s]", begin[0])
+            markup = markup[: mark.start()] + "\\" + markup[mark.start() :] if mark else markup
         ending = "\r\n" if "\r\n" in self.text[start : end + 2] else "\n"
-        yield Edit(start, end, (ending + prefix).join(wrapped_lines(output.markup, width)) if width else output.markup)
+        yield Edit(start, end, (ending + prefix).join(wrapped_lines(markup, width)) if width else markup)
 
 
 def wrapped_lines(text: str, width: int) -> list[str]:
@@ -158,67 +198,3 @@ def wrapped_lines(text: str, width: int) -> list[str]:
         else:
             lines.append(line)
     return lines or [text]
-
-
-def inline_markdown(text: str) -> Block:
-    """A paragraph as a block: emphasis, links and tags are elements, code and addresses are kept whole."""
-    return block_of(_paired(list(_inline_tokens(text))), unchanged, unchanged)
-
-
-def _inline_tokens(text: str) -> Iterator[Token]:
-    """Texts and marks; marks that can open or close have the kinds "open?", "close?" and "both?"."""
-    place = 0
-    for match in _INLINE.finditer(text):
-        if match.start() > place:
-            yield Token("text", "", text[place : match.start()])
-        place = match.end()
-        before, after = text[match.start() - 1 : match.start()] or " ", text[place : place + 1] or " "
-        raw = match[0]
-        if match["code"] or match["auto"]:
-            yield Token("copied", "code", raw)
-        elif match["tag"]:
-            name = match["name"].lower()
-            kind = "close" if raw[1] == "/" else "void" if raw.endswith("/>") or name in VOID else "open"
-            yield Token(kind, f"<{name}", raw)
-        elif match["image"]:
-            yield Token("open?", "[", raw)
-        elif match["target"]:
-            yield Token("close?", "[", raw)
-        elif match["mark"]:
-            inside = raw[0] == "_" and before.isalnum() and after.isalnum()
-            opens, closes = not after.isspace() and not inside, not before.isspace() and not inside
-            opens, closes = (
-                opens and not (raw[0] == "_" and before.isalnum()),
-                closes and not (raw[0] == "_" and after.isalnum()),
-            )
-            kind = "both?" if opens and closes else "open?" if opens else "close?" if closes else "text"
-            yield Token(kind, raw, raw)
-        else:
-            yield Token("text", "", raw)
-    if place < len(text):
-        yield Token("text", "", text[place:])
-
-
-def _paired(tokens: list[Token]) -> list[Token]:
-    """Marks with a partner become tags, all others are text."""
-    out = list(tokens)
-    waiting: list[int] = []  # marks that may still be closed
-    counts: dict[str, int] = {}
-    for index, token in enumerate(tokens):
-        if token.kind in ("close?", "both?") and counts.get(token.name):
-            while True:
-                opened = waiting.pop()
-                counts[tokens[opened].name] -= 1
-                if tokens[opened].name == token.name:
-                    break
-                out[opened] = Token("text", "", tokens[opened].raw)
-            out[opened] = Token("open", token.name, tokens[opened].raw)
-            out[index] = Token("close", token.name, token.raw)
-        elif token.kind in ("open?", "both?"):
-            waiting.append(index)
-            counts[token.name] = counts.get(token.name, 0) + 1
-        elif token.kind == "close?":
-            out[index] = Token("text", "", token.raw)
-    for index in waiting:
-        out[index] = Token("text", "", tokens[index].raw)
-    return out

@@ -1,22 +1,44 @@
 """Text with inline markup: tags are taken out of a text, and put around the words that the alignment says.
 
-Every tag of a block is in the output exactly once and as well nested as it was.
+A block is a text and a tree of elements over it. The output is written from the same tree: each element gets a stretch
+of the output inside that of its parent and outside those of its siblings. So tags nest for any output and any
+alignment. Every tag of a block is in the output exactly once.
 """
 
 from __future__ import annotations
 
-import bisect
 import html
 import re
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
-OPENING = "([{<«„“‘\"'¿¡"  # marks that begin a word
-MAX_DEPTH = 50  # of inline elements; deeper ones are kept, but not as elements
+MAX_DEPTH = 50  # of elements; tags of deeper ones are points that keep their order
+NEAR = 50  # words in which to look for one that an element may take
+BLANKS = " \t\r\n\f"
+Span = tuple[int, int]
 Escape = Callable[[str], str]
+Check = Callable[[str, str, Sequence[str]], bool]  # of an output, its text, and the tags that it leaves out
 escape_text: Escape = partial(html.escape, quote=False)
+
+# Scripts without spaces between words: a letter with its marks is a word here.
+_MARKS = "\u0300-\u036f\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_IDEOGRAPHS = (
+    "\u2e80-\u2fff\u3001-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
+)
+_THAI, _THAI_FIRST = "\u0e00-\u0eff", "\u0e40-\u0e44\u0ec0-\u0ec4"
+_THAI_MARKS = "\u0e30-\u0e3a\u0e45-\u0e4e\u0eb0-\u0ebc\u0ec8-\u0ece"
+_KHMER, _KHMER_MARKS = "\u1000-\u109f\u1780-\u17ff", "\u102b-\u103e\u17b4-\u17d3"
+_WORD = re.compile(
+    rf"[{_IDEOGRAPHS}][{_MARKS}]*|[{_THAI_FIRST}]?[{_THAI}][{_THAI_MARKS}]*"
+    rf"|[{_KHMER}](?:[\u1039\u17d2].|[{_KHMER_MARKS}])*|[^\s{_IDEOGRAPHS}{_THAI}{_KHMER}]+"
+)
+
+_PART = re.compile(r"\w+|[^\w\s]+")
 
 
 def unchanged(text: str) -> str:
@@ -25,9 +47,13 @@ def unchanged(text: str) -> str:
 
 
 class Token(NamedTuple):
-    """A tag, a copied stretch or a text of a document."""
+    """A tag, a copied stretch or a text of a document.
 
-    kind: str  # text, open, close, void, copied
+    `open` and `close` are the tags of an element. `begin` and `end` are two points that belong together, such as
+    <bpt> and <ept>: no element, so they may cross the tags of elements.
+    """
+
+    kind: str  # text, open, close, begin, end, void, copied
     name: str
     raw: str
 
@@ -41,10 +67,9 @@ class Element:
     opening: str
     closing: str = ""
     children: list[Element] = field(default_factory=list)
-    spaced: bool = False  # a point with white space on both sides
-    before_mark: bool = False  # punctuation of the same word follows its end
-    after_mark: bool = False  # an opening bracket or quote of the same word comes before its start
-    edge: int = 0  # −1: a point before all text, 1: a point after it
+    gap: str = ""  # white space after a tag that also has white space before it: the text has it once
+    ordered: bool = False  # keeps its order among the siblings that are ordered too
+    filled: bool = False  # tags around no text would not be tags, as in Markdown: they are left out
 
 
 @dataclass
@@ -56,209 +81,448 @@ class Block:
     escape: Escape = escape_text  # how the format writes text
     raw: str = ""  # text and tags as they were
     preserve: bool = False  # white space inside sentences has a meaning: the model gets the texts around it
+    check: Check | None = None  # for formats in which text may become markup: whether an output is read as it is meant
+    careful: Escape | None = None  # for an output that is not
 
 
 class Aligned(NamedTuple):
     """An output, for each of its words the source word that it comes from, and for each source word its output word.
 
-    −1: none is known.
+    −1: none is known. Words are those of `words_of` unless their spans are given.
     """
 
     text: str
-    sources: list[int]
-    targets: list[int] = []  # noqa: RUF012  (never changed)
+    sources: Sequence[int]
+    targets: Sequence[int] = ()
+    source_words: Sequence[Span] | None = None
+    output_words: Sequence[Span] | None = None
 
 
-def block_of(tokens: Iterable[Token], unescape: Escape = html.unescape, escape: Escape = escape_text) -> Block:
-    """A block from its texts and inline tags; tags without a partner in the block become points."""
-    text, raw = "", []
-    root: list[Element] = []
-    stack: list[tuple[str, Element, list[Element]]] = []  # open elements and the lists that hold them
-    inside = root
-    for token in tokens:
-        raw.append(token.raw)
+def words_of(text: str) -> list[Span]:
+    """The spans of the words between white space; where a script has no spaces, of its letters."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+# --- a block from its tags
+
+
+def block_of(
+    tokens: Iterable[Token], unescape: Escape = html.unescape, escape: Escape = escape_text, filled: str = ""
+) -> Block:
+    """A block from its texts and inline tags; elements whose names begin with a letter of `filled` need text.
+
+    Tags without a partner in the block become points, which keep their order.
+    """
+    tokens = list(tokens)
+    partners = _partners(tokens)
+    elements: set[int] = set()  # tokens that open an element
+    root = Element(0, 0, "")
+    stack, loose = [root], list[Element]()
+    text, length, blank = list[str](), 0, False
+    last: Element | None = None  # the element with the tag before this token
+    for index, token in enumerate(tokens):
         if token.kind == "text":
-            text += unescape(token.raw)
-        elif token.kind == "open" and len(stack) < MAX_DEPTH:
-            element = Element(len(text), len(text), token.raw)
-            inside.append(element)
-            stack.append((token.name, element, inside))
-            inside = element.children
-        elif token.kind == "close" and any(name == token.name for name, _, _ in stack):
-            while True:
-                name, element, inside = stack.pop()
-                element.end = len(text)
-                if name == token.name:
-                    element.closing = token.raw
-                    break
+            piece = unescape(token.raw)
+            if last is not None and blank:
+                rest = piece.lstrip(BLANKS)
+                gap, piece = piece[: len(piece) - len(rest)], rest
+                if last.closing:
+                    last.closing += gap
+                else:
+                    last.gap += gap
+            if piece:
+                text.append(piece)
+                length, blank, last = length + len(piece), piece[-1] in BLANKS, None
+            continue
+        if index in partners and index < partners[index] and len(stack) <= MAX_DEPTH:
+            last = Element(length, length, token.raw, filled=bool(token.name) and token.name[0] in filled)
+            stack[-1].children.append(last)
+            stack.append(last)
+            elements.add(index)
+        elif index in partners and partners[index] in elements:
+            last = stack.pop()
+            last.end, last.closing = length, token.raw
         else:
-            inside.append(Element(len(text), len(text), token.raw))
-    for _, element, holder in reversed(stack):  # never closed: a point, and what followed stands beside it
-        element.end = element.start
-        holder.extend(element.children)
-        element.children = []
-    _describe(root, text)
-    for element in root:
-        if element.start == element.end and text:
-            element.edge = -1 if not element.start else int(element.start == len(text))
-    return Block(text, root, escape, "".join(raw))
+            last = Element(length, length, token.raw)
+            stack[-1].children.append(last)
+            if token.kind in ("open", "close", "begin", "end") or len(stack) > MAX_DEPTH:
+                loose.append(last)
+    root.end = length
+    _keep_order(root, loose)
+    return Block("".join(text), root.children, escape, "".join(token.raw for token in tokens))
 
 
-def _describe(elements: Iterable[Element], text: str) -> None:
-    for element in elements:
-        before, after = text[element.start - 1 : element.start], text[element.end : element.end + 1]
-        element.spaced = element.start == element.end and before.isspace() and after.isspace()
-        element.after_mark = bool(before) and before in OPENING
-        element.before_mark = bool(after) and not after.isalnum() and not after.isspace()
-        _describe(element.children, text)
+def _partners(tokens: Sequence[Token]) -> dict[int, int]:
+    """The other tag of each tag that has one, so that pairs nest; elements before points that belong together."""
+    partners: dict[int, int] = {}
+    stack: list[tuple[int, int, str]] = []  # (token, scope, name); the scope is the element around a point, or −1
+    around = [-1]  # open elements
+    waiting: Counter[tuple[int, str]] = Counter()
+    for index, token in enumerate(tokens):
+        points = token.kind in ("begin", "end")
+        key = (around[-1] if points else -2, token.name)
+        if token.kind in ("open", "begin"):
+            stack.append((index, *key))
+            waiting[key] += 1
+            if not points:
+                around.append(index)
+        elif token.kind in ("close", "end") and waiting[key]:
+            while True:
+                other, *found = stack.pop()
+                waiting[(found[0], found[1])] -= 1  # type: ignore[index]
+                if found[0] == -2:
+                    around.pop()
+                if tuple(found) == key:
+                    break
+            partners[other], partners[index] = index, other
+    return partners
+
+
+def _keep_order(root: Element, points: Sequence[Element]) -> None:
+    """Mark what must keep its order so that these points, wherever they are in the tree, follow each other."""
+    if len(points) < 2:
+        return
+    paths: dict[int, tuple[Element, ...]] = {}
+    waiting: list[tuple[Element, ...]] = [(child,) for child in root.children]
+    wanted = {id(point) for point in points}
+    while waiting:
+        path = waiting.pop()
+        if id(path[-1]) in wanted:
+            paths[id(path[-1])] = path
+        waiting += [(*path, child) for child in path[-1].children]
+    for one, two in pairwise(points):
+        for above, beside in zip(paths[id(one)], paths[id(two)], strict=False):
+            if above is not beside:
+                above.ordered = beside.ordered = True
+                break
 
 
 # --- inline tags in the output
 
 
-def words_of(text: str) -> list[tuple[int, int]]:
-    """The spans of the words between white space."""
-    return [match.span() for match in re.finditer(r"\S+", text)]
-
-
 def place_markup(block: Block, output: Aligned) -> str:
     """The output with the inline tags of the block around the words that come from theirs."""
+    if block.raw and output.text == block.text:
+        return block.raw
     if not block.elements:
         return block.escape(output.text)
-    words, spans = words_of(block.text), words_of(output.text)
-    inserted: list[tuple[int, int, str]] = []  # (character, order, tag)
-    projection = _Projection(words, spans, fill_unaligned(output.sources, len(spans), len(words)), output)
-    projection.place(block.elements, 0, len(spans), inserted)
-    parts, place = [], 0
-    for character, _, tag in sorted(inserted, key=lambda one: one[:2]):
-        parts += [block.escape(output.text[place:character]), tag]
-        place = character
-    return "".join([*parts, block.escape(output.text[place:])])
+    return project(block, output)
+
+
+def project(block: Block, output: Aligned) -> str:
+    """The output with the tags of the block, whether or not it differs from the source.
+
+    If a reader would take it for something else, more is escaped; then elements that need text cover whole words; then
+    they are left out.
+    """
+    root = Element(0, len(block.text), "", children=block.elements)
+    markup = ""
+    for careful, whole_words, bare in ((0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1)):
+        projection = _Projection(block, output, bool(whole_words), bool(bare))
+        if careful and block.careful is not None:
+            projection.escape = block.careful
+        projection.write(root, 0, len(output.text))
+        markup = "".join(projection.out)
+        if block.check is None or block.check(markup, output.text, projection.left_out):
+            break
+    return markup
 
 
 def fill_unaligned(sources: Sequence[int], targets: int, words: int) -> list[int]:
     """A source word for every output word: unknown ones follow the word before them, or lie at the same share."""
+    known = [source if 0 <= source < words else -1 for source in sources[:targets]]
+    last = next((source for source in known if source >= 0), -1)
+    if last < 0:
+        return [index * words // max(1, targets) for index in range(targets)]
     filled: list[int] = []
     for index in range(targets):
-        source = sources[index] if index < len(sources) else -1
-        if source < 0 and not any(one >= 0 for one in sources):
-            source = index * words // max(1, targets)
-        filled.append(source if source >= 0 else filled[-1] if filled else next(one for one in sources if one >= 0))
+        last = known[index] if index < len(known) and known[index] >= 0 else last
+        filled.append(last)
     return filled
 
 
+class _Taken:
+    """Intervals of words that siblings have taken."""
+
+    def __init__(self) -> None:
+        self.intervals: list[Span] = []
+
+    def add(self, interval: Span) -> None:
+        insort(self.intervals, interval)
+
+    def holds(self, word: int) -> bool:
+        """Whether a word is taken."""
+        index = bisect_right(self.intervals, word, key=lambda interval: interval[0])
+        return index > 0 and self.intervals[index - 1][1] > word
+
+    def between(self, word: int, later: int) -> bool:
+        """Whether an interval begins between two words."""
+        index = bisect_right(self.intervals, word, key=lambda interval: interval[0])
+        return index < len(self.intervals) and self.intervals[index][0] < later
+
+
 class _Projection:
-    """Places the elements of a block over the words of its output."""
+    """Writes the elements of a block over the words of its output."""
 
-    def __init__(
-        self, words: list[tuple[int, int]], spans: list[tuple[int, int]], sources: list[int], output: Aligned
-    ) -> None:
-        self.words, self.spans, self.sources, self.text = words, spans, sources, output.text
-        self.targets = output.targets
-        self.outputs: dict[int, list[int]] = {}  # of each source word
-        for word, source in enumerate(sources):
+    def __init__(self, block: Block, output: Aligned, whole_words: bool, bare: bool) -> None:
+        self.source, self.text, self.escape = block.text, output.text, block.escape
+        self.whole_words, self.bare = whole_words, bare  # of elements that need text
+        self.out: list[str] = []
+        self.last = ""  # the last character of the output
+        self.left_out: list[str] = []  # tags
+        self.words = list(words_of(block.text) if output.source_words is None else output.source_words)
+        self.spans = list(words_of(output.text) if output.output_words is None else output.output_words)
+        self.sources = fill_unaligned(output.sources, len(self.spans), len(self.words))
+        self.targets = [word if word < len(self.spans) else -1 for word in output.targets]
+        self.link()
+        self.cut_words(block.elements)
+
+    def link(self) -> None:
+        """Find the output words of each source word, in order."""
+        self.outputs: dict[int, list[int]] = {}
+        for word, source in enumerate(self.sources):
             self.outputs.setdefault(source, []).append(word)
-        self.following = [len(spans)] * len(words)  # first output word of a source word or a later one
-        for source in reversed(range(len(words))):
-            later = self.following[source + 1] if source + 1 < len(words) else len(spans)
-            self.following[source] = min(self.outputs.get(source, (later,)))
-        self.order = 0
+        self.aligned = sorted(self.outputs)
 
-    def place(self, elements: list[Element], low: int, high: int, inserted: list[tuple[int, int, str]]) -> None:
-        """Put elements over output words `low` to `high`, which belong to their parent."""
-        intervals = self.intervals(elements, low, high)
-        for element, (first, end) in sorted(
-            zip(elements, intervals, strict=True), key=lambda pair: (pair[1][0], pair[0].start)
-        ):
-            self.add(element, first, end, high, inserted)
-
-    def add(self, element: Element, first: int, end: int, high: int, inserted: list[tuple[int, int, str]]) -> None:
-        """Insert the tags of one element and of those inside it."""
-        opening, closing = element.opening, element.closing
-        if first >= end:  # nothing inside: a point before word `first`
-            inside = "".join(_raw(child) for child in element.children)
-            if (element.edge < 0 and not first) or (element.edge > 0 and first >= len(self.spans)):
-                self.insert(0 if element.edge < 0 else len(self.text), opening + inside + closing, inserted)
-                return
-            if first < len(self.spans) and (first < high or not first):
-                place = self.after_marks(element, *self.spans[first])
-                self.insert(place, opening + inside + closing + " " * element.spaced, inserted)
-            else:
-                last = self.spans[first - 1][1] if first else len(self.text)
-                self.insert(last, " " * element.spaced + opening + inside + closing, inserted)
+    def cut_words(self, elements: Iterable[Element]) -> None:
+        """Cut words that have a tag inside, with their output words, where both have the same parts."""
+        cuts: dict[int, list[int]] = {}  # of source words
+        waiting = list(elements)
+        while waiting:
+            element = waiting.pop()
+            waiting += element.children
+            for character in (element.start, element.end):
+                word = bisect_right(self.words, character, key=lambda span: span[1])
+                if word < len(self.words) and self.words[word][0] < character:
+                    cuts.setdefault(word, []).append(character - self.words[word][0])
+        parts: dict[int, list[Span]] = {}  # of source words and of output words
+        others: dict[int, list[Span]] = {}
+        for source, offsets in cuts.items():
+            outputs = self.outputs.get(source, [])
+            if len(outputs) == 1 and (both := self.common_parts(source, outputs[0], sorted(set(offsets)))):
+                parts[source], others[outputs[0]] = both
+        if not parts:
             return
-        start, stop = self.after_marks(element, *self.spans[first]), self.spans[end - 1][1]
-        if element.before_mark:
-            while stop - 1 > start and not self.text[stop - 1].isalnum():
-                stop -= 1
-        self.insert(start, opening, inserted)
-        self.place(element.children, first, end, inserted)
-        self.insert(stop, closing, inserted)
+        self.words, places = _with_parts(self.words, parts)
+        self.spans, output_places = _with_parts(self.spans, others)
+        sources, targets = self.sources, self.targets
+        self.sources = [0] * len(self.spans)
+        for word, source in enumerate(sources):
+            for part in range(len(others.get(word, "1"))):
+                self.sources[output_places[word] + part] = places[source] + (part if word in others else 0)
+        self.targets = [-1] * len(self.words) if targets else []
+        for source, word in enumerate(targets[: len(places)]):
+            for part in range(len(parts.get(source, "1"))):
+                same = source in parts and word in others and sources[word] == source
+                self.targets[places[source] + part] = output_places[word] + part * same if word >= 0 else -1
+        self.link()
 
-    def after_marks(self, element: Element, start: int, stop: int) -> int:
-        """Where an element begins in the word that it begins with: after its opening marks, if it did so before."""
-        while element.after_mark and start + 1 < stop and self.text[start] in OPENING:
-            start += 1
-        return start
+    def common_parts(self, source: int, target: int, offsets: list[int]) -> tuple[list[Span], list[Span]] | None:
+        """The parts of a source word and of its output word: at tags if they are equal, else between punctuation."""
+        (start, end), (begin, stop) = self.words[source], self.spans[target]
+        word, other = self.source[start:end], self.text[begin:stop]
+        if len(word) == len(other) and word.casefold() == other.casefold():
+            spans = list(pairwise([0, *offsets, len(word)]))
+            pieces = spans, spans
+        else:
+            pieces = tuple([match.span() for match in _PART.finditer(one)] for one in (word, other))  # type: ignore[assignment]
+            if len(pieces[0]) != len(pieces[1]):
+                return None
+        first, second = (
+            [(one + at, two + at) for one, two in spans] for at, spans in zip((start, begin), pieces, strict=True)
+        )
+        return first, second
 
-    def insert(self, character: int, tag: str, inserted: list[tuple[int, int, str]]) -> None:
-        """Remember a tag; tags at one place keep the order in which they come."""
-        self.order += 1
-        inserted.append((character, self.order, tag))
+    def add(self, part: str) -> None:
+        """Add to the output."""
+        if part:
+            self.out.append(part)
+            self.last = part[-1]
 
-    def intervals(self, elements: list[Element], low: int, high: int) -> list[tuple[int, int]]:
-        """Disjoint intervals of output words for elements that follow each other, the largest element first."""
-        starts: dict[int, int] = {}  # of the interval that has taken a word
-        found: dict[int, tuple[int, int]] = {}
-        covered = [self.covered(element) for element in elements]
-        for index in sorted(range(len(elements)), key=lambda one: covered[one][0] - covered[one][1]):
-            start, stop = self.interval(*covered[index], low, high, starts)
-            if start == stop:
-                place = self.point(covered[index][0], low, high)
-                start = stop = starts.get(place, place)  # never inside another element
-            starts.update(dict.fromkeys(range(start, stop), start))
-            found[index] = (start, stop)
-        return [found[index] for index in range(len(elements))]
+    def write(self, parent: Element, low: int, high: int) -> None:
+        """Write the output from character `low` to `high` with the children of an element that covers it.
 
-    def interval(self, first: int, end: int, low: int, high: int, starts: dict[int, int]) -> tuple[int, int]:
-        """The output words that come from source words `first` to `end`, most of them; (0, 0): there are none.
-
-        If no output word comes from them, the output words that they lead to count instead.
+        Tags nest whatever `places` says: a child begins where its siblings have ended, and ends with its parent.
         """
-        own = {word for source in range(first, end) for word in self.outputs.get(source, ())}
-        own = {word for word in own if low <= word < high and word not in starts}
+        children = parent.children
+        places = self.places(parent, low, high) if children else []
+        place = low
+        order = [(start, stop > start, index) for index, (start, stop) in enumerate(places)]  # points first
+        for _, _, index in sorted(order):
+            child = children[index]
+            start = min(max(place, places[index][0]), high)
+            stop = min(max(start, places[index][1]), high)
+            self.add(self.escape(self.text[place:start]))
+            before = child.gap if start and not self.text[start - 1].isspace() else ""
+            touching = self.last == "`" and child.opening.startswith("`")  # two pieces of code would be one
+            self.add(before or " " * touching)
+            if self.last == "!" and child.opening == "[":  # a link would be a picture
+                self.out[-1] = self.out[-1][:-1] + "\\!"
+            size = len(self.out)
+            self.add(child.opening)
+            self.add("" if before else child.gap)
+            opened = len(self.out)
+            self.write(child, start, stop)
+            self.add(child.closing)
+            if child.filled and (self.bare or not "".join(self.out[opened:-1]).strip()):
+                self.out[size:] = self.out[opened:-1]
+                self.left_out += [child.opening, child.closing]
+                self.last = next((part[-1] for part in reversed(self.out) if part), "")
+            place = stop
+        self.add(self.escape(self.text[place:high]))
+
+    def places(self, parent: Element, low: int, high: int) -> list[Span]:
+        """Where each child of an element begins and ends in the output, of which the element has `low` to `high`."""
+        children = parent.children
+        first = bisect_right(self.spans, low, key=lambda span: span[1])
+        end = max(first, bisect_left(self.spans, high, key=lambda span: span[0]))
+        covered = [self.covered(child) for child in children]
+        taken, places = _Taken(), list[Span | None]([None] * len(children))
+        for index in sorted(range(len(children)), key=lambda one: covered[one][0] - covered[one][1]):
+            interval = self.interval(*covered[index], first, end, taken, children[index].filled)
+            if interval[0] < interval[1]:
+                taken.add(interval)
+                places[index] = self.stretch(children[index], covered[index], interval)
+        stretches = sorted(place for place in places if place is not None)
+        found = [
+            place or self.point(child, parent, (first, end), (low, high), stretches)
+            for child, place in zip(children, places, strict=True)
+        ]
+        least = low
+        for index, child in enumerate(children):
+            if child.ordered:
+                start = max(least, found[index][0])
+                least = max(start, found[index][1])
+                found[index] = (start, least)
+        return found
+
+    def covered(self, element: Element) -> Span:
+        """The source words that an element covers; of a point, none before the word that follows."""
+        first = bisect_right(self.words, element.start, key=lambda span: span[1])
+        if element.end == element.start:
+            return first, first
+        return first, max(first, bisect_left(self.words, element.end, key=lambda span: span[0]))
+
+    def interval(self, first: int, end: int, low: int, high: int, taken: _Taken, filled: bool) -> Span:
+        """Of the output words `low` to `high`, those that come from source words `first` to `end`; (0, 0): none.
+
+        They are the interval with most of them and least others. If no output word comes from them, the output words
+        that they lead to count instead.
+        """
+        if first == end or low == high:
+            return 0, 0
+        own = sorted({word for source in range(first, end) for word in self.outputs.get(source, ())})
+        own = own[bisect_left(own, low) : bisect_left(own, high)]
+        own = [word for word in own if not taken.holds(word)]
         if not own:
-            own = {word for word in self.targets[first:end] if low <= word < high and word not in starts}
+            leads = sorted({word for word in self.targets[first:end] if low <= word < high})
+            own = [word for word in leads if not taken.holds(word)]
+        if not own and filled:
+            near = min(max(low, self.nearest(first)), high - 1)
+            free = (word for step in range(NEAR) for word in (near - step, near + step) if low <= word < high)
+            own = [word for word in free if not taken.holds(word)][:1]
         if not own:
             return 0, 0
-        least = min(own)
-        gains = [1 if word in own else -(10**6) if word in starts else -1 for word in range(least, max(own) + 1)]
-        start, stop = best_interval(gains)
-        return least + start, least + stop
+        best, found, total, start = 0, (0, 0), 0, own[0]
+        for index, word in enumerate(own):
+            before = own[index - 1] if index else word
+            total -= max(0, word - before - 1)
+            if total <= 0 or taken.between(before, word):
+                total, start = 0, word
+            total += 1
+            if total > best:
+                best, found = total, (start, word + 1)
+        return found
 
-    def covered(self, element: Element) -> tuple[int, int]:
-        """The source words that an element covers; of a point, the word that follows it, as an empty interval."""
-        first = bisect.bisect_right(self.words, element.start, key=lambda span: span[1])
-        end = bisect.bisect_left(self.words, element.end, key=lambda span: span[0])
-        return (first, max(first, end)) if element.end > element.start else (first, first)
+    def nearest(self, source: int) -> int:
+        """The first output word of a source word, or of the next one that has some."""
+        index = bisect_left(self.aligned, source)
+        return self.outputs[self.aligned[index]][0] if index < len(self.aligned) else len(self.spans)
 
-    def point(self, source: int, low: int, high: int) -> int:
-        """Before the first output word of a source word or of a later one."""
-        place = self.following[source] if source < len(self.following) else high
-        return min(max(place, low), high)
+    def stretch(self, element: Element, covered: Span, interval: Span) -> Span:
+        """The characters of an element over an interval of output words."""
+        start = self.boundary(element.start, covered[0], interval[0], True)
+        stop = self.boundary(element.end, covered[1] - 1, interval[1] - 1, False)
+        for _ in range(self.words[covered[0]][0] - element.start):  # white space at its ends
+            start -= start > 0 and self.text[start - 1].isspace()
+        for _ in range(element.end - self.words[covered[1] - 1][1]):
+            stop += stop < len(self.text) and self.text[stop].isspace()
+        if element.filled and self.whole_words:
+            while start and not self.text[start - 1].isspace():
+                start -= 1
+            while stop < len(self.text) and not self.text[stop].isspace():
+                stop += 1
+        return start, max(start, stop)
+
+    def boundary(self, character: int, source: int, target: int, first: bool) -> int:
+        """Where in an output word an element begins (or ends) that does so at a character of a source word."""
+        (start, end), (begin, stop) = self.words[source], self.spans[target]
+        word, other = self.source[start:end], self.text[begin:stop]
+        offset = min(max(character, start), end) - start
+        if self.sources[target] == source and len(word) == len(other) and word.casefold() == other.casefold():
+            return begin + offset
+        if offset == len(word) and not first:
+            return stop
+        (left, right), (head, tail) = _core(word), _core(other)
+        if offset <= left:  # among the marks before the word
+            return begin + (head if offset == left and left else min(offset, head))
+        if offset < right:
+            return begin + (head if first else tail)
+        return begin + min(tail + offset - right, len(other))
+
+    def point(self, element: Element, parent: Element, words: Span, characters: Span, stretches: list[Span]) -> Span:
+        """Where an element without output words is: with the word that it touches, never inside a sibling."""
+        (low, high), (begin, end) = words, characters
+        start = element.start
+        if not (left := self.source[parent.start : start]).strip():  # before all text of its parent
+            place = begin
+            while place < min(end, begin + len(left)) and self.text[place].isspace():
+                place += 1
+            return place, self.over_space(element, place)
+        if not self.source[element.end : parent.end].strip():  # after it
+            place = end
+            while place > max(begin, end - (parent.end - start)) and self.text[place - 1].isspace():
+                place -= 1
+            return place, self.over_space(element, place)
+        after = not self.source[start - 1].isspace()
+        word = bisect_right(self.words, start - after, key=lambda span: span[1])
+        own = [one for one in self.outputs.get(word, ()) if low <= one < high]
+        own = own or [one for one in self.targets[word : word + 1] if low <= one < high]
+        if low == high:
+            place = begin
+        elif own:
+            place = self.boundary(start, word, own[-1] if after else own[0], not after)
+            for _ in range(self.words[word][0] - start):  # white space between it and the word
+                place -= place > begin and self.text[place - 1].isspace()
+        else:
+            near = self.nearest(word)
+            place = self.spans[near][0] if low <= near < high else begin if near < low else self.spans[high - 1][1]
+        index = bisect_left(stretches, place, key=lambda stretch: stretch[0])
+        if index and stretches[index - 1][1] > place:
+            place = stretches[index - 1][1 if after else 0]
+        return place, self.over_space(element, place)
+
+    def over_space(self, element: Element, place: int) -> int:
+        """The end of an element at a place, which may have nothing but white space inside."""
+        inside = self.source[element.start : element.end]
+        return place + len(inside) if inside.isspace() and self.text.startswith(inside, place) else place
 
 
-def best_interval(gains: Sequence[int]) -> tuple[int, int]:
-    """The interval with the largest sum above 0; (0, 0): there is none."""
-    best, found, total, start = 0, (0, 0), 0, 0
-    for index, gain in enumerate(gains):
-        if total <= 0:
-            total, start = 0, index
-        total += gain
-        if total > best:
-            best, found = total, (start, index + 1)
-    return found
+def _with_parts(words: list[Span], parts: dict[int, list[Span]]) -> tuple[list[Span], list[int]]:
+    """Words, some of them in parts, and for each word where it is among them."""
+    found: list[Span] = []
+    places = []
+    for index, word in enumerate(words):
+        places.append(len(found))
+        found += parts.get(index, [word])
+    return found, places
 
 
-def _raw(element: Element) -> str:
-    return element.opening + "".join(map(_raw, element.children)) + element.closing
+def _core(word: str) -> Span:
+    """Where a word begins and ends between the punctuation around it; punctuation alone is all before it."""
+    first, end = 0, len(word)
+    while first < end and not word[first].isalnum():
+        first += 1
+    while end > first and not word[end - 1].isalnum():
+        end -= 1
+    return first, end

@@ -12,7 +12,7 @@ from dragoman.documents.plain import PlainDocument
 from dragoman.documents.po import PODocument
 from dragoman.documents.subtitles import SRTDocument, WebVTTDocument
 from dragoman.documents.tmx import TMXDocument
-from dragoman.documents.web_page import HTMLDocument
+from dragoman.documents.web_page import HTMLDocument, XHTMLDocument
 from dragoman.documents.xliff import XLIFFDocument
 from dragoman.errors import DataError, hint
 
@@ -22,7 +22,7 @@ FORMATS: dict[str, Callable[[bytes, Reading], Document]] = {
     ".markdown": MarkdownDocument,
     ".html": HTMLDocument,
     ".htm": HTMLDocument,
-    ".xhtml": HTMLDocument,
+    ".xhtml": XHTMLDocument,
     ".srt": SRTDocument,
     ".vtt": WebVTTDocument,
     ".po": PODocument,

@@ -7,14 +7,13 @@ once, and its caller sends the answers: the command line computes them, the serv
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from dragoman.analysis.alignment import WordAlignment
 from dragoman.data.sentences import Sentence, split_fields, split_long, split_sentences
 from dragoman.documents.base import Output
-from dragoman.documents.markup import Aligned, Block, place_markup
+from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
 from dragoman.inference.prediction import Prediction
 
 Fits = Callable[[str], bool]
@@ -46,9 +45,7 @@ def sentences_of(text: str, fits: Fits, preserve: bool = False) -> list[Sentence
 
 def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
     """An output for every block, or the error of one of its sentences."""
-    plans = [
-        sentences_of(block.text if block.preserve else _without_gaps(block), fits, block.preserve) for block in blocks
-    ]
+    plans = [sentences_of(block.text, fits, block.preserve) for block in blocks]
     answers = iter((yield Predict([sentence.text for plan in plans for sentence in plan if sentence.text])))
     rows = [[next(answers) if sentence.text else None for sentence in plan] for plan in plans]
     faults = [next((one for one in row if isinstance(one, Exception)), None) for row in rows]
@@ -64,30 +61,65 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
         if fault is not None:
             outputs.append(fault)
             continue
-        text, sources, targets = "", list[int](), list[int]()
+        text, place, links = "", 0, list[tuple[Aligned, int, int]]()
         for sentence, prediction in zip(plan, row, strict=True):
             output = prediction.text if prediction is not None else ""
-            text += output + sentence.space
             if block.elements and prediction is not None:
-                links = word_links(next(alignments), len(sentence.text.split()), len(output.split()))
-                before = len(targets), len(sources)
-                sources += [one + before[0] if one >= 0 else one for one in links[0]]
-                targets += [one + before[1] if one >= 0 else one for one in links[1]]
+                links.append((sentence_links(next(alignments), sentence.text, output), place, len(text)))
+            text += output + sentence.space
+            place += len(sentence.text) + len(sentence.space)
         confidence = mean_probability([one for one in row if one is not None])
-        outputs.append(Output(place_markup(block, Aligned(text, sources, targets)), text, confidence))
+        outputs.append(Output(place_markup(block, joined(text, links)), text, confidence))
     return outputs
 
 
-def _without_gaps(block: Block) -> str:
-    """The text of a block; where a tag was taken out, one space of two is left."""
-    return re.sub(r"(?<=\S)  +(?=\S)", " ", block.text) if block.elements else block.text
+def sentence_links(alignment: WordAlignment | None, source: str, output: str) -> Aligned:
+    """An output with links between its words and those of its source, by the highest weights of an alignment.
+
+    Where the alignment is between white space and a word here is a letter, the letters of two linked words are
+    linked in order.
+    """
+    words, others = words_of(source), words_of(output)
+    sources, targets = [-1] * len(others), [-1] * len(words)
+    weights = alignment.weights if alignment is not None else None
+    if weights is not None and weights.numel():
+        rows, columns = weights.argmax(1).tolist(), weights.argmax(0).tolist()
+        if weights.shape == (len(others), len(words)):
+            sources, targets = rows, columns
+        elif weights.shape == (len(output.split()), len(source.split())):
+            groups, other_groups = letters_of_words(words), letters_of_words(others)
+            for letters, row in zip(other_groups, rows, strict=True):
+                for index, letter in enumerate(letters):
+                    sources[letter] = groups[row][index * len(groups[row]) // len(letters)]
+            for letters, column in zip(groups, columns, strict=True):
+                for index, letter in enumerate(letters):
+                    targets[letter] = other_groups[column][index * len(other_groups[column]) // len(letters)]
+    return Aligned(output, sources, targets, words, others)
 
 
-def word_links(alignment: WordAlignment | None, sources: int, targets: int) -> tuple[list[int], list[int]]:
-    """For each output word of a sentence the source word of highest weight, and the other way round; −1: unknown."""
-    if alignment is None or alignment.weights.shape != (targets, sources) or not alignment.weights.numel():
-        return [-1] * targets, [-1] * sources
-    return alignment.weights.argmax(1).tolist(), alignment.weights.argmax(0).tolist()
+def letters_of_words(words: Sequence[Span]) -> list[list[int]]:
+    """For each stretch between white space the words in it."""
+    groups: list[list[int]] = []
+    end = -1
+    for index, (start, stop) in enumerate(words):
+        if start == end:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+        end = stop
+    return groups
+
+
+def joined(text: str, sentences: Iterable[tuple[Aligned, int, int]]) -> Aligned:
+    """An output with the links of its sentences, each with the characters of source and output where it begins."""
+    sources, targets = list[int](), list[int]()
+    words, others = list[Span](), list[Span]()
+    for links, source, output in sentences:
+        sources += [one + len(words) if one >= 0 else one for one in links.sources]
+        targets += [one + len(others) if one >= 0 else one for one in links.targets]
+        words += [(start + source, end + source) for start, end in links.source_words or ()]
+        others += [(start + output, end + output) for start, end in links.output_words or ()]
+    return Aligned(text, sources, targets, words, others)
 
 
 def mean_probability(predictions: Sequence[Prediction]) -> float | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dragoman.documents.base import Edit, Output, PartsDocument, Reading, declared_encoding, splice
 from dragoman.documents.html import parse_blocks, readable_attributes, tokens_of
+from dragoman.documents.html_tokens import unescape_attribute
 from dragoman.documents.markup import Block
 
 
@@ -24,22 +25,25 @@ class HTMLDocument(PartsDocument):
     """The blocks of a page, and `alt`, `title` and other texts of its tags; scripts, code and translate="no" stay."""
 
     escape_unknown = True
+    xml = False
 
     def __init__(self, data: bytes, reading: Reading) -> None:
-        super().__init__(data, reading, declared_encoding(data))
+        # Browsers read a page that names no encoding as windows-1252: what is not ASCII is written as references.
+        unnamed = "ascii" if data.isascii() and not self.xml else ""
+        super().__init__(data, reading, declared_encoding(data) or unnamed)
         parts: list[tuple[int, int, Block]] = []
         place = 0
-        for part in parse_blocks(self.text):
+        for part in parse_blocks(self.text, self.xml):
             size = len(part.raw if isinstance(part, Block) else part)
             if isinstance(part, Block):
                 parts.append((place, place + size, part))
             place += size
         values: dict[int, tuple[int, int]] = {}  # start of a value → the tag that it is in
         place = 0
-        for token in tokens_of(self.text):
+        for token in tokens_of(self.text, self.xml):
             for start, end in readable_attributes(token):
                 value = token.raw[start:end]
-                block = Block(html.unescape(value), escape=html.escape, raw=value)
+                block = Block(unescape_attribute(value), escape=html.escape, raw=value)
                 parts.append((place + start, place + end, block))
                 values[place + start] = (place, place + len(token.raw))
             place += len(token.raw)
@@ -61,8 +65,8 @@ class HTMLDocument(PartsDocument):
                 continue
             start, end = self.spans[index]
             inside = starts[bisect.bisect_left(starts, start) : bisect.bisect_left(starts, end)]
-            new_tags = {self.text[one : self.tags[one].end]: changed.pop(one) for one in inside}
-            edits.append(Edit(start, end, with_tags(output.markup, new_tags) if new_tags else output.markup))
+            new_tags = {self.text[tag : self.tags[tag].end]: changed.pop(tag) for tag in inside}
+            edits.append(Edit(start, end, with_tags(output.markup, new_tags, self.xml) if new_tags else output.markup))
         edits += [Edit(start, self.tags[start].end, new) for start, new in changed.items()]
         return self.file.encode(splice(self.text, edits), self.escape_unknown)
 
@@ -73,7 +77,13 @@ class HTMLDocument(PartsDocument):
         return splice(self.text[tag.start : tag.end], edits) if edits else None
 
 
-def with_tags(markup: str, tags: Mapping[str, str]) -> str:
+class XHTMLDocument(HTMLDocument):
+    """A page that is XML: a slash closes any tag, and scripts are text as any other."""
+
+    xml = True
+
+
+def with_tags(markup: str, tags: Mapping[str, str], xml: bool) -> str:
     """Text with some of its tags replaced; comments and code stay."""
-    tokens = tokens_of(markup)
+    tokens = tokens_of(markup, xml)
     return "".join(tags.get(token.raw, token.raw) if token.kind in ("open", "void") else token.raw for token in tokens)
