@@ -15,6 +15,13 @@ import torch
 
 from dragoman import cli
 
+with contextlib.suppress(ImportError):  # a machine with a GPU may lack it
+    from hypothesis import HealthCheck, settings
+
+    # The same examples in every run, and no failure because the machine is busy. Campaigns draw others.
+    settings.register_profile("dragoman", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("dragoman")
+
 # One layer a side, 32 wide.
 SMALL = tuple(
     f"model.{side}.{name}"
