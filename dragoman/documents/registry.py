@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 from dragoman.documents.base import Document, Reading
-from dragoman.documents.docx import WordDocument
 from dragoman.documents.markdown import MarkdownDocument
+from dragoman.documents.office import PresentationDocument, WordDocument
 from dragoman.documents.plain import PlainDocument
 from dragoman.documents.po import PODocument
 from dragoman.documents.subtitles import SubtitleDocument
@@ -31,6 +31,7 @@ FORMATS: dict[str, Callable[[bytes, Reading], Document]] = {
     ".xliff": XLIFFDocument,
     ".tmx": TMXDocument,
     ".docx": WordDocument,
+    ".pptx": PresentationDocument,
 }
 
 
