@@ -17,7 +17,9 @@ from typing import NamedTuple
 from dragoman.documents.base import Document, Output, Unit, declared_encoding, decode
 from dragoman.documents.markup import Block, Token, block_of, escape_text
 from dragoman.documents.xml import XMLToken, check_xml, element_ends, local, unescape_xml, xml_tokens
+from dragoman.errors import DataError
 
+MAX_TOKENS = 100_000  # of a paragraph
 MAX_INLINE_DEPTH = 20  # of containers in a paragraph; the tags of deeper ones stay where they are
 NAMESPACES = {
     "http://schemas.openxmlformats.org/wordprocessingml/2006/main": "w",
@@ -239,6 +241,8 @@ class Part(Document):
             for start, end in [*stretches, (place, paragraph.end)]
             for token in xml_tokens(self.text[start:end], self.name)
         ]
+        if len(tokens) > MAX_TOKENS:
+            raise DataError(f"{self.name}: found a paragraph of {len(tokens):,} tags, expected at most {MAX_TOKENS:,}")
         content = Content(self.text, tokens, paragraph.name, paragraph.prefix, paragraph.fields)
         pieces, fields = self.dialects[paragraph.name].read(content)
         return content, segments_of(pieces), fields
@@ -402,9 +406,11 @@ def _segment(pieces: Sequence[Piece]) -> Segment:
         if piece.kind != "text":
             continue
         text = piece.text.strip() if low == high else piece.text.lstrip() if index == low else piece.text.rstrip()
+        if text == piece.text:
+            continue
         space, _, further = piece.text.partition(text)
-        before += [replace(piece, text=space)] * bool(space)
-        after = [replace(piece, text=further)] * bool(further) + after
+        before += [replace(piece, text=space)] if space else []
+        after = [replace(piece, text=further), *after] if further else after
         pieces[index] = replace(piece, text=text)
     inside = range(low, high + 1)
     segment = Segment(before, after=after, style=_plain_style(pieces[low : high + 1]) or "")

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 from dragoman.documents.base import Document, Reading
+from dragoman.documents.epub import BookDocument
 from dragoman.documents.markdown import MarkdownDocument
+from dragoman.documents.odt import OpenDocument
 from dragoman.documents.office import PresentationDocument, WordDocument
 from dragoman.documents.plain import PlainDocument
 from dragoman.documents.po import PODocument
@@ -32,6 +34,9 @@ FORMATS: dict[str, Callable[[bytes, Reading], Document]] = {
     ".tmx": TMXDocument,
     ".docx": WordDocument,
     ".pptx": PresentationDocument,
+    ".odt": OpenDocument,
+    ".odp": OpenDocument,
+    ".epub": BookDocument,
 }
 
 
