@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from dragoman.documents.base import PartsDocument, Reading, declared_encoding, decode
+from dragoman.documents.base import Document, PartsDocument, Reading, declared_encoding, decode
 from dragoman.documents.inline import inline_block
 from dragoman.documents.package import Package, PackageDocument
-from dragoman.documents.web_page import HTMLDocument
 from dragoman.documents.xml import attributes_of, check_xml, element_ends, local, xml_tokens
 from dragoman.errors import DataError
 
@@ -55,7 +54,7 @@ class ContentsDocument(PartsDocument):
 class BookDocument(PackageDocument):
     """The pages that the package file names, in reading order, then other pages, then the table of contents."""
 
-    def __init__(self, data: bytes, reading: Reading) -> None:
+    def __init__(self, data: bytes, reading: Reading, read_page: Callable[[bytes, Reading], Document]) -> None:
         super().__init__(Package(data, ".epub"))
         if CONTAINER not in self.package:
             raise DataError(f"document: found no {CONTAINER} in the package, expected .epub")
@@ -69,7 +68,7 @@ class BookDocument(PackageDocument):
                 if name in locked:
                     raise DataError(f"document: found the page {name[:60]!r} encrypted, expected it readable")
                 if name in self.package and name not in self.parts:
-                    part = (HTMLDocument if kind == PAGE else ContentsDocument)(self.package.read(name), reading)
+                    part = (read_page if kind == PAGE else ContentsDocument)(self.package.read(name), reading)
                     self.add(name, part)
 
     def _items(self, root: str) -> list[tuple[str, str]]:

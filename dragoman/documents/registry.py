@@ -36,7 +36,7 @@ FORMATS: dict[str, Callable[[bytes, Reading], Document]] = {
     ".pptx": PresentationDocument,
     ".odt": OpenDocument,
     ".odp": OpenDocument,
-    ".epub": BookDocument,
+    ".epub": lambda data, reading: BookDocument(data, reading, FORMATS[".xhtml"]),
 }
 
 
