@@ -45,10 +45,15 @@ class ContentsDocument(PartsDocument):
         check_xml(self.text, "document")
         tokens = list(xml_tokens(self.text, "document"))
         ends = element_ends(tokens)
-        for index, end in ends.items():
+        author = -1  # the end of an element with a name, which is no text to translate
+        for index, end in sorted(ends.items()):
             inner = tokens[index + 1 : end]
-            if local(tokens[index].name) == "text" and any(self.text[one.start : one.end].strip() for one in inner):
-                self.add(inline_block(self.text, inner, ()), tokens[index].end, tokens[end].start)
+            if local(tokens[index].name) == "docAuthor":
+                author = end
+            elif local(tokens[index].name) == "text" and index > author:
+                block = inline_block(self.text, inner, ())
+                if block.text.strip():
+                    self.add(block, tokens[index].end, tokens[end].start)
 
 
 class BookDocument(PackageDocument):
@@ -68,7 +73,10 @@ class BookDocument(PackageDocument):
                 if name in locked:
                     raise DataError(f"document: found the page {name[:60]!r} encrypted, expected it readable")
                 if name in self.package and name not in self.parts:
-                    part = (read_page if kind == PAGE else ContentsDocument)(self.package.read(name), reading)
+                    try:
+                        part = (read_page if kind == PAGE else ContentsDocument)(self.package.read(name), reading)
+                    except DataError as error:
+                        raise DataError(str(error).replace("document:", f"document, {name}:", 1)) from None
                     self.add(name, part)
 
     def _items(self, root: str) -> list[tuple[str, str]]:
