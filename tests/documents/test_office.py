@@ -474,9 +474,13 @@ def kept(root: etree._Element) -> list[tuple[str, ...]]:
     found = []
     for element in root.iter("{*}*"):
         if "n" in element.attrib:
-            breaks = etree.QName(element).localname in ("tab", "br", "pPr", "endParaRPr")
-            above = [one.get("n", "") for one in element.iterancestors() if "n" in one.attrib] if breaks else []
-            found.append((element.tag, *map(str, sorted(element.attrib.items())), *above))
+            above: list[str] = []
+            if etree.QName(element).localname in ("tab", "br", "pPr", "endParaRPr"):  # stay in their containers
+                for one in element.iterancestors():
+                    above.append(one.get("n", ""))
+                    if etree.QName(one).localname == "p":
+                        break
+            found.append((element.tag, *map(str, sorted(element.attrib.items())), *filter(None, above)))
         elif etree.QName(element).localname in ("instrText", "delText"):
             found.append((element.tag, element.text or ""))
     return sorted(found)
