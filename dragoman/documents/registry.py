@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 from dragoman.documents.base import Document, Reading
-from dragoman.documents.docx import WordDocument
+from dragoman.documents.epub import BookDocument
 from dragoman.documents.markdown import MarkdownDocument
+from dragoman.documents.odt import OpenDocument
+from dragoman.documents.office import PresentationDocument, WordDocument
 from dragoman.documents.plain import PlainDocument
 from dragoman.documents.po import PODocument
 from dragoman.documents.subtitles import SRTDocument, WebVTTDocument
@@ -31,6 +33,10 @@ FORMATS: dict[str, Callable[[bytes, Reading], Document]] = {
     ".xliff": XLIFFDocument,
     ".tmx": TMXDocument,
     ".docx": WordDocument,
+    ".pptx": PresentationDocument,
+    ".odt": OpenDocument,
+    ".odp": OpenDocument,
+    ".epub": lambda data, reading: BookDocument(data, reading, FORMATS[".xhtml"]),
 }
 
 

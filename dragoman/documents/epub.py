@@ -1,0 +1,101 @@
+"""Electronic books (.epub): their pages and tables of contents; metadata stay."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from dragoman.documents.base import Document, PartsDocument, Reading, declared_encoding, decode
+from dragoman.documents.inline import inline_block
+from dragoman.documents.package import Package, PackageDocument
+from dragoman.documents.xml import attributes_of, check_xml, element_ends, local, xml_tokens
+from dragoman.errors import DataError
+
+CONTAINER = "META-INF/container.xml"
+ENCRYPTION = "META-INF/encryption.xml"
+PAGE, CONTENTS = "application/xhtml+xml", "application/x-dtbncx+xml"
+
+
+class Tag(NamedTuple):
+    """A start tag of an XML file."""
+
+    name: str
+    attributes: dict[str, str]
+
+
+def start_tags(data: bytes, name: str) -> Iterator[Tag]:
+    """The start tags of an XML file in order; names without prefixes."""
+    text = decode(data, declared_encoding(data)).text
+    check_xml(text, f"document, {name}")
+    for token in xml_tokens(text, f"document, {name}"):
+        if token.kind in ("open", "empty"):
+            attributes = attributes_of(text[token.start : token.end])
+            yield Tag(local(token.name), {local(key): value for key, value in attributes.items()})
+
+
+class ContentsDocument(PartsDocument):
+    """The labels of a table of contents (toc.ncx)."""
+
+    escape_unknown = True
+
+    def __init__(self, data: bytes, reading: Reading) -> None:
+        super().__init__(data, reading, declared_encoding(data))
+        check_xml(self.text, "document")
+        tokens = list(xml_tokens(self.text, "document"))
+        ends = element_ends(tokens)
+        author = -1  # the end of an element with a name, which is no text to translate
+        for index, end in sorted(ends.items()):
+            inner = tokens[index + 1 : end]
+            if local(tokens[index].name) == "docAuthor":
+                author = end
+            elif local(tokens[index].name) == "text" and index > author:
+                block = inline_block(self.text, inner, ())
+                if block.text.strip():
+                    self.add(block, tokens[index].end, tokens[end].start)
+
+
+class BookDocument(PackageDocument):
+    """The pages that the package file names, in reading order, then other pages, then the table of contents."""
+
+    def __init__(self, data: bytes, reading: Reading, read_page: Callable[[bytes, Reading], Document]) -> None:
+        super().__init__(Package(data, ".epub"))
+        if CONTAINER not in self.package:
+            raise DataError(f"document: found no {CONTAINER} in the package, expected .epub")
+        roots = [tag for tag in start_tags(self.package.read(CONTAINER), CONTAINER) if tag.name == "rootfile"]
+        names = [name for tag in roots if (name := tag.attributes.get("full-path", "")) in self.package]
+        if not names:
+            raise DataError(f"document: found no package file in {CONTAINER}, expected .epub")
+        locked = set(self._encrypted())
+        for root in names:
+            for name, kind in self._items(root):
+                if name in locked:
+                    raise DataError(f"document: found the page {name[:60]!r} encrypted, expected it readable")
+                if name in self.package and name not in self.parts:
+                    try:
+                        part = (read_page if kind == PAGE else ContentsDocument)(self.package.read(name), reading)
+                    except DataError as error:
+                        raise DataError(str(error).replace("document:", f"document, {name}:", 1)) from None
+                    self.add(name, part)
+
+    def _items(self, root: str) -> list[tuple[str, str]]:
+        """The pages and tables of contents of a package file, with their types."""
+        folder = posixpath.dirname(root)
+        items: dict[str, tuple[str, str]] = {}
+        order: list[str] = []
+        for name, attributes in start_tags(self.package.read(root), root):
+            if name == "item":
+                path = posixpath.normpath(posixpath.join(folder, unquote(attributes.get("href", ""))))
+                items[attributes.get("id", path)] = path, attributes.get("media-type", "")
+            elif name == "itemref":
+                order.append(attributes.get("idref", ""))
+        chosen = dict.fromkeys([*(items[identity] for identity in order if identity in items), *items.values()])
+        return [item for kind in (PAGE, CONTENTS) for item in chosen if item[1] == kind]
+
+    def _encrypted(self) -> Iterator[str]:
+        """The members that are encrypted; fonts often are."""
+        if ENCRYPTION in self.package:
+            for name, attributes in start_tags(self.package.read(ENCRYPTION), ENCRYPTION):
+                if name == "CipherReference":
+                    yield unquote(attributes.get("URI", ""))

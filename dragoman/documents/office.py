@@ -1,0 +1,78 @@
+"""Word documents (.docx) and presentations (.pptx): the members of the package that have text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+from dragoman.documents.base import Reading, declared_encoding, decode
+from dragoman.documents.package import Package, PackageDocument
+from dragoman.documents.paragraphs import Part
+from dragoman.documents.runs import RUNS
+from dragoman.documents.xml import attributes_of, check_xml, local, xml_tokens
+from dragoman.errors import DataError
+
+TYPES = "[Content_Types].xml"
+DIALECTS = {"w:p": RUNS, "a:p": RUNS}
+_DRAWINGS = r"drawingml\.(?:chart|diagramData|diagramDrawing)\+xml$"
+
+
+class OfficeDocument(PackageDocument):
+    """A package of Office Open XML. The types of its members say which have text; without a type, names do."""
+
+    suffix: ClassVar[str]
+    main: ClassVar[str]  # the member that every document of this kind has, in the files of Office
+    kinds: ClassVar[re.Pattern[str]]  # types of members with text
+    names: ClassVar[re.Pattern[str]]
+
+    def __init__(self, data: bytes, reading: Reading) -> None:
+        super().__init__(Package(data, self.suffix))
+        types = dict(self._types()) if TYPES in self.package else {}
+        required = re.compile(r"\.main\+xml$")
+        if self.main not in self.package and not any(required.search(kind) for kind in types.values()):
+            raise DataError(f"document: found no {self.main} in the package, expected {self.suffix}")
+        for name in sorted(self.package.members, key=_in_order):
+            kind = types.get(name)
+            if self.names.fullmatch(name) if kind is None else self.kinds.search(kind):
+                masters = "slideMaster" in name or "slideLayout" in name
+                self.add(name, Part(name, self.package.read(name), DIALECTS, masters=masters))
+
+    def _types(self) -> Iterator[tuple[str, str]]:
+        """The type of each member that has one of its own."""
+        data = self.package.read(TYPES)
+        text = decode(data, declared_encoding(data)).text
+        check_xml(text, f"document, {TYPES}")
+        for token in xml_tokens(text, f"document, {TYPES}"):
+            if local(token.name) == "Override":
+                attributes = attributes_of(text[token.start : token.end])
+                yield attributes.get("PartName", "").removeprefix("/"), attributes.get("ContentType", "")
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """A key that sorts slide2 before slide10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+class WordDocument(OfficeDocument):
+    """Paragraphs in the text, in headers, footers, notes and comments, and in charts and diagrams."""
+
+    suffix, main = ".docx", "word/document.xml"
+    kinds = re.compile(
+        r"wordprocessingml\.(?:document\.main|header|footer|footnotes|endnotes|comments)\+xml$"
+        rf"|word\.(?:document|template)\.macroEnabled\.main\+xml$|{_DRAWINGS}"
+    )
+    names = re.compile(
+        r"word/(?:(?:document|header\d*|footer\d*|footnotes|endnotes|comments)|charts/chart\d+|diagrams/(?:data|drawing)\d+)\.xml"
+    )
+
+
+class PresentationDocument(OfficeDocument):
+    """Paragraphs on slides and notes pages, in charts and diagrams; of masters, those that every slide shows."""
+
+    suffix, main = ".pptx", "ppt/presentation.xml"
+    kinds = re.compile(rf"presentationml\.(?:slide|notesSlide|slideMaster|slideLayout)\+xml$|{_DRAWINGS}")
+    names = re.compile(
+        r"ppt/(?:slides/slide|notesSlides/notesSlide|slideMasters/slideMaster|slideLayouts/slideLayout|charts/chart"
+        r"|diagrams/(?:data|drawing))\d+\.xml"
+    )
