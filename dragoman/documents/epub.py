@@ -8,9 +8,10 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from dragoman.documents.base import Document, PartsDocument, Reading, declared_encoding, decode
-from dragoman.documents.inline import inline_block
+from dragoman.documents.inline import inline_tokens
+from dragoman.documents.markup import block_of
 from dragoman.documents.package import Package, PackageDocument
-from dragoman.documents.xml import attributes_of, check_xml, element_ends, local, xml_tokens
+from dragoman.documents.xml import attributes_of, check_xml, element_ends, local, unescape_xml, xml_tokens
 from dragoman.errors import DataError
 
 CONTAINER = "META-INF/container.xml"
@@ -51,7 +52,7 @@ class ContentsDocument(PartsDocument):
             if local(tokens[index].name) == "docAuthor":
                 author = end
             elif local(tokens[index].name) == "text" and index > author:
-                block = inline_block(self.text, inner, ())
+                block = block_of(inline_tokens(self.text, inner, ()), unescape_xml)
                 if block.text.strip():
                     self.add(block, tokens[index].end, tokens[end].start)
 
