@@ -15,7 +15,6 @@ from dragoman.data.split import TrainValidSplit
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.errors import RunError
 from dragoman.files import make_folder, write_text
-from dragoman.inference.ensemble import member_folders
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run, train
@@ -56,9 +55,8 @@ def distil(folder: str, student: Path, overrides: Sequence[str], device: str, di
     config = student_config(teacher, data, overrides)
     train(config, student, display)
     scores = [one.evaluate(valid)[0] for one in (teacher, load_predictor(student, device))]
-    members = [Run(folder).folder, *member_folders(Path(folder))]
-    counts = (sum(parameters(one) for one in members), parameters(student))
-    return Distilled(scores[0], scores[1], len(members), counts)
+    counts = (sum(parameters(run.folder) for run in teacher.members), parameters(student))
+    return Distilled(scores[0], scores[1], len(teacher.members), counts)
 
 
 def parameters(folder: Path) -> int:

@@ -32,8 +32,8 @@ from dragoman.auto.search.worker import Job, Outcome, end_with_parent, failure, 
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.files import make_folder, remove_folder, write_text
-from dragoman.inference.ensemble import write_members
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.runs.folder import write_members
 from dragoman.runs.lock import locked
 from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.tasks.table import task_of
