@@ -12,6 +12,7 @@ from dragoman.classical.tensors import TensorSpec, check_tensors
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.errors import ConfigError
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import TokenScores
 
@@ -80,6 +81,8 @@ class Transducer(FittedModel):
 
     def score(self, batch: Batch) -> TokenScores:
         """The log-probability of each target at its <eos>; targets that it cannot output have an empty mask."""
+        if self.likelihood == "none":
+            raise ConfigError(f"{type(self).__name__} models find outputs, but have no probabilities of given ones")
         sources, targets = rows_of(batch.source), rows_of(batch.target)
         totals = torch.tensor(self.log_probabilities(sources, targets), dtype=torch.float64)  # (B,)
         target = batch.target.cpu()

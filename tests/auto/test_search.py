@@ -37,9 +37,9 @@ from dragoman.auto.search.worker import Job, Outcome, run_job, warm_rate
 from dragoman.commands.search import Duration
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
-from dragoman.inference.ensemble import member_folders, write_members
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
+from dragoman.runs.folder import member_folders, write_members
 from dragoman.tasks.config import load
 from tests.conftest import call, words, write_rows
 from tests.processes import Command
