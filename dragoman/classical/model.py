@@ -46,6 +46,11 @@ class FittedModel(BaseModel):
         check_tensors(self.tensor_specs(), tensors)
         self.tensors = dict(tensors)
 
+    @property
+    def size(self) -> str:
+        """How much it stores, in words."""
+        return f"{sum(tensor.numel() for tensor in self.tensors.values()):,} numbers"
+
     def forward(self, batch: Batch) -> object:
         """Scores of the targets, for tools that call a model as a function."""
         return self.score(batch)

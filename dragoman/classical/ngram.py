@@ -63,6 +63,11 @@ class NGramModel(FittedModel):
         """The tokens of the longest n-grams; less than asked for where all texts are shorter."""
         return len(self.levels)
 
+    @property
+    def size(self) -> str:
+        """How many n-grams it has, in words."""
+        return f"{sum(len(level.keys) for level in self.levels):,} n-grams of up to {self.order} tokens"
+
     def tensor_specs(self) -> dict[str, TensorSpec]:
         """Three tensors for every order; a key is the place of the first n − 1 tokens · vocabulary + the last token."""
         return ngram_specs(self.config.order, self.vocabulary)

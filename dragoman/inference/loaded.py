@@ -77,7 +77,7 @@ def describe(one: object, run: Run, model: Any, device: Any) -> str:
 def model_size(model: Any) -> str:
     """How large a model is: its parameters, or the numbers that a fitted one stores."""
     if isinstance(model, FittedModel):
-        return f"{sum(tensor.numel() for tensor in model.tensors.values()):,} numbers"
+        return model.size
     members = f" in {len(model.models)} models" if isinstance(model, Ensemble) else ""
     return f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters{members}"
 

@@ -315,6 +315,20 @@ def test_an_ensemble_of_ensembles_and_foreign_members_are_refused(place: Place, 
         load_predictor(nested, "cpu")
 
 
+def test_info_shows_every_member_and_the_parameters_in_all(place: Place) -> None:
+    said = call("info", place.run)
+    assert said.code == 0, said.err
+    found = json.loads(call("info", place.run, "--json").out)
+    folders = [place.run, *member_folders(place.run)]
+    assert [one["run"] for one in found["members"]] == [str(folder) for folder in folders]
+    alone = [json.loads(call("info", folder, "--json").out)["parameters"] for folder in folders[1:]]
+    assert found["parameters"] == 3 * alone[0] == 3 * alone[1]
+    assert f"{found['parameters']:,} parameters in an ensemble of 3 models" in said.out
+    assert all(f"{folder}: transformer-transformer, {alone[0]:,} parameters" in said.out for folder in folders)
+    assert said.out.count("validation alone, at step 40: loss") == 3
+    refused(call("info", place.run, "--plot", "curve.png"), place)
+
+
 def test_a_run_says_how_large_it_is(place: Place) -> None:
     together, alone = repr(load_run(place.run, "cpu")), repr(load_run(place.member, "cpu"))
     assert "parameters in 3 models" in together

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.auto.search import plan
+from dragoman.auto.search.ensemble import scores_with_others_and_alone
 from dragoman.auto.search.folds import needed_folds, write_folds
 from dragoman.auto.search.state import (
     STATE_FILE,
@@ -413,7 +414,25 @@ class Search:
                 self.say(f"search: {state.note}")
                 best = usual
             state.members = [best]
+        else:
+            state.members.sort(key=lambda name: -found[name].score)
+            self._keep_better(state)
         state.save(self.folder)
+
+    def _keep_better(self, state: SearchState) -> None:
+        """Keep the ensemble, or its best member alone where the others do not help on the validation data."""
+        if len(state.members) < 2:
+            return
+        folders = [self.trials / name for name in state.members]
+        together, alone = scores_with_others_and_alone(folders, state.metric)
+        shown, best = (shown_score(score, state.metric) for score in (together, alone))
+        state.note = (
+            f"ensemble of {len(folders)} models: {state.metric} {shown}; its best member {folders[0].name}: {best}"
+        )
+        if together <= alone:
+            state.note += f"; the ensemble is not better, so {folders[0].name} is kept alone"
+            state.members = state.members[:1]
+        self.say(f"search: {state.note}")
 
     def _place(self, state: SearchState) -> None:
         """Copy the best run into this folder; its config.toml comes last, since it makes the folder a run."""
@@ -574,5 +593,6 @@ def check_folder(folder: Path) -> None:
 def describe(state: SearchState) -> str:
     """The result in a line."""
     best = next(trial for trial in state.trials if is_member(state.members[0], trial))
-    others = f", with {len(state.members) - 1} more as an ensemble" if len(state.members) > 1 else ""
-    return f"best: {best.name}{others}, {state.metric} {shown_score(best.final, state.metric)} at {best.step:,} steps"
+    if len(state.members) > 1:
+        return f"best: {state.note}"
+    return f"best: {best.name}, {state.metric} {shown_score(best.final, state.metric)} at {best.step:,} steps"
