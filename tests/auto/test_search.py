@@ -6,8 +6,8 @@ import json
 import math
 import os
 import random
-import signal
 import shutil
+import signal
 import subprocess
 import sys
 import time
