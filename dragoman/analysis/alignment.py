@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.analysis.attention import cross_attention_weights
+from dragoman.analysis.attention import cross_attention_weights, usual_layer
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import Span
 from dragoman.data.tokenizers.language_tags import split_tag
@@ -188,7 +188,7 @@ def select_view(
     layers = attention_layers(predictor)
     names = list(layers)
     if layer is None:
-        name = names[-2] if len(names) > 2 else names[-1]
+        name = usual_layer(names)
     elif str(layer).lstrip("-").isdigit():
         if not 1 <= int(layer) <= len(names):
             raise ConfigError(f"layer: found {layer}, expected 1 to {len(names)}")

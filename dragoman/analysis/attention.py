@@ -14,6 +14,7 @@ from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, UNK, Tokenizer
+from dragoman.decoding.ensemble import Ensemble
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.attention import observe_attention
@@ -72,6 +73,8 @@ def memory_labels(tokens: Sequence[str], text: str, entries: int) -> tuple[str, 
 @torch.no_grad()
 def cross_attention_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
     """The cross-attention of each decoder layer for the targets of a batch: (B, H, T, S), S entries of the memory."""
+    if isinstance(model, Ensemble):
+        return {f"mean of {len(model.models)} models": mean_attention(model, batch)}
     kinds = dict(model.named_modules())
     if isinstance(model, WordAlignerModel):
         return {"alignment": model.attention(batch)}
@@ -87,6 +90,29 @@ def cross_attention_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
     if not layers:
         raise DataError("no attention to show: this model has no attention from output to source")
     return layers
+
+
+def usual_layer(names: Sequence[str]) -> str:
+    """The layer that is read as an alignment: the last; of three or more the last but one, where deep Transformers
+    align best (Garg et al. 2019)."""
+    return names[-2] if len(names) > 2 else names[-1]
+
+
+def mean_attention(model: Ensemble, batch: Batch) -> Tensor:
+    """The mean over the members of an ensemble that attend of their usual layers: (B, 1, T, S)."""
+    means, reason = [], DataError("no attention to show: found an ensemble without members")
+    for member in model.models:
+        try:
+            layers = cross_attention_weights(member, batch)
+        except DataError as error:
+            reason = error
+        else:
+            means.append(layers[usual_layer(list(layers))].mean(1, keepdim=True))
+    if not means:
+        raise reason
+    if len({mean.shape for mean in means}) > 1:
+        raise DataError("no attention to show: the members of this ensemble attend to different parts of the source")
+    return torch.stack(means).mean(0)
 
 
 def attention_map(predictor: Predictor, text: str, output: str | None = None) -> AttentionMap:

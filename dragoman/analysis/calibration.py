@@ -20,7 +20,7 @@ from dragoman.data.examples import Pairs
 from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.decoding.search import search
 from dragoman.errors import DataError
-from dragoman.files import digest, write_text
+from dragoman.files import write_text
 from dragoman.inference.confidence import CALIBRATION, log_probability, token_confidences
 from dragoman.inference.predictor import Predictor
 from dragoman.models.heads.softmax import full_precision
@@ -242,7 +242,7 @@ def tokens_of_calibration(path: Path, weights: str) -> int:
 def save_calibration(predictor: Predictor, calibration: Calibration) -> Path:
     """Write calibration.json, bound to the weights by their hash, into the run folder, and set it on the predictor."""
     path = predictor.run.folder / CALIBRATION
-    table = calibration.as_dict() | {"weights": digest(predictor.run.weights_path())}
+    table = calibration.as_dict() | {"weights": predictor.run.weights_digest()}
     if (tokens := tokens_of_calibration(path, table["weights"])) > 2 * table["tokens"]:
         raise DataError(
             f"{path}: kept, since it was fitted on {tokens:,} tokens and these pairs have {table['tokens']:,}; "

@@ -40,8 +40,8 @@ def benchmark_speed(run: str, rows: Rows, texts: Sequence[str], device: str, rou
 
 
 def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[SpeedResult]:
-    """The speed of training steps on a copy of the model, with batches of the run's size. A fitted model has none."""
-    if getattr(predictor.config.model, "fitted", False):
+    """The speed of training steps on a copy of the model; fitted models and ensembles have none."""
+    if getattr(predictor.config.model, "fitted", False) or len(predictor.members) > 1:
         return
     config = dataclasses.replace(predictor.config.train, objective=LikelihoodConfig(), accumulate=1)
     batches = token_batches(rows, config.batch_tokens)

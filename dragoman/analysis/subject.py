@@ -167,7 +167,7 @@ def open_subject(loaded: Loaded, text: str, target: str | None = None, tag: str 
 
 
 def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str | None, limit: int) -> Subject:
-    tokenizer = loaded.source_tokenizer
+    tokenizer, model = loaded.source_tokenizer, loaded.single_model("the views show the inside of one")
     (text,) = loaded.read_as([text], tag)
     text = text if isinstance(tokenizer, FeatureExtractor) else beginning(tokenizer, text, limit)
     source = tokenizer.encode(text)
@@ -180,7 +180,7 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
     batch = loaded.collator.collate(*loaded.codec.encode_pairs([text], [written])).to(loaded.device)
     tokenizer = loaded.target_tokenizer
     target_axis = text_axis(tokenizer, written, tokenizer.encode(written), unit=target_unit)
-    return Subject(loaded, loaded.model, batch, axis, target_axis, target is not None)
+    return Subject(loaded, model, batch, axis, target_axis, target is not None)
 
 
 def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:

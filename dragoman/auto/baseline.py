@@ -9,6 +9,7 @@ import torch
 
 from dragoman.classical.dictionary import CopyConfig
 from dragoman.runs import Run
+from dragoman.scoring.registry import metrics_by_name
 from dragoman.scoring.report import score_table
 from dragoman.tasks.translate import TranslateConfig
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
@@ -41,7 +42,8 @@ def copying_line(folder: str | Path) -> str:
     found = compare_with_copying(folder)
     if found is None or found[0] > found[1]:
         return ""
+    shown = [metrics_by_name()[METRIC].format(score) for score in found]
     return (
-        f"copying the input has {METRIC} {found[1]:.1f} on the validation pairs, the run {found[0]:.1f}: it needs more "
+        f"copying the input has {METRIC} {shown[1]} on the validation pairs, the run {shown[0]}: it needs more "
         "training or data; --time 20m tries other models"
     )

@@ -15,10 +15,10 @@ from dragoman.data.split import TrainValidSplit
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.errors import RunError
 from dragoman.files import make_folder, write_text
-from dragoman.inference.ensemble import member_folders
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run, train
+from dragoman.scoring.registry import metrics_by_name
 from dragoman.tasks.config import Config, build
 from dragoman.training.display import Display
 
@@ -37,7 +37,10 @@ class Distilled:
     def lines(self, metric: str) -> list[str]:
         """For people."""
         names = [name for name in dict.fromkeys((metric, "bleu", "chrf", "wer", "exact_match")) if name in self.teacher]
-        scores = ", ".join(f"{name} {self.teacher[name]:.4g} → {self.student[name]:.4g}" for name in names)
+        shown = {name: metrics_by_name()[name].format for name in names}
+        scores = ", ".join(
+            f"{name} {shown[name](self.teacher[name])} → {shown[name](self.student[name])}" for name in names
+        )
         size = self.parameters[0] / max(1, self.parameters[1])
         models = f"{self.models} model{'s' if self.models > 1 else ''}"
         return [
@@ -56,9 +59,8 @@ def distil(folder: str, student: Path, overrides: Sequence[str], device: str, di
     config = student_config(teacher, data, overrides)
     train(config, student, display)
     scores = [one.evaluate(valid)[0] for one in (teacher, load_predictor(student, device))]
-    members = [Run(folder).folder, *member_folders(Path(folder))]
-    counts = (sum(parameters(one) for one in members), parameters(student))
-    return Distilled(scores[0], scores[1], len(members), counts)
+    counts = (sum(parameters(run.folder) for run in teacher.members), parameters(student))
+    return Distilled(scores[0], scores[1], len(teacher.members), counts)
 
 
 def parameters(folder: Path) -> int:

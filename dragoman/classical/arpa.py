@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dragoman.classical.kneser_ney import MAX_ORDER, Level, find
+from dragoman.classical.kneser_ney import MAX_ORDER, Ints, Level, extend, suffix_links
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK, Tokenizer
@@ -53,7 +53,7 @@ def write_arpa(path: str | Path, model: NGramModel, tokenizer: Tokenizer) -> Non
 
 def arpa_lines(model: NGramModel, n: int, pieces: list[str]) -> Iterator[str]:
     """The lines of one order."""
-    words = ngram_words(model, n)
+    words = ngram_words(model.levels, n, model.vocabulary)
     level, has_backoff = model.levels[n - 1], n < model.order
     for row, log, backoff in zip(
         words.tolist(), level.log_probabilities.tolist(), level.backoffs.tolist(), strict=True
@@ -65,14 +65,14 @@ def arpa_lines(model: NGramModel, n: int, pieces: list[str]) -> Iterator[str]:
         yield f"{shown:.7g}\t{' '.join(pieces[token] for token in row)}{end}\n"
 
 
-def ngram_words(model: NGramModel, n: int) -> np.ndarray:
+def ngram_words(levels: list[Level], n: int, vocabulary: int) -> Ints:
     """The tokens of all n-grams of an order: (M, n)."""
-    places = np.arange(len(model.levels[n - 1].keys))
+    places = np.arange(len(levels[n - 1].keys))
     columns = []
     for m in range(n, 1, -1):
-        keys = model.levels[m - 1].keys[places]
-        columns.append(keys % model.vocabulary)
-        places = keys // model.vocabulary
+        keys = levels[m - 1].keys[places]
+        columns.append(keys % vocabulary)
+        places = keys // vocabulary
     return np.stack([places, *reversed(columns)], 1)
 
 
@@ -92,8 +92,43 @@ def read_arpa(path: str | Path, tokenizer: Tokenizer, order: int | None = None) 
     if len(levels) < (order or 0):
         raise DataError(f"{path}: found n-grams of up to {len(levels)} tokens, expected {order}")
     model = NGramModel(NGramConfig(len(levels)), vocabulary)
-    model.set_levels(levels)
+    model.set_levels(with_suffixes(levels, vocabulary))
     return model
+
+
+def places_of(levels: list[Level], words: Ints, vocabulary: int) -> Ints:
+    """The places of n-grams (M, n) of one order; −1 for those that are not there."""
+    places = words[:, 0]
+    for m in range(2, words.shape[1] + 1):
+        places = extend(levels, m, places, words[:, m - 1], vocabulary)
+    return places
+
+
+def with_suffixes(levels: list[Level], vocabulary: int) -> list[Level]:
+    """The same model with the last n − 1 tokens of every n-gram as an n-gram too, which other tools may have pruned.
+
+    An added n-gram has the probability that it had by backing off, and a back-off weight of one: no probability
+    changes. An n-gram model seeks longer n-grams where it finds shorter ones.
+    """
+    if all((links >= 0).all() for links in suffix_links(levels, vocabulary)[1:]):
+        return levels
+    rows = [ngram_words(levels, n, vocabulary) for n in range(1, len(levels) + 1)]
+    for n in range(len(levels), 2, -1):
+        rows[n - 2] = np.unique(np.concatenate([rows[n - 2], rows[n - 1][:, 1:], rows[n - 1][:, :-1]]), axis=0)
+    out = [levels[0]]
+    for n in range(2, len(levels) + 1):
+        parents = places_of(out, rows[n - 1][:, :-1], vocabulary)
+        keys = parents * vocabulary + rows[n - 1][:, -1]
+        order = np.argsort(keys)
+        words, parents = rows[n - 1][order], parents[order]
+        level = Level(keys[order], np.empty(len(keys)), np.zeros(len(keys)))
+        places, suffixes = places_of(levels, words, vocabulary), places_of(out, words[:, 1:], vocabulary)
+        known = places >= 0
+        level.backoffs[known] = levels[n - 1].backoffs[places[known]]
+        level.log_probabilities[:] = out[-1].backoffs[parents] + out[-1].log_probabilities[suffixes]
+        level.log_probabilities[known] = levels[n - 1].log_probabilities[places[known]]
+        out.append(level)
+    return out
 
 
 Row = tuple[int, float, list[str], float]  # line, log-probability, words, back-off
@@ -162,9 +197,7 @@ def arpa_level(
         weights = np.zeros(vocabulary)
         full[tokens[:, 0]], weights[tokens[:, 0]] = logs, backoffs
         return Level(np.arange(vocabulary), full, weights)
-    places = tokens[:, 0]
-    for m in range(2, n):
-        places = np.where(places >= 0, find(levels[m - 1].keys, places * vocabulary + tokens[:, m - 1]), -1)
+    places = places_of(levels, tokens[:, :-1], vocabulary)
     if (places < 0).any():
         number = known[int(np.flatnonzero(places < 0)[0])][0]
         raise DataError(f"{path}:{number}: found an n-gram whose first {n - 1} words are no n-gram of the file")

@@ -146,7 +146,7 @@ def extend(levels: list[Level], n: int, contexts: Ints, tokens: Ints, vocabulary
 
 
 def suffix_links(levels: list[Level], vocabulary: int) -> list[Ints]:
-    """For every n-gram of every order the place of its last n − 1 tokens; −1: pruned."""
+    """For every n-gram of every order the place of its last n − 1 tokens; −1: it is not there."""
     links = [np.full(len(levels[0].keys), -1, np.int64)]
     for n in range(2, len(levels) + 1):
         parents, tokens = levels[n - 1].keys // vocabulary, levels[n - 1].keys % vocabulary
@@ -154,59 +154,54 @@ def suffix_links(levels: list[Level], vocabulary: int) -> list[Ints]:
     return links
 
 
-def backed_off(levels: list[Level], links: list[Ints], n: int, vocabulary: int) -> Floats:
-    """For every n-gram of order n the log-probability of its last token after the context without its first token."""
-    parents, tokens = levels[n - 1].keys // vocabulary, levels[n - 1].keys % vocabulary
-    out = np.zeros(len(parents))
-    pending = np.ones(len(parents), bool)
-    contexts, places = links[n - 2][parents] if n > 2 else parents, links[n - 1]  # of h', and of h'w
-    for m in range(n - 1, 0, -1):
-        known = pending & (places >= 0)
-        out[known] += levels[m - 1].log_probabilities[places[known]]
-        pending &= ~known
-        if m == 1 or not pending.any():
-            break
-        has_context = pending & (contexts >= 0)
-        out[has_context] += levels[m - 2].backoffs[contexts[has_context]]
-        shorter = np.full(len(parents), -1, np.int64)
-        if m > 2:
-            shorter[has_context] = links[m - 2][contexts[has_context]]
-        contexts = shorter
-        places = tokens if m == 2 else extend(levels, m - 1, contexts, tokens, vocabulary)
-    return out
+class Masses(NamedTuple):
+    """The probability of the tokens that a context has n-grams for, after it and after the context one shorter."""
+
+    own: Floats  # (contexts,)
+    lower: Floats
+
+    @classmethod
+    def of(cls, level: Level, below: Level, suffixes: Ints, vocabulary: int) -> Masses:
+        """Those of all n-grams of a level; `suffixes` are the places of their last n − 1 tokens."""
+        parents, size = level.keys // vocabulary, len(below.keys)
+        own, lower = np.exp(level.log_probabilities), np.exp(below.log_probabilities[suffixes])
+        sums = (np.bincount(parents, mass, minlength=size) for mass in (own, lower))
+        return cls(*(mass.astype(np.float64, copy=False) for mass in sums))
+
+    def left(self) -> tuple[Floats, Floats]:
+        """What the other tokens have, after both."""
+        return np.maximum(1 - self.own, 1e-12), np.maximum(1 - self.lower, 1e-12)
 
 
 def prune(levels: list[Level], vocabulary: int, threshold: float) -> list[Level]:
     """Drop n-grams whose loss raises the perplexity by less than a share `threshold` (Stolcke 1998).
 
-    Contexts of n-grams that stay are kept. The back-off weights are computed anew.
+    What an n-gram that stays begins with and ends with stays too. The probability p(w | h') that a context h backs off
+    to is therefore always that of an n-gram, whatever else is dropped, and the back-off weights, computed anew, make
+    the probabilities after every context sum to one.
     """
     levels = [Level(one.keys, one.log_probabilities.astype(float), one.backoffs.astype(float)) for one in levels]
+    links = suffix_links(levels, vocabulary)
     for n in range(len(levels), 1, -1):
-        links = suffix_links(levels, vocabulary)
         level, below = levels[n - 1], levels[n - 2]
         parents = level.keys // vocabulary
-        lower = backed_off(levels, links, n, vocabulary)
-        own = level.log_probabilities
-        seen = np.bincount(parents, np.exp(own), minlength=len(below.keys))
-        seen_lower = np.bincount(parents, np.exp(lower), minlength=len(below.keys))
-        numerator = np.maximum(1 - seen, 1e-12)[parents]
-        denominator = np.maximum(1 - seen_lower, 1e-12)[parents]
+        own, lower = level.log_probabilities, below.log_probabilities[links[n - 1]]
+        numerator, denominator = (mass[parents] for mass in Masses.of(level, below, links[n - 1], vocabulary).left())
         new = np.log(numerator + np.exp(own)) - np.log(denominator + np.exp(lower))  # back-off without this n-gram
         old = np.log(numerator) - np.log(denominator)
         joint = np.exp(joint_log_probabilities(levels, n - 1, vocabulary))[parents]
         change = -joint * (np.exp(own) * (lower + new - own) + numerator * (new - old))
         keep = np.expm1(change) >= threshold
         if n < len(levels):
-            contexts = np.unique(levels[n].keys // vocabulary)
-            keep[contexts] = True
-        levels = keep_ngrams(levels, n, keep, vocabulary)
-        kept, kept_parents = levels[n - 1], levels[n - 1].keys // vocabulary
-        lower = lower[keep]
-        seen = np.bincount(kept_parents, np.exp(kept.log_probabilities), minlength=len(below.keys))
-        seen_lower = np.bincount(kept_parents, np.exp(lower), minlength=len(below.keys))
-        weights = log(np.maximum(1 - seen, 1e-12)) - log(np.maximum(1 - seen_lower, 1e-12))
-        levels[n - 2] = below._replace(backoffs=np.where(seen > 0, weights, 0.0))
+            keep[levels[n].keys // vocabulary] = True
+            keep[links[n]] = True
+            links[n] = (np.cumsum(keep) - 1)[links[n]]
+        levels, links[n - 1] = keep_ngrams(levels, n, keep, vocabulary), links[n - 1][keep]
+    for n in range(2, len(levels) + 1):
+        masses = Masses.of(levels[n - 1], levels[n - 2], links[n - 1], vocabulary)
+        numerator, denominator = masses.left()
+        weights = np.where(masses.own > 0, log(numerator) - log(denominator), 0.0)
+        levels[n - 2] = levels[n - 2]._replace(backoffs=weights)
     return levels
 
 

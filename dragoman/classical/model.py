@@ -12,6 +12,7 @@ from dragoman.classical.tensors import TensorSpec, check_tensors
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.errors import ConfigError
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import TokenScores
 
@@ -44,6 +45,11 @@ class FittedModel(BaseModel):
         """Take the tensors of a run; RunError if they are not those of this model."""
         check_tensors(self.tensor_specs(), tensors)
         self.tensors = dict(tensors)
+
+    @property
+    def size(self) -> str:
+        """How much it stores, in words."""
+        return f"{sum(tensor.numel() for tensor in self.tensors.values()):,} numbers"
 
     def forward(self, batch: Batch) -> object:
         """Scores of the targets, for tools that call a model as a function."""
@@ -80,6 +86,8 @@ class Transducer(FittedModel):
 
     def score(self, batch: Batch) -> TokenScores:
         """The log-probability of each target at its <eos>; targets that it cannot output have an empty mask."""
+        if self.likelihood == "none":
+            raise ConfigError(f"{type(self).__name__} models find outputs, but have no probabilities of given ones")
         sources, targets = rows_of(batch.source), rows_of(batch.target)
         totals = torch.tensor(self.log_probabilities(sources, targets), dtype=torch.float64)  # (B,)
         target = batch.target.cpu()

@@ -49,6 +49,9 @@ class NGramConfig:
     )
 
 
+UNDECIDED = -2  # in place of a token: the most probable one is not known yet
+
+
 class NGramModel(FittedModel):
     """p(token | the last n − 1 tokens). Every line begins anew: an n-gram never spans two lines."""
 
@@ -62,6 +65,11 @@ class NGramModel(FittedModel):
     def order(self) -> int:
         """The tokens of the longest n-grams; less than asked for where all texts are shorter."""
         return len(self.levels)
+
+    @property
+    def size(self) -> str:
+        """How many n-grams it has, in words."""
+        return f"{sum(len(level.keys) for level in self.levels):,} n-grams of up to {self.order} tokens"
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
         """Three tensors for every order; a key is the place of the first n − 1 tokens · vocabulary + the last token."""
@@ -126,14 +134,20 @@ class NGramModel(FittedModel):
     def first_choices(self, contexts: list[Ints], shape: tuple[int, ...]) -> Ints:
         """The most probable token after each context (B, T)."""
         tokens = np.full(shape, self.best[0][0][0])
-        for places, (best, _) in zip(contexts, self.best[1:], strict=True):
+        for n, (places, (best, _)) in enumerate(zip(contexts, self.best[1:], strict=True), 1):
             own = np.append(best, -1)[places]  # the place −1 is unknown
+            for place in np.unique(places[own == UNDECIDED]).tolist():
+                best[place] = int(self.distribution(self.words(n, place)).argmax())  # once for all
+            own = np.append(best, -1)[places]
             tokens = np.where(own >= 0, own, tokens)
         return tokens
 
     @property
     def best(self) -> list[tuple[Ints, Floats]]:
-        """For contexts of 0, 1, … tokens the most probable next token and its log-probability; −1: as one shorter."""
+        """For contexts of 0, 1, … tokens the most probable next token and its log-probability; −1: as one shorter.
+
+        Of an UNDECIDED token the log-probability is an upper bound.
+        """
         if self._best is None:
             top = int(self.levels[0].log_probabilities.argmax())
             found = [(np.array([top]), self.levels[0].log_probabilities[[top]])]
@@ -151,11 +165,22 @@ class NGramModel(FittedModel):
         tokens, logs = np.full(len(contexts.keys), -1, np.int64), np.full(len(contexts.keys), -np.inf)
         tokens[first] = level.keys[order[index]] % self.vocabulary
         logs[first] = level.log_probabilities[order[index]]
-        # The best token of the shorter context, with its back-off weight; it is known for every context.
+        # The best token of the shorter context, with its back-off weight. Where the longer context has an n-gram of
+        # its own for that token, which pruning may leave less probable, another token may be the best.
         shorter = np.zeros(len(contexts.keys), np.int64) if n == 2 else links[n - 2]
         rival_tokens, rival = lower[-1][0][shorter], lower[-1][1][shorter] + contexts.backoffs
         use = (rival > logs) & (shorter >= 0)
+        own = extend(self.levels, n, np.arange(len(contexts.keys)), np.maximum(rival_tokens, 0), self.vocabulary)
+        rival_tokens = np.where(own >= 0, UNDECIDED, rival_tokens)
         return np.where(use, rival_tokens, tokens), np.where(use, rival, logs)
+
+    def words(self, n: int, place: int) -> tuple[int, ...]:
+        """The tokens of one n-gram of order n."""
+        tokens: list[int] = []
+        for level in reversed(self.levels[1:n]):
+            place, token = divmod(int(level.keys[place]), self.vocabulary)
+            tokens.append(token)
+        return (place, *reversed(tokens))
 
     def score(self, batch: Batch | Segment) -> TokenScores:
         """Score every target: of a segment of running text after its carry, or of a batch line by line."""

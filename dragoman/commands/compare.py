@@ -223,6 +223,7 @@ def finish(
     """Test all runs, print their scores and write the report."""
     from dragoman.reports.comparison import compare_runs
     from dragoman.reports.ladder_story import story_view
+    from dragoman.scoring.registry import metrics_by_name
 
     _, views = compare_runs(
         runs,
@@ -244,11 +245,11 @@ def finish(
         return
     width = max(len(row["name"]) for row in scores["rows"])
     for row in scores["rows"]:
-        parts = [
-            f"{metric['label']} {row['scores'][metric['name']]['score']:.2f} "
-            f"({row['scores'][metric['name']]['low']:.2f} to {row['scores'][metric['name']]['high']:.2f})"
-            for metric in scores["metrics"]
-        ]
+        parts = []
+        for metric in scores["metrics"]:
+            known, own = metrics_by_name()[metric["name"]], row["scores"][metric["name"]]
+            score, low, high = (known.format(own[name] / known.scale) for name in ("score", "low", "high"))
+            parts.append(f"{metric['label']} {score} ({low} to {high})")
         click.echo(f"{row['name']:<{width}}  {'  '.join(parts)}")
     for step in next((view.data["steps"] for view in views if view.kind == "story"), []):
         click.echo(f"\n{step['name']}: {step['text']}")

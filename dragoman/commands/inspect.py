@@ -36,8 +36,10 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
 
     if plot is not None:
         from dragoman.reports.plots import check_plot_path
+        from dragoman.runs import Run
 
         check_plot_path(plot)
+        Run(run).check_single("--plot draws the curve of one")
     found = run_information(run, depth)
     if as_json:
         click.echo(json.dumps(found))
@@ -47,7 +49,6 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     if plot is not None:
         from dragoman.reports.plots import draw_curves
         from dragoman.reports.run_summary import curve_labels
-        from dragoman.runs import Run
 
         opened = Run(run)
         title = opened.folder.resolve().name

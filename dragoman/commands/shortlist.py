@@ -51,7 +51,7 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     path = Path(run) / NAME if output is None else Path(output)
     require_search("shortlist", run, '"translate"')
     predictor = load_predictor(run, "cpu", engine="torch")
-    shortlist_model(predictor.model)
+    shortlist_model(predictor.single_model("a shortlist restricts the output layer of one"))
     check_writable(path)
     found, coverage = build_shortlist(predictor.run, likely, frequent, pairs)
     found.save(path, predictor.source_tokenizer, predictor.target_tokenizer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from dragoman.errors import ConfigError, hint
 from dragoman.models.contracts import Model, NonAutoregressiveModel, TokenScores
 
 Average = Literal["probability", "log"]
+DEFAULT_AVERAGE: Average = "probability"
 
 
 class EnsembleState(NamedTuple):
@@ -51,7 +52,7 @@ AVERAGES: dict[str, Callable[[Tensor], Tensor]] = {"probability": mean_probabili
 class Ensemble:
     """Models that share their vocabularies, averaged token by token; searched and scored like one model."""
 
-    def __init__(self, models: Sequence[Model], average: Average = "probability") -> None:
+    def __init__(self, models: Sequence[Model], average: Average = DEFAULT_AVERAGE) -> None:
         if average not in AVERAGES:
             raise ConfigError(f"average: found {average!r}. {hint(average, AVERAGES)}")
         if not models:
@@ -85,11 +86,19 @@ class Ensemble:
         vocabulary = min(output.shape[-1] for output in outputs)
         return self.average(torch.stack([output[..., :vocabulary] for output in outputs])), EnsembleState(states)
 
-    def score(self, batch: Batch) -> TokenScores:
-        """Teacher-forced scores of the batch's targets."""
+    def parameters(self) -> Iterator[Tensor]:
+        """The parameters of all members."""
+        return (parameter for model in self.models for parameter in model.parameters())  # type: ignore[attr-defined]
+
+    def logits(self, batch: Batch) -> Tensor:
+        """The averaged log-probabilities (B, T, V) at every target position, given the true tokens before it."""
         target = batch.target
         inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
-        log_probabilities, _ = self.read(inputs, self.start(batch))
+        return self.read(inputs, self.start(batch))[0]
+
+    def score(self, batch: Batch) -> TokenScores:
+        """Teacher-forced scores of the batch's targets."""
+        target, log_probabilities = batch.target, self.logits(batch)
         mask = target != PAD
         chosen = log_probabilities.gather(-1, target[:, :, None])[:, :, 0]
         return TokenScores(chosen * mask, (log_probabilities.argmax(-1) == target) & mask, mask)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dragoman.config import settings
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.source import Terminology
-from dragoman.decoding.ensemble import Average
+from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Average
 from dragoman.decoding.methods import Method
 from dragoman.errors import ConfigError, hint
 
@@ -89,7 +89,7 @@ class DecodingOptions:
     method: Method | Draft | ShortlistFile | CTCDecoding | None = None
     rerank: RerankModel | Sequence[RerankModel] = ()
     ensemble: Sequence[RunLike] = ()  # further runs with the same vocabularies
-    average: Average = "probability"  # how an ensemble averages: mean of probabilities, or of their logarithms
+    average: Average = DEFAULT_AVERAGE  # how an ensemble averages: mean of probabilities, or of their logarithms
 
     # Constraints on outputs.
     prefix: str | Sequence[str | None] | None = None  # the output begins with this text

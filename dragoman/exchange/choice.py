@@ -26,6 +26,7 @@ from dragoman.runs import Run
 
 TORCH = "torch"
 ENGINES = ("auto", "torch", "ctranslate2")
+CANNOT = "engine: found ctranslate2, which cannot do {reason}; expected auto or torch"
 
 
 def chosen(engine: str, precision: str, model: Any, device: torch.device) -> str:
@@ -97,7 +98,8 @@ SUPPORTED: dict[str, Callable[[Call], bool]] = {
     # CTranslate2 joins the shortlists of a batch, so that neighbours may change an output: only where it is required.
     "method": lambda call: isinstance(call.options.method, Shortlist) and call.engine_required,
     "rerank": always,  # happens after the search
-    "average": always,  # has an effect with an ensemble alone
+    "ensemble": always,  # the engine is not even made for one
+    "average": always,
     # Inputs that have constraints are known later, and go to our own search one window at a time.
     **dict.fromkeys((*FIELDS, "terminology", "placeholders"), always),
     "tag": always,
@@ -108,7 +110,6 @@ SUPPORTED: dict[str, Callable[[Call], bool]] = {
 }
 REASONS: dict[str, Callable[[Call], str]] = {
     "method": lambda call: f"the method {type(call.options.method).__name__}",
-    "ensemble": lambda call: "an ensemble",
 }
 
 
@@ -135,11 +136,21 @@ class EngineChoice:
     """Chooses for every search; the engine is made when it is first needed, and again for each new shortlist."""
 
     def __init__(
-        self, run: Run, tokenizers: tuple[Tokenizer, Tokenizer], engine: str, precision: str, device: torch.device
+        self,
+        run: Run,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        engine: str,
+        precision: str,
+        device: torch.device,
+        is_ensemble: bool = False,
     ) -> None:
         self.run, self.tokenizers, self.precision = run, tokenizers, precision
-        self.name = chosen(engine, precision, run.config.model, device)
         self.required = required(engine, precision)
+        self.name = chosen(engine, precision, run.config.model, device)
+        if is_ensemble:  # CTranslate2 searches with one model
+            if self.required:
+                raise ConfigError(CANNOT.format(reason="an ensemble"))
+            self.name = TORCH
         self._made: dict[bool, tuple[Shortlist | None, Engine | None]] = {}  # without a shortlist, and for the last one
 
     def can_search(self, call: Call, *, constrained: bool = False, traced: bool = False) -> bool:
@@ -148,7 +159,7 @@ class EngineChoice:
             return False
         reason = next(unsupported(call, len(self.tokenizers[1]), constrained=constrained, traced=traced), None)
         if reason is not None and self.required:
-            raise ConfigError(f"engine: found ctranslate2, which cannot do {reason}; expected auto or torch")
+            raise ConfigError(CANNOT.format(reason=reason))
         return reason is None
 
     def engine(self, model: Any, shortlist: Shortlist | None = None) -> Engine | None:

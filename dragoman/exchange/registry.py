@@ -66,6 +66,7 @@ def export_run(run: str | Path, output: str | Path, name: str, options: Mapping[
     if name not in EXPORTERS:
         raise ConfigError(f"format: found {name!r}, no such format. {hint(name, EXPORTERS)}")
     exporter, opened, path = EXPORTERS[name], Run(run), Path(output)
+    opened.check_single(f"{name} has no ensembles")
     opened.weights_path()  # an untrained run is refused before anything else is said about it
     if reasons := exporter.blockers(opened):
         raise ConfigError(f"{name} cannot express this run: " + "; ".join(reasons))

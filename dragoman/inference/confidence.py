@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.errors import RunError
-from dragoman.files import digest
 from dragoman.models.heads.softmax import full_precision
+from dragoman.runs import Run
 from dragoman.scoring.calibration import PlattScale
 
 CALIBRATION = "calibration.json"  # in a run folder
@@ -26,9 +25,9 @@ class SavedCalibration(NamedTuple):
     scale: PlattScale  # of whole outputs
 
 
-def load_calibration(folder: Path, weights: Path) -> SavedCalibration | None:
-    """The calibration of a run; None if there is none, or if the weights have changed since."""
-    path = folder / CALIBRATION
+def load_calibration(run: Run) -> SavedCalibration | None:
+    """The calibration of a run; None if there is none, or if the weights, of an ensemble any, have changed since."""
+    path = run.folder / CALIBRATION
     if not path.exists():
         return None
     try:
@@ -37,8 +36,8 @@ def load_calibration(folder: Path, weights: Path) -> SavedCalibration | None:
         scale = PlattScale(float(table["outputs"]["slope"]), float(table["outputs"]["offset"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"damaged or of an earlier version ({type(error).__name__}: {error})"
-        raise RunError(f"{path}: {reason}; write it anew with: dragoman calibrate {folder}") from None
-    return SavedCalibration(temperature, scale) if known == digest(weights) else None
+        raise RunError(f"{path}: {reason}; write it anew with: dragoman calibrate {run.folder}") from None
+    return SavedCalibration(temperature, scale) if known == run.weights_digest() else None
 
 
 def log_probability(confidences: Sequence[float]) -> float:

@@ -30,7 +30,7 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.exchange import engine as engines
 from dragoman.exchange.choice import Call
 from dragoman.inference.confidence import SavedCalibration, load_calibration, token_confidences
-from dragoman.inference.ensemble import Backend, open_backend, with_members
+from dragoman.inference.ensemble import Backend, open_backend
 from dragoman.inference.evaluation import (
     Evaluation,
     EvaluationOptions,
@@ -122,20 +122,20 @@ class Predictor(LoadedRun):
     """
 
     def __init__(self, run: Run, device: str = "auto", options: DecodingOptions | None = None) -> None:
-        self.defaults = options = with_members(options or DecodingOptions(), run.folder)
+        self.defaults = options = options or DecodingOptions()
         super().__init__(
             run, "cpu" if device == "auto" and options.engine == "ctranslate2" else device, options.precision
         )
         self._backends: dict[Any, Backend] = {}
         self._opened: dict[Any, Any] = {}  # methods and rerankers, by what names them
         self.calibration: SavedCalibration | None = None
-        self.length_limits = LengthLimits.of(run.config)
+        self.length_limits = min(LengthLimits.of(member.config) for member in self.members)
         self.read_calibration()
         self.backend(options)
 
     def read_calibration(self) -> None:
         """Read calibration.json of the run folder; without it predictions have no confidences."""
-        self.calibration = load_calibration(self.run.folder, self.run.weights_path())
+        self.calibration = load_calibration(self.run)
 
     @property
     def engine_name(self) -> str:
@@ -415,9 +415,9 @@ class Predictor(LoadedRun):
     ) -> Iterator[tuple[float, ...]] | None:
         """The calibrated confidences of every hypothesis; None: nobody needs them, or nothing is calibrated.
 
-        A calibration is that of one run; it does not hold for an ensemble.
+        A calibration is that of a run folder; it does not hold for an ensemble with others.
         """
-        if self.calibration is None or decoding.options.ensemble or not decoding.options.scores:
+        if self.calibration is None or not decoding.backend.own or not decoding.options.scores:
             return None
         outputs = [(sources[row], one.tokens[:-1]) for row, several in hypotheses for one in several]
         temperature, model = self.calibration.temperature, decoding.backend.model

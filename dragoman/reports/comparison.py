@@ -79,7 +79,8 @@ def measure_run(
 
 def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second: float) -> dict[str, Any]:
     """Parameters, speed, memory and learning curves of a run."""
-    rows = predictor.run.metrics()
+    several = len(predictor.members) > 1  # the curves of a member are not those of an ensemble
+    rows = [] if several else predictor.run.metrics()
     logged = [row for row in rows if "tokens" in row]
     valid = [row for row in rows if "valid" in row]
     model = predictor.model
@@ -87,6 +88,7 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
     encoded = predictor.codec.encode_pairs([one.source for one in some], [one.references[0] for one in some])
     batch = predictor.collator.collate(*encoded).to(predictor.device)
     fitted = isinstance(model, FittedModel)
+    closed = fitted or several  # nothing to look into
     return {
         "parameters": sum(one.numel() for one in model.tensors.values()) if fitted else parameter_count(model),
         # All of the training counts: start-up, validation and checkpoints too.
@@ -94,12 +96,12 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
         "decoding_sentences_per_second": sentences_per_second,
         "beam": predictor.config.search.beam,
         "batch_size": predictor.defaults.batch_size,
-        "activation_bytes": None if fitted else saved_bytes(model, lambda: model(batch).total),
+        "activation_bytes": None if closed else saved_bytes(model, lambda: model(batch).total),
         "training_seconds": rows[-1]["seconds"] if rows else None,
         "steps": rows[-1]["step"] if rows else None,
         "metric": predictor.config.train.metric,
         "vocabulary": hash(tuple(predictor.target_tokenizer.pieces(range(len(predictor.target_tokenizer))))),
-        "layers": () if fitted else benchmarked_layers(model),
+        "layers": () if closed else benchmarked_layers(model),
         "validation": [str(getattr(predictor.config.data, name)) for name in ("train", "valid", "holdout")],
         "loss": [(row["step"], row["seconds"], row["loss"]) for row in rows if "loss" in row and "valid" not in row],
         "valid": [(row["step"], row["seconds"], row["valid"]) for row in valid],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from dragoman.analysis.layer_table import layer_table, parameter_count, tensor_table
+from dragoman.analysis.layer_table import LayerRow, layer_table, parameter_count, tensor_table
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.batch import Batch
@@ -35,14 +35,21 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
     """Everything that `dragoman info` shows, as plain values for JSON."""
     run = Run(folder)
     source, target = run.tokenizers()
+    members = [run, *run.other_members]
     model = run.task.model(run.config, source, target)
     steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
     size = min(8, length_limit(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
     batch = run.task.collator(run.config, source).dummy(2, size, 7)
+    layers: list[LayerRow] = []
     if isinstance(model, FittedModel):
-        layers, count = tensor_table(run.model(torch.device("cpu")))
+        fitted: Any = run.model(torch.device("cpu"))
+        (layers, count), size_text = tensor_table(fitted), fitted.size
+    elif len(members) > 1:
+        count = sum(parameter_count(one.task.model(one.config, *one.tokenizers())) for one in members)
+        size_text = f"{count:,} parameters in an ensemble of {len(members)} models"
     else:
         layers, count = layer_table(model, batch, depth), parameter_count(model)
+        size_text = f"{count:,} parameters"
     metrics, state = run.metrics(), newest_state(run.folder)
     trained = [row for row in metrics if "loss" in row]
     validated = [row for row in metrics if "valid" in row]
@@ -52,6 +59,8 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "running": run.task.is_language_model,
         "fitted": isinstance(model, FittedModel),
         "parameters": count,
+        "size": size_text,
+        "members": [member_information(one) for one in members] if len(members) > 1 else [],
         "layers": [layer._asdict() for layer in layers],
         "example": f"2 streams of {size} tokens"
         if run.task.is_language_model
@@ -70,6 +79,18 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "weights": "" if getattr(run.config.model, "fitted", False) else describe_weights(run, validated),
         "config": settings.as_table(run.config),
         "torch": str(torch.__version__),
+    }
+
+
+def member_information(run: Run) -> dict[str, Any]:
+    """What `dragoman info` shows of a member of an ensemble."""
+    validated = [{"step": row["step"], **row["valid"]} for row in run.metrics() if "valid" in row]
+    parts = (getattr(run.config.model, part, None) for part in ("encoder", "decoder"))
+    return {
+        "run": str(run.folder),
+        "model": "-".join(str(part.kind) for part in parts if part is not None) or run.config.model.kind,
+        "parameters": parameter_count(run.task.model(run.config, *run.tokenizers())),
+        "valid": dict(best_validation(validated, run.config.train.metric)) if validated else {},
     }
 
 
@@ -132,25 +153,25 @@ def print_run_information(information: dict[str, Any]) -> None:
         console.print(visible(text), style=style, end=end)
 
     fitted = information["fitted"]
+    members = information["members"]
     heads = ("tensor", "type", "shape", "numbers") if fitted else ("layer", "kind", "output", "parameters")
     layers = Table(*heads, box=None, pad_edge=False)
     layers.columns[3].justify = "right"
     for layer in information["layers"]:
         indent = "  " * layer["name"].count(".")
         layers.add_row(
-            indent + layer["name"].rpartition(".")[2],
+            layer["name"] if fitted else indent + layer["name"].rpartition(".")[2],
             layer["kind"],
             layer["shape"],
             f"{layer['parameters']:,}",
         )
-    size = f"{information['parameters']:,} {'numbers' if information['fitted'] else 'parameters'}"
     show(information["run"], style="bold", end="")
-    show(f"  {information['task']}, {size}")
-    console.print(layers)
-    if information["fitted"]:
-        show()
+    show(f"  {information['task']}, {information['size']}")
+    if members:
+        show_members(members, show)
     else:
-        show(f"(output shapes for {information['example']})\n")
+        console.print(layers)
+        show("" if fitted else f"(output shapes for {information['example']})\n")
     data = information["data"]
     if about := information["imported"]:
         show(f"imported: {about['family']}, licence {about['licence'] or 'unknown'}")
@@ -174,6 +195,8 @@ def print_run_information(information: dict[str, Any]) -> None:
     if information["tags"]:
         counts = data.get("tags", {})
         show("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in information["tags"]))
+    if members:
+        return
     step, steps = information["steps"]
     if information["imported"] and not step:
         show("not trained here")
@@ -195,6 +218,15 @@ def print_run_information(information: dict[str, Any]) -> None:
         show(f"{when}: {format_scores(best)}")
     if information["weights"]:
         show(information["weights"])
+
+
+def show_members(members: Sequence[Mapping[str, Any]], show: Callable[[str], None]) -> None:
+    """The members of an ensemble, each with its size and its own validation."""
+    for member in members:
+        show(f"  {member['run']}: {member['model']}, {member['parameters']:,} parameters")
+        if member["valid"]:
+            show(f"    validation alone, at step {member['valid']['step']:,}: {format_scores(member['valid'])}")
+    show(f"(dragoman info {members[-1]['run']} shows the layers and the curve of a member)\n")
 
 
 def best_validation(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any]:

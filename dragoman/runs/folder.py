@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from dragoman.data.corpus import MAX_LENGTH_RATIO, Corpus
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import load_tokenizer
 from dragoman.errors import RunError, nearest
-from dragoman.files import is_run_file, remove_folder
+from dragoman.files import digest, is_run_file, remove_folder, write_text
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, from_table, with_absolute_paths
 from dragoman.tasks.table import task_of
@@ -29,11 +30,16 @@ from dragoman.training.optimizer import load_weights
 from dragoman.version import __version__
 
 IMPORTED = "imported.json"  # family and licence of an imported model
+MEMBERS_FILE = "ensemble.json"  # makes a run folder an ensemble
 RUN_FORMAT = 2  # raise it when settings, files or weights of older runs can no longer be read
 
 
 class Run:
-    """An existing run folder."""
+    """An existing run folder: one model, or an ensemble of its own model and those of other run folders inside it.
+
+    `model` opens the one model of a folder and refuses an ensemble, so nothing takes a member for the whole. What works
+    with an ensemble opens the folder with `inference.loaded.LoadedRun`.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -68,8 +74,27 @@ class Run:
         folder = self.folder / "tokenizer"
         return load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
 
+    @property
+    def other_members(self) -> list[Run]:
+        """The runs inside this one that are averaged with its own model; none for an ordinary run."""
+        return [Run(folder) for folder in member_folders(self.folder)]
+
+    def check_single(self, purpose: str = "") -> None:
+        """Raise RunError if this run is an ensemble; `purpose` says what needs one model."""
+        if others := member_folders(self.folder):
+            raise RunError(
+                f"{self.folder}: found an ensemble of {len(others) + 1} models, expected one model"
+                f"{f' ({purpose})' if purpose else ''}; name one of its members, such as {others[0]}, or make one "
+                f"model of them: dragoman distil {self.folder}"
+            )
+
     def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
-        """The trained model in evaluation mode."""
+        """The trained model in evaluation mode; an ensemble is refused."""
+        self.check_single()
+        return self.own_model(device, weights)
+
+    def own_model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
+        """The trained model of this folder in evaluation mode, which may be the first member of an ensemble."""
         source, target = self.tokenizers()
         tensors = read_tensors(weights) if weights is not None else self._own_weights()
         with limit_parameters(tensors, f"{self.folder}/config.toml"):
@@ -94,6 +119,11 @@ class Run:
             raise RunError(f"{self.folder}: not trained yet; start with: dragoman train {self.folder}")
         return Checkpoints(self.folder).path(steps[-1]) / "weights.safetensors"
 
+    def weights_digest(self) -> str:
+        """A hash of all weights that predictions depend on: of an ensemble those of every member."""
+        hashes = [digest(run.weights_path()) for run in (self, *self.other_members)]
+        return hashes[0] if len(hashes) == 1 else hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
+
     def _own_weights(self) -> dict[str, torch.Tensor]:
         """The weights for prediction; the error for damaged ones says how to write them again, if that is possible."""
         path = self.weights_path()
@@ -110,6 +140,28 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl."""
         return read_rows(self.folder / "metrics.jsonl")
+
+
+def write_members(folder: Path, members: Sequence[str]) -> None:
+    """Make a run folder an ensemble: its own model and those of these run folders inside it."""
+    write_text(folder / MEMBERS_FILE, json.dumps({"members": list(members)}))
+
+
+def member_folders(folder: Path) -> tuple[Path, ...]:
+    """The other runs of a run folder that is an ensemble; none for an ordinary one."""
+    path = folder / MEMBERS_FILE
+    if not path.is_file():
+        return ()
+    try:
+        members = [folder / str(name) for name in json.loads(path.read_text(encoding="utf-8"))["members"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+    for member in members:
+        if not member.resolve().is_relative_to(folder.resolve()):
+            raise RunError(f"{path}: found the member {member}, expected folders inside {folder}")
+        if member.resolve() == folder.resolve() or (member / MEMBERS_FILE).exists():
+            raise RunError(f"{path}: found the ensemble {member} as a member, expected runs with one model")
+    return tuple(members)
 
 
 def import_record(folder: str | Path) -> dict[str, str]:

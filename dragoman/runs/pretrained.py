@@ -27,6 +27,7 @@ HARMLESS = re.compile(r"dropout$|layers$|max_positions$")
 def check_start_run(folder: str) -> None:
     """Refuse a train.start_from that is no run or has no weights."""
     try:
+        Run(folder).check_single("a model begins with the weights of one")
         Run(folder).weights_path()
     except RunError as error:
         raise RunError(f"train.start_from: {error}") from None

@@ -42,7 +42,7 @@ WITHOUT_SEARCH = ("loss", "perplexity", "token_accuracy")  # metrics of validati
 
 def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a run with `place=value` overrides."""
-    Run(folder)
+    Run(folder).check_single("training goes on with one")
     if any(assignment.partition("=")[0].strip() == "preset" for assignment in overrides):
         raise ConfigError(f"preset: found with {folder}, which has its settings already; change single ones by place")
     table = settings.override(settings.read_toml(Path(folder) / "config.toml"), steps_or_epochs(overrides))

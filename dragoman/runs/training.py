@@ -103,6 +103,7 @@ def prepare_trainer(
     resuming = exists and not restart
     if exists:
         locks.enter_context(locked(folder))
+        Run(folder).check_single("training goes on with one")
     if resuming and is_untrained_import(folder):
         raise RunError(
             f"{folder}: an imported model has no training data to resume with; fine-tune it in a new run: "

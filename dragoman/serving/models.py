@@ -181,6 +181,8 @@ class ServedModel:
                 raise RunError(f"target: found {len(row) + 1} tokens, <eos> included, expected at most {longest}")
         batch = (collate or batch_of)(sources, rows).to(self.engine.device)
         scores = model.score(batch)
+        if not bool(scores.mask.any(1).all()):
+            raise RunError("target: this model cannot output it, so it has no probability")
         table = scores.log_probabilities.double().tolist()
         return [tuple(values[: len(row) + 1]) for values, row in zip(table, rows, strict=True)]
 

@@ -21,6 +21,7 @@ import torch
 
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.search import plan, worker
+from dragoman.auto.search.ensemble import scores_with_others_and_alone
 from dragoman.auto.search.run import (
     Pool,
     Search,
@@ -29,17 +30,16 @@ from dragoman.auto.search.run import (
     cost_of,
     describe,
     is_within_error,
-    planned_settings,
-    prepared_validation,
 )
 from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
+from dragoman.auto.search.trial_config import planned_settings, prepared_validation
 from dragoman.auto.search.worker import Job, Outcome, run_job, warm_rate
 from dragoman.commands.search import Duration
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
-from dragoman.inference.ensemble import member_folders, write_members
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
+from dragoman.runs.folder import member_folders, write_members
 from dragoman.tasks.config import load
 from tests.conftest import call, words, write_rows
 from tests.processes import Command
@@ -418,7 +418,7 @@ def test_the_winner_is_the_run_itself(searched: Path) -> None:
     state = load_search(run)
     assert state.done
     assert state.folds == 1
-    assert len(state.members) == 2
+    assert state.members == ["wu-2019"]  # of two, since both together are no better
     table = (run / "leaderboard.md").read_text(encoding="utf-8")
     assert all(trial.name in table for trial in state.trials)
     said = call("info", run, "--depth", "1")
@@ -431,16 +431,32 @@ def test_the_winner_is_the_run_itself(searched: Path) -> None:
     )  # finished: no change
 
 
-def test_an_ensemble_is_one_run_folder(searched: Path) -> None:
+def test_an_ensemble_is_scored_on_the_validation_inputs_and_dropped_where_it_is_no_better(searched: Path) -> None:
+    """The scores that decide are those of `evaluate`, whose ensemble is named member by member."""
     run = searched / "run"
-    (member,) = member_folders(run)
-    together = load_predictor(run, "cpu")
-    by_hand = load_predictor([searched / "run" / "trials" / load_search(run).members[0], member], "cpu")
-    assert len(together.backend(together.defaults).model.models) == 2
-    texts = ["abc", "fade"]
-    alone = shutil.copytree(run, searched / "alone", ignore=shutil.ignore_patterns("ensemble.json", "trials"))
-    assert len(by_hand.predict(texts)) == len(load_predictor(alone, "cpu").predict(texts)) == 2
-    assert call("evaluate", run, searched / "valid.tsv", "--json").code == 0
+    state = load_search(run)
+    members = [run / "trials" / name for name in ("wu-2019", "wu-2019-seed1")]
+    rows = [line.split("\t") for line in (searched / "valid.tsv").read_text(encoding="utf-8").splitlines()[:10]]
+    expected = [
+        load_predictor(folders, "cpu").evaluate([(source, target) for source, target in rows], beam=1)["cer"]
+        for folders in (members, members[:1])
+    ]
+    found = scores_with_others_and_alone(members, "cer")
+    assert found == (-expected[0], -expected[1])
+    assert found[0] <= found[1]
+    assert not member_folders(run)
+    line = f"ensemble of 2 models: cer {100 * expected[0]:.2f} %; its best member wu-2019: {100 * expected[1]:.2f} %"
+    for text in (state.note, (run / "leaderboard.md").read_text(encoding="utf-8"), call("info", run).out):
+        assert f"{line}; the ensemble is not better, so wu-2019 is kept alone" in text
+
+
+def test_a_better_ensemble_is_kept_and_its_score_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.auto.search.run.scores_with_others_and_alone", lambda *_: (-0.4, -0.4306))
+    trials = [Trial("lstm", final=-0.4306, step=900), Trial("gru", final=-0.45, step=900)]
+    state = SearchState("per", None, 2, 1, 1, 1, [2, 1], trials, members=["lstm", "gru"])
+    Search(tmp_path, lambda line: None, lambda state: None)._keep_better(state)
+    assert state.members == ["lstm", "gru"]
+    assert describe(state) == "best: ensemble of 2 models: per 40.00 %; its best member lstm: 43.06 %"
 
 
 def test_members_outside_the_run_are_refused(tmp_path: Path) -> None:
@@ -555,8 +571,9 @@ def test_ctrl_c_stops_a_search_and_the_same_command_goes_on(searched: Path, tmp_
 
 
 def test_distillation_says_what_is_lost(searched: Path) -> None:
-    student = searched / "student"
-    said = call("distil", searched / "run", "--run", student, "train.steps=4", "--quiet")
+    student, teacher = searched / "student", shutil.copytree(searched / "run", searched / "teacher")
+    write_members(teacher, ["trials/wu-2019-seed1"])
+    said = call("distil", teacher, "--run", student, "train.steps=4", "--quiet")
     assert said.code == 0, said.err
     assert "teacher (2 models) → student on the validation pairs: " in said.out
     rows = [json.loads(line) for line in (searched / "student.data" / "train.jsonl").read_text().splitlines()]

@@ -18,7 +18,7 @@ from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.classical.rows import Ragged
 from dragoman.data.batch import batch_of
 from dragoman.data.store import StoreWriter, TokenStore
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.decoding.ngram import NGramLM
 from dragoman.errors import DataError
@@ -126,8 +126,105 @@ def test_pruning_keeps_distributions_and_costs_little(threshold: float) -> None:
         assert losses[1] == pytest.approx(losses[0], abs=0.1)
 
 
+class Textbook:
+    """An ARPA file by the definition of back-off: an n-gram's own probability, or weight times the shorter one's."""
+
+    def __init__(self, path: Path, tokenizer: WordTokenizer) -> None:
+        names = {piece: token for token, piece in enumerate(tokenizer.pieces(range(len(tokenizer))))}
+        names |= {"<unk>": UNK, "<s>": SOS, "</s>": EOS}
+        self.logs: dict[tuple[int, ...], float] = {}
+        self.weights: dict[tuple[int, ...], float] = {}
+        n = 0
+        for line in path.read_text().splitlines():
+            fields = line.split()
+            if line.startswith("\\"):
+                n = int(line[1]) if line[1].isdigit() else 0
+            elif n and fields:
+                gram = tuple(names[word] for word in fields[1 : n + 1])
+                self.logs[gram] = float(fields[0])
+                self.weights[gram] = float(fields[n + 1]) if len(fields) > n + 1 else 0.0
+        self.order = max(map(len, self.logs))
+
+    def log10(self, token: int, history: tuple[int, ...]) -> float:
+        if (*history, token) in self.logs:
+            return self.logs[*history, token]
+        return self.weights.get(history, 0.0) + self.log10(token, history[1:]) if history else -99.0
+
+    def distribution(self, history: tuple[int, ...]) -> list[float]:
+        context = history[max(0, len(history) - self.order + 1) :] if self.order > 1 else ()
+        return [0.0 if token == PAD else 10 ** self.log10(token, context) for token in range(VOCABULARY)]
+
+    def contexts(self) -> list[tuple[int, ...]]:
+        """Every context of the file, those in use and others, and some that it does not have."""
+        unknown = [tuple(row[:4]) for row in texts(30, seed=8)] + [(SOS, 9, 9, 9), (11, 11, 11, 11)]
+        return [(), *(gram for gram in self.logs if len(gram) < self.order and gram[-1] != EOS), *unknown]
+
+
+WORDS = WordTokenizer(WordsConfig(split="spaces"), [f"w{number}" for number in range(VOCABULARY - 4)])
+
+
+def check_against_textbook(model: NGramModel, path: Path, sums: bool = True) -> None:
+    """Every way to a probability, for every context, and that those of all tokens sum to one."""
+    truth = Textbook(path, WORDS)
+    for history in truth.contexts():
+        found, expected = np.exp(model.distribution(history)), truth.distribution(history)
+        assert found == pytest.approx(expected, abs=1e-6), history
+        if sums:
+            assert found.sum() == pytest.approx(1.0, abs=2e-7), history
+            assert sum(expected) == pytest.approx(1.0, abs=2e-6), history
+    rows = texts(40, seed=9)
+    scores = model.score(batch_of([[]] * len(rows), rows))
+    contexts = model.first_contexts(1)
+    for row, logs, correct in zip(rows, scores.log_probabilities, scores.correct, strict=True):
+        contexts = model.first_contexts(1)
+        for place, token in enumerate((*row, EOS)):
+            probabilities = truth.distribution((SOS, *row[:place]))
+            assert float(logs[place].exp()) == pytest.approx(probabilities[token], abs=1e-6)
+            second, first = sorted(probabilities)[-2:]
+            if first - second > 1e-6:  # the file is rounded: no tie
+                assert bool(correct[place]) == (probabilities[token] == first)
+            stepped, contexts = model.advance(contexts, np.array([token]))
+            assert float(np.exp(stepped[0])) == pytest.approx(probabilities[token], abs=1e-6)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1e-5, 1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("order", [2, 3, 4, 5])
+def test_probabilities_after_every_context_sum_to_one(order: int, threshold: float, tmp_path: Path) -> None:
+    """Pruned or not, in memory and from a file: against the definition of back-off."""
+    model = NGramModel(NGramConfig(order, prune=threshold), VOCABULARY).fit_rows(Ragged.of(texts(400)))
+    write_arpa(tmp_path / "lm.arpa", model, WORDS)
+    check_against_textbook(model, tmp_path / "lm.arpa")
+    again = read_arpa(tmp_path / "lm.arpa", WORDS)
+    check_against_textbook(again, tmp_path / "lm.arpa", sums=False)
+    assert [len(level.keys) for level in again.levels] == [len(level.keys) for level in model.levels]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_files_that_other_tools_pruned_keep_their_probabilities(seed: int, tmp_path: Path) -> None:
+    """An n-gram may be there without its last n − 1 words."""
+    model = NGramModel(NGramConfig(4), VOCABULARY).fit_rows(Ragged.of(texts(150)))
+    write_arpa(tmp_path / "whole.arpa", model, WORDS)
+    draw, dropped, lines = random.Random(seed), set[tuple[str, ...]](), []
+    n = 0
+    for line in (tmp_path / "whole.arpa").read_text().splitlines():
+        if line.startswith("\\"):
+            n = int(line[1]) if line[1].isdigit() else 0
+        elif line.startswith("ngram "):
+            continue
+        elif n > 1 and line:
+            gram = tuple(line.split()[1 : n + 1])
+            if gram[:-1] in dropped or draw.random() < 0.3:
+                dropped.add(gram)
+                continue
+        lines.append(line)
+    (tmp_path / "part.arpa").write_text("\n".join(lines) + "\n")
+    part = read_arpa(tmp_path / "part.arpa", WORDS)
+    assert sum(len(level.keys) for level in part.levels) > len(lines) - 12  # suffixes were added
+    check_against_textbook(part, tmp_path / "part.arpa", sums=False)
+
+
 def test_arpa_files_go_both_ways(tmp_path: Path) -> None:
-    words = WordTokenizer(WordsConfig(split="spaces"), [f"w{number}" for number in range(VOCABULARY - 4)])
+    words = WORDS
     model = NGramModel(NGramConfig(3), VOCABULARY).fit_rows(Ragged.of(texts(100)))
     write_arpa(tmp_path / "lm.arpa", model, words)
     again = read_arpa(tmp_path / "lm.arpa", words)
@@ -181,7 +278,7 @@ def test_an_ngram_model_is_a_run(text_file: Path, cached: Path, tmp_path: Path) 
     assert 1.5 < scores["word_perplexity"] < 3
     assert call("complete", run, "the dog", "--one-line").out.startswith("the dog ")
     assert call("check", text_file, *settings).lines[-1] == "all is well"
-    assert "numbers" in call("info", run).lines[0]
+    assert "n-grams of up to 3 tokens" in call("info", run).lines[0]
     again = json.loads(call("evaluate", run, test, "--json", "--batch-size", "1").out)
     assert again == scores
     told = call("export", run, "--to", "arpa", "--output", tmp_path / "lm.arpa")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dragoman.auto.search import plan
+from dragoman.auto.search.ensemble import scores_with_others_and_alone
 from dragoman.auto.search.folds import needed_folds, write_folds
 from dragoman.auto.search.pool import Pool, is_broken, worker_pool
 from dragoman.auto.search.state import (
@@ -26,18 +26,24 @@ from dragoman.auto.search.state import (
     shown_score,
     standard_error,
 )
+from dragoman.auto.search.trial_config import (
+    is_fitted,
+    is_length_given,
+    is_slow,
+    planned_settings,
+    prepared_validation,
+    search_metric,
+    writes_tokens,
+)
 from dragoman.auto.search.worker import OVERDUE, Job, Outcome, failure, outcome_of_killed
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.files import copy_into, make_folder, remove_folder, write_text
-from dragoman.inference.ensemble import write_members
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.runs.folder import write_members
 from dragoman.runs.lock import locked
 from dragoman.tasks.config import Config, load, with_absolute_paths
-from dragoman.tasks.table import task_of
 from dragoman.training.runtime import resolve_device
 from dragoman.training.signals import stop_search_on_signals
-from dragoman.training.validation.seq2seq import with_all_references
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
@@ -461,6 +467,9 @@ class Search:
                 self.say(f"search: {state.note}")
                 best = usual
             state.members = [best]
+        else:
+            state.members.sort(key=lambda name: -found[name].score)
+            self._keep_better(state)
         trial = next(trial for trial in state.trials if is_member(state.members[0], trial))
         if trial.step < trial.steps[-1] and time.time() >= self.deadline - validation_seconds(trial):
             self.say(
@@ -468,6 +477,21 @@ class Search:
                 f"steps; dragoman train {self.folder} trains the rest"
             )
         self._save(state)
+
+    def _keep_better(self, state: SearchState) -> None:
+        """Keep the ensemble, or its best member alone where the others do not help on the validation data."""
+        if len(state.members) < 2:
+            return
+        folders = [self.trials / name for name in state.members]
+        together, alone = scores_with_others_and_alone(folders, state.metric)
+        shown, best = (shown_score(score, state.metric) for score in (together, alone))
+        state.note = (
+            f"ensemble of {len(folders)} models: {state.metric} {shown}; its best member {folders[0].name}: {best}"
+        )
+        if together <= alone:
+            state.note += f"; the ensemble is not better, so {folders[0].name} is kept alone"
+            state.members = state.members[:1]
+        self.say(f"search: {state.note}")
 
     def _place(self, state: SearchState) -> None:
         """Copy the best run into this folder; its config.toml comes last, since it makes the folder a run."""
@@ -480,17 +504,6 @@ class Search:
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
 
 
-def planned_settings(config: Config, steps: int, every: int) -> list[str]:
-    """The settings of a training of so many steps, validated after so many: patience and warm-up follow the length."""
-    train, share = config.train, steps / config.train.steps
-    patience = math.ceil(train.patience * max(1.0, share))
-    warmup = math.ceil(train.optimizer.warmup * min(1.0, share))
-    return [
-        f"train.steps={steps}", f"train.validate_every={every}", f"train.save_every={every}",
-        f"train.patience={patience}", f"train.optimizer.warmup={warmup}",
-    ]  # fmt: skip
-
-
 def is_too_long_beside_others(state: SearchState, usual: Trial, seconds: float) -> bool:
     """Whether there is no time for the usual training, by a speed that was measured beside other trials."""
     if state.workers == 1 or state.ensemble > 1 or len(state.trials) < 2:
@@ -501,27 +514,6 @@ def is_too_long_beside_others(state: SearchState, usual: Trial, seconds: float) 
 def steps_per_second(speed: float) -> str:
     """A speed in words."""
     return f"{speed:,.0f} steps per second" if speed >= 10 else f"{speed:.2g} steps per second"
-
-
-def is_length_given(overrides: Sequence[str]) -> bool:
-    """Whether the user sets how long training takes, so that no time can."""
-    train = settings.override({}, list(overrides)).get("train", {})
-    return bool({"steps", "epochs"} & set(train if isinstance(train, Mapping) else ()))
-
-
-def writes_tokens(config: Config) -> bool:
-    """Whether a model can be averaged with others token by token."""
-    return isinstance(config.model, EncoderDecoderConfig)
-
-
-def is_fitted(config: Config) -> bool:
-    """Whether a model is fitted in one go, without steps."""
-    return bool(getattr(config.model, "fitted", False))
-
-
-def is_slow(config: Config) -> bool:
-    """Whether a model takes minutes to fit and to decode with."""
-    return bool(getattr(config.model, "slow", False))
 
 
 def cost(trial: Trial) -> plan.Cost:
@@ -567,18 +559,6 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def search_metric(config: Config) -> str:
-    """The metric that compares trials: of decoded text, since losses of different models hardly compare."""
-    return "chrf" if config.train.metric == "loss" else config.train.metric
-
-
-def prepared_validation(config: Config) -> int:
-    """Tokenise the data once for all trials; returns the number of different validation inputs."""
-    corpus = task_of(config).prepare(config)
-    with corpus.valid_texts.open(encoding="utf-8") as file:
-        return sum(1 for _ in with_all_references(map(json.loads, file)))
-
-
 def check_folder(folder: Path) -> None:
     """A search needs a new folder, or one with a search; a search killed while it began leaves configurations alone."""
     if has_search(folder):
@@ -591,5 +571,6 @@ def check_folder(folder: Path) -> None:
 def describe(state: SearchState) -> str:
     """The result in a line."""
     best = next(trial for trial in state.trials if is_member(state.members[0], trial))
-    others = f", with {len(state.members) - 1} more as an ensemble" if len(state.members) > 1 else ""
-    return f"best: {best.name}{others}, {state.metric} {shown_score(best.final, state.metric)} at {best.step:,} steps"
+    if len(state.members) > 1:
+        return f"best: {state.note}"
+    return f"best: {best.name}, {state.metric} {shown_score(best.final, state.metric)} at {best.step:,} steps"

@@ -69,7 +69,7 @@ class SearchState:
     members: list[str] = field(default_factory=list)  # names of the runs that are trained to the end, best first
     done: bool = False
     decoded: int = 0  # validation inputs that are decoded to score a trial
-    note: str = ""  # why the winner is not the one with the best score
+    note: str = ""  # why the winner is not the one with the best score; of an ensemble its score
     spent: float = 0.0  # seconds of the time that the search has taken so far
     format: int = FORMAT
 
@@ -187,7 +187,8 @@ def leaderboard_rows(state: SearchState) -> list[tuple[str, ...]]:
         stage = "failed" if trial.error else "to the end" if trial.final is not None else str(len(trial.scores))
         score = shown_score(trial.final if trial.final is not None else trial.score, state.metric)
         cells = (str(rank), trial.name, stage, f"{trial.step:,}", f"{trial.seconds:.0f} s")
-        rows.append((*cells, f"{trial.parameters / 1e6:.1f} M", score))
+        size = f"{trial.parameters / 1e6:.1f} M" if trial.parameters >= 1e5 else f"{trial.parameters:,}"
+        rows.append((*cells, size, score))
     return rows
 
 
