@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import RunError
+from dragoman.inference.unseen import UnseenText
 from dragoman.kernels.weight_layout import lay_out_for_decoding
 from dragoman.runs import Run
 from dragoman.training.runtime import resolve_device
@@ -26,6 +27,7 @@ class LoadedRun:
         self.run, self.config = run, run.config
         self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        self.unseen = UnseenText(run, self.source_tokenizer)
         self.codec = run.task.example_format(run.config).codec(self.source_tokenizer, self.target_tokenizer)
         self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.half = precision == "bfloat16"

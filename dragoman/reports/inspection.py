@@ -24,10 +24,8 @@ from dragoman.analysis.what_if import what_if
 from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
-from dragoman.inference.long_inputs import unknown_surfaces
 from dragoman.inference.predictor import Predictor
 from dragoman.models.classifier import Classifier, Regressor
 from dragoman.models.contracts import CTCEmissions, NonAutoregressiveModel
@@ -144,14 +142,9 @@ def inspect(
 
 def _unknown(subject: Subject) -> list[str]:
     """The characters or words of the input that the run does not know."""
-    tokenizer = None if isinstance(subject.loaded, Completer) else subject.loaded.source_tokenizer
-    if subject.source is None or not isinstance(tokenizer, Tokenizer) or not tokenizer.is_text:
+    if subject.source is None or isinstance(subject.loaded, Completer):
         return []
-    text = subject.source.text
-    try:
-        return list(dict.fromkeys(unknown_surfaces(text, tokenizer.encode(text), tokenizer)))
-    except NotImplementedError:
-        return []
+    return list(dict.fromkeys(subject.loaded.unseen(subject.source.text)))
 
 
 def _run(subject: Subject) -> dict[str, Any]:

@@ -63,7 +63,11 @@ def complete_tokens(model: ServedModel, prompt: str, options: CompletionOptions,
     completer = model.engine
     assert isinstance(completer, Completer)
     ((completed,),) = completer.complete(
-        [prompt], options, allow_unknown=True, observe=lambda choose: observed(choose, on_token)
+        [prompt],
+        options,
+        allow_unknown=True,
+        on_warning=lambda line: None,
+        observe=lambda choose: observed(choose, on_token),
     )
     return asdict(completed)
 
