@@ -197,7 +197,7 @@ def evaluate_labels(
     unreadable: list[Fault] = []
     arguments["on_unreadable"] = unreadable.append if given["skip_unreadable"] else None
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
-        scores, answers = labeler.evaluate(examples, progress=progress, **arguments)
+        scores, answers = labeler.evaluate(examples, progress=progress, on_warning=print_warning, **arguments)
     if not reads_files(run):
         if found := label_baselines(labeler, examples, given["metrics"], all_=given["baseline"]):
             scores["baselines"] = found

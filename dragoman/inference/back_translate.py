@@ -14,7 +14,7 @@ from dragoman.data.examples import CONTROLS, FaultError, check_text
 from dragoman.errors import DragomanError
 from dragoman.inference.inputs import WINDOW, StreamOptions
 from dragoman.inference.isolate import predict_each
-from dragoman.inference.long_inputs import warn_caller
+from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import UnseenInputs
@@ -61,6 +61,7 @@ class BackTranslation:
     progress: Callable[[int], None] = lambda count: None
     counts: Counter[str] = field(default_factory=Counter)
     unseen: UnseenInputs = field(default_factory=UnseenInputs)
+    on_warning: OnWarning | None = None
 
     def pairs(self, lines: Iterable[str]) -> Iterator[Pair]:
         """A pair for every line that gives a usable one, in order and with bounded memory."""
@@ -73,7 +74,7 @@ class BackTranslation:
                     yield pair
             self.progress(len(window))
         if message := self.unseen.message():
-            warn_caller(None, message)
+            warn_caller(self.on_warning, message)
 
     def _predict(self, texts: Iterable[str]) -> list[Prediction]:
         stream = StreamOptions(on_warning=lambda line: None, on_unknown=self.unseen.add, input_name="line {}".format)

@@ -288,6 +288,7 @@ class Labeler:
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
         on_unreadable: Callable[[Fault], None] | None = None,
+        on_warning: OnWarning | None = None,
     ) -> Evaluation:
         """Scores of the run on sources with their labels, numbers or tags, and the predictions behind them.
 
@@ -309,9 +310,11 @@ class Labeler:
 
         def refuse(number: int, error: InputTooLongError) -> None:
             refused.append(error)
-            warn_caller(None, f"{examples[number - 1].location}: {error.reason}; its empty answer counts as wrong")
+            place = examples[number - 1].location
+            warn_caller(on_warning, f"{place}: {error.reason}; its empty answer counts as wrong")
 
-        predictions = list(self.stream(texts, batch_size=batch_size, progress=progress, on_refused=refuse))
+        stream = self.stream(texts, batch_size=batch_size, progress=progress, on_warning=on_warning, on_refused=refuse)
+        predictions = list(stream)
         values = [prediction.value for prediction in predictions]
         expected = [self._reference(example, row) for example, row in zip(examples, rows, strict=True)]
         scores: dict[str, Any] = {"segments": len(examples)}
@@ -377,6 +380,7 @@ class MaskFiller(Labeler):
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
         on_unreadable: Callable[[Fault], None] | None = None,
+        on_warning: OnWarning | None = None,
     ) -> Evaluation:
         """Scores of masked tokens, always the same ones of a text; the list of predictions is empty."""
         examples, names = self._checked(pairs, metrics, skip_unknown)

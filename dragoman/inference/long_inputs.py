@@ -7,6 +7,7 @@ never empty without a reason.
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -84,7 +85,10 @@ def cut_near_middle(text: str) -> int:
 
 def warn_caller(handler: OnWarning | None, message: str) -> None:
     """Warn the caller: by its own function, or as a Python warning."""
-    if handler is None:
-        warnings.warn(message, stacklevel=2)
-    else:
+    if handler is not None:
         handler(message)
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("dragoman."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)  # the warning names the line of the caller, not one of ours
