@@ -15,6 +15,7 @@ from dragoman.analysis.alignment import WordAlignment
 from dragoman.data.sentences import Sentence, split_long, split_sentences
 from dragoman.documents.base import Output
 from dragoman.documents.markup import Aligned, Block, place_markup
+from dragoman.inference.parts import has_letter
 from dragoman.inference.prediction import Prediction
 
 Fits = Callable[[str], bool]
@@ -47,8 +48,9 @@ def sentences_of(text: str, fits: Fits) -> list[Sentence]:
 def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
     """An output for every block, or the error of one of its sentences."""
     plans = [sentences_of(_without_gaps(block), fits) for block in blocks]
-    answers = iter((yield Predict([sentence.text for plan in plans for sentence in plan if sentence.text])))
-    rows = [[next(answers) if sentence.text else None for sentence in plan] for plan in plans]
+    read = [sentence.text for plan in plans for sentence in plan if has_letter(sentence.text)]
+    answers = iter((yield Predict(read)) if read else ())
+    rows = [[next(answers) if has_letter(sentence.text) else None for sentence in plan] for plan in plans]
     faults = [next((one for one in row if isinstance(one, Exception)), None) for row in rows]
     needed = [
         (sentence.text, prediction.text)
@@ -64,10 +66,13 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
             continue
         text, sources, targets = "", list[int](), list[int]()
         for sentence, prediction in zip(plan, row, strict=True):
-            output = prediction.text if prediction is not None else ""
+            # Numbers and signs are the same in every language: a sentence without a letter stays as it is.
+            output = prediction.text if prediction is not None else sentence.text
             text += output + sentence.space
-            if block.elements and prediction is not None:
-                links = word_links(next(alignments), len(sentence.text.split()), len(output.split()))
+            if block.elements:
+                words = len(sentence.text.split()), len(output.split())
+                same = [*range(words[0])]
+                links = word_links(next(alignments), *words) if prediction is not None else (same, same)
                 before = len(targets), len(sources)
                 sources += [one + before[0] if one >= 0 else one for one in links[0]]
                 targets += [one + before[1] if one >= 0 else one for one in links[1]]

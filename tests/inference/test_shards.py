@@ -240,7 +240,7 @@ def test_a_cluster_gets_counts_alone(inside: Workshop, text: Path) -> None:
     assert done == list(range(1, len(job.shards) + 1))
     assert outputs(job) == expected(inside, text)
     found = predict_shard_of(job, 0)
-    assert set(found) == {"job", "rows", "failed", "bytes", "hash"}
+    assert set(found) == {"job", "rows", "failed", "bytes", "hash", "unseen", "unseen_texts"}
     assert len(json.dumps(found)) < 300
 
 
