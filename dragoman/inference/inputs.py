@@ -130,10 +130,6 @@ def encode_inputs(
         sources, indices = [source for source, _ in readable], [index for _, index in readable]
     else:
         sources = codec.encode_sources(texts)
-        if stream.on_unknown is not None:
-            for index, text, tokens in zip(indices, texts, sources, strict=True):
-                if unknown := run.unseen(text, tokens):
-                    stream.on_unknown(first + index, unknown)
     setting, maximum = length_limit(encoder_of(run.config))
     for index, tokens in zip(indices, sources, strict=True):
         if maximum is not None and len(tokens) >= maximum:

@@ -19,7 +19,7 @@ from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
-from dragoman.decoding.constraints.source import add_numbers, restore_placeholders
+from dragoman.decoding.constraints.source import add_numbers, protected_pattern, restore_placeholders
 from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, ConstrainedInput
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Method, WithText
@@ -78,12 +78,9 @@ class Decoding:
     reranker: Reranker | None
 
     def of_parts(self, numbers: Sequence[int]) -> Decoding:
-        """The same for parts of inputs, whose numbers these are: parts report no progress, and the rest for inputs."""
-        report, name = self.stream.on_unknown, self.stream.input_name
-        on_unknown = None if report is None else lambda part, found: report(numbers[part - 1], found)
-        stream = replace(
-            self.stream, progress=None, on_unknown=on_unknown, input_name=lambda part: name(numbers[part - 1])
-        )
+        """The same for parts of inputs, whose numbers these are: parts have the names of their inputs."""
+        name = self.stream.input_name
+        stream = replace(self.stream, progress=None, input_name=lambda part: name(numbers[part - 1]))
         return replace(self, stream=stream)
 
     @property
@@ -252,7 +249,9 @@ class Predictor(LoadedRun):
 
     def _stream(self, inputs: Iterator[ConstrainedInput], decoding: Decoding) -> Iterator[Prediction]:
         first, report = 1, decoding.stream.on_trace
-        while window := [self._with_numbers(one) for one in islice(inputs, decoding.stream.window)]:
+        while read := list(islice(inputs, decoding.stream.window)):
+            self._report_unseen(read, decoding.stream, first)
+            window = [self._with_numbers(one) for one in read]
             traces: list[Trace | None] | None = None if report is None else [None] * len(window)
             parts = self._parts(window, decoding, first)
             whole = [one._replace(text="") if index in parts else one for index, one in enumerate(window)]
@@ -266,6 +265,15 @@ class Predictor(LoadedRun):
                     target = decoding.backend.codec.target_of(window[index].text)
                     report(window[index].text, trace.as_table(0, target.pieces) if trace is not None else [])
                 yield prediction
+
+    def _report_unseen(self, inputs: list[ConstrainedInput], stream: StreamOptions, first: int) -> None:
+        """Report the characters or words that training did not have, but for those of placeholders."""
+        assert stream.on_unknown is not None, "`stream` sets it"
+        for number, (text, constraints) in enumerate(inputs, first):
+            if constraints.placeholders:
+                text = protected_pattern([name for name, _ in constraints.placeholders]).sub("", text)
+            if surfaces := self.unseen(text):
+                stream.on_unknown(number, surfaces)
 
     def _with_numbers(self, one: ConstrainedInput) -> ConstrainedInput:
         """The input; its numbers are texts to copy if training had none of their digits."""
