@@ -455,6 +455,8 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("named columns", {"bad.toml": '[data]\ntrain = "pairs.tsv"\ncolumns = ["a", "b"]'}, TOML, ("columns: found 'a'",)),
     # runs
     ("no such run", {}, ["predict", "runs/piars"], ("runs/piars: no such run folder. Did you mean 'runs/pairs'?",)),
+    ("a run in runs", {}, ["predict", "pairs"], ("pairs: no such run folder. Did you mean 'runs/pairs'?",)),
+    ("nearly a run in runs", {}, ["info", "pair"], ("pair: no such run folder. Did you mean 'runs/pairs'?",)),
     ("a file as a run", {}, ["info", "pairs.tsv"], ("pairs.tsv: found a file, expected a run folder",)),
     ("no run", {}, ["evaluate", "runs", "test.tsv"], ("runs: not a run folder",)),
     ("run folder is a file", {}, ["train", "pairs.tsv", "-q", "--run", "test.tsv"], ("test.tsv: found a file",)),

@@ -6,6 +6,7 @@ Such an input becomes parts. The model reads some of them; white space and texts
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -48,17 +49,33 @@ def parts_around(text: str, names: Sequence[str]) -> list[Part]:
                 first -= 1
             while last < len(text) and text[last].isalnum():
                 last += 1
-        if last <= end:
-            continue
-        first = max(first, end)
-        parts += [*between(text[end:first]), Part(text[first:last], True)]
-        end = last
-    return [*parts, *between(text[end:])]
+        if last > end:
+            first = max(first, end)
+            parts += [*between(text[end:first], end > 0, True), Part(text[first:last], True)]
+            end = last
+    return [*parts, *between(text[end:], end > 0, False)]
 
 
-def between(text: str) -> list[Part]:
-    """The parts of a text beside a text to copy: the model reads it if it has a letter."""
-    return trimmed(text) if has_letter(text) else [Part(text, True)] if text else []
+def between(text: str, left: bool, right: bool) -> list[Part]:
+    """The parts of a text beside texts to copy: the model reads it if it has a letter.
+
+    On a side that touches a text to copy, punctuation stays with it, as the brackets of ({name}) and the colon of
+    {name}: do.
+    """
+    if not has_letter(text):
+        return [Part(text, True)] if text else []
+    begin, end = 0, len(text)
+    while left and is_separator(text[begin]):
+        begin += 1
+    while right and is_separator(text[end - 1]):
+        end -= 1
+    pieces = [Part(text[:begin], True), *trimmed(text[begin:end]), Part(text[end:], True)]
+    return [part for part in pieces if part.text]
+
+
+def is_separator(char: str) -> bool:
+    """Whether a character is punctuation, a sign or white space."""
+    return unicodedata.category(char)[0] in "PSZ" or char.isspace()
 
 
 class Planner(NamedTuple):

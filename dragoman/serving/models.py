@@ -242,12 +242,9 @@ class ServedModel:
         return 2 if isinstance(getattr(self.engine, "source_tokenizer", None), TextPairTokenizer) else 1
 
     def unknown(self, text: str) -> list[str]:
-        """The characters or words of a text that training did not have."""
-        if isinstance(self.engine, Labeler):
-            found = self.engine.unseen_in(text)
-        else:
-            found = self.engine.unseen(text)
-        return list(dict.fromkeys(found))
+        """The characters or words of the lines of a text that training did not have."""
+        find = self.engine.unseen_in if isinstance(self.engine, Labeler) else self.engine.unseen
+        return list(dict.fromkeys(surface for line in text.split("\n") for surface in find(line)))
 
     def fits(self, text: str) -> bool:
         """Whether the encoder can read a text as one source."""
