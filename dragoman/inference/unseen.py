@@ -94,6 +94,10 @@ class UnseenText:
         return known is not None and any(char.isdigit() and char not in known for char in text)
 
 
+def told_elsewhere(number: int, surfaces: list[str]) -> None:
+    """An `on_unknown` for callers that look for what training did not have themselves."""
+
+
 class UnseenInputs:
     """Counts inputs with characters or words that training did not have, for one line at the end."""
 

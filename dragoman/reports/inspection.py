@@ -27,6 +27,7 @@ from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.models.classifier import Classifier, Regressor
 from dragoman.models.contracts import CTCEmissions, NonAutoregressiveModel
 from dragoman.models.tagger import Tagger
@@ -469,7 +470,7 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
                     _table("CTC lattice", "best log-probability up to here", ctc_table(logs, ids), rows, columns)
                 )
     if subject.given and isinstance(loaded, Predictor) and subject.source is not None:
-        output = loaded.predict([subject.source.text])[0].text
+        output = next(loaded.stream([subject.source.text], on_unknown=told_elsewhere)).text
         axis = subject.target
         by_word = len(axis.text.split()) > 1
         left, right = (text.split() if by_word else list(text) for text in (axis.text, output))

@@ -28,6 +28,7 @@ from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.tasks.base import encoder_of, length_limit
 
@@ -148,7 +149,9 @@ class ServedModel:
 
     def _label(self, options: None, inputs: list[str]) -> list[Any]:
         assert isinstance(self.engine, Labeler)
-        return list(self.engine.stream(inputs, batch_size=self.batch_size, on_warning=_refuse))
+        return list(
+            self.engine.stream(inputs, batch_size=self.batch_size, on_warning=_refuse, on_unknown=told_elsewhere)
+        )
 
     def _complete(self, options: CompletionOptions, inputs: list[str]) -> list[list[Completed]]:
         assert isinstance(self.engine, Completer)
