@@ -50,7 +50,8 @@ def guarded(arguments: list[str]) -> int:
         try:
             with listening(LongWork()), warnings.catch_warnings():
                 warnings.showwarning = show_warning
-                cli.main([word for word in arguments if word != "--trace"], prog_name="dragoman", standalone_mode=False)
+                words = [word for word in arguments if word != "--trace"]
+                code = cli.main(words, prog_name="dragoman", standalone_mode=False)  # of click's Exit; commands: None
             if sys.stdout is not None:
                 sys.stdout.flush()  # a full disk or a closed pipe raises here, not at exit
         except click.exceptions.Exit as exiting:
@@ -101,7 +102,7 @@ def guarded(arguments: list[str]) -> int:
             return error.code
         print_error(f"internal error: {type(error).__name__}: {error}. Add --trace to see where, and please report it")
         return 1
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def setting_hint(error: click.ClickException) -> str:

@@ -455,6 +455,8 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("named columns", {"bad.toml": '[data]\ntrain = "pairs.tsv"\ncolumns = ["a", "b"]'}, TOML, ("columns: found 'a'",)),
     # runs
     ("no such run", {}, ["predict", "runs/piars"], ("runs/piars: no such run folder. Did you mean 'runs/pairs'?",)),
+    ("a run in runs", {}, ["predict", "pairs"], ("pairs: no such run folder. Did you mean 'runs/pairs'?",)),
+    ("nearly a run in runs", {}, ["info", "pair"], ("pair: no such run folder. Did you mean 'runs/pairs'?",)),
     ("a file as a run", {}, ["info", "pairs.tsv"], ("pairs.tsv: found a file, expected a run folder",)),
     ("no run", {}, ["evaluate", "runs", "test.tsv"], ("runs: not a run folder",)),
     ("run folder is a file", {}, ["train", "pairs.tsv", "-q", "--run", "test.tsv"], ("test.tsv: found a file",)),
@@ -729,7 +731,7 @@ def test_a_person_at_the_terminal_is_answered_line_by_line_until_ctrl_c(inside: 
             os.write(ours, text)
             row = json.loads(process.stdout.readline())  # hangs, and times out, if nothing comes before the end
             assert set(row) == {"text", "score", "tokens", "token_scores"}
-        assert b"training did not have, read as <unk>: '\xc3\xa4' (first in input 3)" in process.stderr.readline()
+        assert b"training did not have: '\xc3\xa4' (first in input 3)" in process.stderr.readline()
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

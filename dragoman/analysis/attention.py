@@ -17,6 +17,7 @@ from dragoman.data.tokenizers.base import EOS, UNK, Tokenizer
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.layers.attention import observe_attention
 
 
@@ -119,7 +120,8 @@ def attention_map(predictor: Predictor, text: str, output: str | None = None) ->
     """The cross-attention for an output, by default the predicted one."""
     source = predictor.source_tokenizer.encode(text)
     if output is None:
-        output = predictor.predict([text])[0].text
+        (prediction,) = predictor.stream([text], on_unknown=told_elsewhere)
+        output = prediction.text
     target = predictor.target_tokenizer.encode(output)
     batch = predictor.collator.collate(*predictor.codec.encode_pairs([text], [output])).to(predictor.device)
     layers = {name: weights[0] for name, weights in cross_attention_weights(predictor.model, batch).items()}

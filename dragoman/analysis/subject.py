@@ -19,6 +19,7 @@ from dragoman.errors import DataError
 from dragoman.inference.completer import Completer
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.models.classifier import Regressor
 from dragoman.models.contracts import TrainableModel
 from dragoman.models.tagger import Tagger
@@ -176,7 +177,7 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
         axis = plain_axis([str(number) for number in range(1, len(source) + 1)], text)
     else:
         axis = text_axis(tokenizer, text, source, unit=source_unit)
-    written = loaded.predict([text])[0].text if target is None else target
+    written = next(loaded.stream([text], on_unknown=told_elsewhere)).text if target is None else target
     batch = loaded.collator.collate(*loaded.codec.encode_pairs([text], [written])).to(loaded.device)
     tokenizer = loaded.target_tokenizer
     target_axis = text_axis(tokenizer, written, tokenizer.encode(written), unit=target_unit)
@@ -203,7 +204,7 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
     predict = getattr(loaded.model, "predict", None)
     tagging = isinstance(loaded.model, Tagger | HMMTagger)
     if predict is None or not loaded.labels:
-        prediction = loaded.predict([text])[0].text
+        prediction = next(loaded.stream([text], on_unknown=told_elsewhere)).text
         if isinstance(loaded.model, Regressor):
             batch = batch._replace(target=loaded.model.predict(batch).values)
         return replace(subject, batch=batch, target=plain_axis([target or prediction], unit="value"))

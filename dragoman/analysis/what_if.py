@@ -18,6 +18,7 @@ from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.layers.cells import Cell
 
 SATURATED = 1e4  # a pre-activation whose sigmoid is 0 or 1
@@ -189,4 +190,4 @@ def _with_outputs(subject: Subject, changes: list[Change]) -> list[Change]:
 
 
 def _greedy_text(loaded: Predictor, text: str) -> str:
-    return loaded.predict([text], beam=1, n_best=1, engine="torch")[0].text
+    return next(loaded.stream([text], beam=1, n_best=1, engine="torch", on_unknown=told_elsewhere)).text

@@ -28,6 +28,7 @@ from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.fault_messages import MAX_FAULTS, columns_advice
 from dragoman.data.media.archives import MediaError
 from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.readers.header import header_warnings
 from dragoman.data.split import Progress, read_examples
 from dragoman.data.store import COLUMNS
 from dragoman.data.tokenizers.labels import LabelVocabulary
@@ -68,6 +69,8 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
         raise DataError(
             f'{faults:,} lines cannot be used; correct them, or leave such lines out with data.faults="skip"'
         )
+    for warning in (suspected := list(header_warnings(config.data))):
+        say(f"warning: {warning}")
     if isinstance(config, TranslateConfig):
         for line in portrait(profile_pairs(config.data.train, replace(config.data, faults="skip"), doing)):
             say(line)
@@ -83,7 +86,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     if isinstance(model, FittedModel):
         doing("trial run on a few examples", 0)
         check_cycle(config, say)
-        return 0
+        return len(suspected)
     config = with_epochs(config, corpus)
     shapes = (check_text if task_of(config).is_language_model else check_lengths)(config, corpus, say)
     freeze(model, config.train.freeze)
@@ -104,7 +107,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
         say(f"warning: {warning}")
     doing("trial run on a few examples", 0)
     check_cycle(config, say)
-    return len(warnings)
+    return len(warnings) + len(suspected)
 
 
 def check_lines(

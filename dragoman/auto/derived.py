@@ -17,7 +17,7 @@ FOLLOW_STEPS = {"validate_every": (20, 1000), "save_every": (20, 1000), "warmup"
 def finish(table: dict[str, Any], overrides: Sequence[str], reasons: list[str]) -> tuple[Config, list[str]]:
     """The configuration of automatic choices with overrides on top, and the reasons as they hold for it."""
     config = build(follow_steps(table, overrides, reasons), overrides)
-    return config, [budget_in_force(reason, table, config) for reason in reasons]
+    return config, [budget_in_force(tokenizer_in_force(reason, table, config), table, config) for reason in reasons]
 
 
 def follow_steps(table: dict[str, Any], overrides: Sequence[str], reasons: Sequence[str] = ()) -> dict[str, Any]:
@@ -47,6 +47,20 @@ def follow_steps(table: dict[str, Any], overrides: Sequence[str], reasons: Seque
     if "warmup" in chosen.get("optimizer", {}):
         changed["optimizer"] = {"warmup": min(scaled("warmup", chosen["optimizer"]["warmup"]), max(1, steps // 5))}
     return merge(table, {"train": changed})
+
+
+def tokenizer_in_force(reason: str, table: Mapping[str, Any], config: Config) -> str:
+    """The reason of a tokenizer, or what an override of its kind made of it."""
+    side = reason.partition(":")[0]
+    if side not in ("source", "target"):
+        return reason
+    tokenizer = getattr(config.tokenizer, side)
+    if tokenizer is None:
+        return f"{side}: the tokenizer of the source, as tokenizer.{side} says"
+    chosen = table.get("tokenizer", {}).get(side)
+    if not isinstance(chosen, Mapping) or chosen.get("kind") == tokenizer.kind:
+        return reason
+    return f"{side}: {tokenizer.kind}, as tokenizer.{side} says"
 
 
 def budget_in_force(reason: str, table: Mapping[str, Any], config: Config) -> str:

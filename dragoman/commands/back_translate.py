@@ -12,6 +12,7 @@ import click
 
 from dragoman.commands.labels import require_search
 from dragoman.commands.options import DECODING, build_options, device_option, options
+from dragoman.commands.printing import print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.errors import ConfigError, DataError
 
@@ -80,7 +81,11 @@ def write_pairs(
         if sys.stderr.isatty():
             progress = stack.enter_context(progress_bar("lines", count_lines(file)))
         work = BackTranslation(
-            predictor, mark, Noise(seed=seed) if method == "noise" else None, progress=progress or (lambda count: None)
+            predictor,
+            mark,
+            Noise(seed=seed) if method == "noise" else None,
+            progress=progress or (lambda count: None),
+            on_warning=print_warning,
         )
         beside = stack.enter_context(atomic_write(output))
         out = stack.enter_context(beside.open("w", encoding="utf-8", newline="\n"))

@@ -23,7 +23,7 @@ from dragoman.commands.options import (
     json_option,
     options,
 )
-from dragoman.commands.printing import UnknownInputs, print_draft_savings, print_scores, print_warning
+from dragoman.commands.printing import print_draft_savings, print_scores, print_warning
 from dragoman.commands.progress import progress_bar
 from dragoman.errors import DataError
 
@@ -145,15 +145,11 @@ def evaluate_pairs(
     predictor = load_predictor(run.folder, device, decoding)
     pairs = read_examples(data, files, run.task.example_format(run.config), "pair", several_references=True)
     unreadable: list[Any] = []
-    unknown = UnknownInputs()
     on_unreadable = unreadable.append if evaluation.skip_unreadable else None
     with progress_bar("pairs", len(pairs)) if sys.stderr.isatty() else nullcontext() as progress:
-        stream = StreamOptions(
-            progress=progress, on_unreadable=on_unreadable, on_warning=print_warning, on_unknown=unknown.add
-        )
+        stream = StreamOptions(progress=progress, on_unreadable=on_unreadable, on_warning=print_warning)
         scores, predictions = predictor.evaluate(pairs, evaluation=evaluation, stream=stream)
     print_draft_savings(predictor)
-    unknown.print()
     if output is not None:
         with atomic_write(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)

@@ -12,7 +12,7 @@ from dragoman.commands.labels import refuse_options, require_search
 from dragoman.commands.layout import pair_files
 from dragoman.commands.media import require_text_inputs
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
-from dragoman.commands.printing import UnknownInputs, as_utf8, print_warning
+from dragoman.commands.printing import as_utf8, print_unseen, print_warning
 from dragoman.commands.search import print_leaderboard
 from dragoman.errors import DataError
 
@@ -73,7 +73,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     from dragoman.analysis.attention import attention_map
     from dragoman.data.media.feature_extractor import FeatureExtractor
     from dragoman.inference.load import load_predictor
-    from dragoman.inference.long_inputs import unknown_surfaces
+    from dragoman.inference.unseen import UnseenInputs
     from dragoman.reports.plots import check_plot_path, draw_attention
 
     check_plot_path(out)
@@ -92,13 +92,12 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
         for path in draw(predictor, usable, out):
             click.echo(path)
         return
-    read, unknown = list(predictor.read_as(usable, tag)), UnknownInputs()
-    tokenizer = predictor.source_tokenizer
+    read, unknown = list(predictor.read_as(usable, tag)), UnseenInputs()
     for number, text in enumerate(read, 1):
-        if surfaces := unknown_surfaces(text, tokenizer.encode(text), tokenizer):
+        if surfaces := predictor.unseen(text):
             unknown.add(number, surfaces)
     click.echo(draw_attention([attention_map(predictor, text) for text in read], out))
-    unknown.print()
+    print_unseen(unknown)
 
 
 @click.command()

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.media import input_locations, print_unreadable, printable, reads_files
-from dragoman.commands.printing import UnknownInputs, as_utf8, baseline_text, print_prompt, print_warning
+from dragoman.commands.printing import Refused, as_utf8, baseline_text, print_prompt, print_unseen, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.commands.sources import read_sources
 from dragoman.errors import ConfigError, DataError, RunError
@@ -108,6 +108,7 @@ def predict_labels(
     """Print one answer for every line or file."""
     from dragoman.inference.inputs import WINDOW
     from dragoman.inference.labeler import labeler_of
+    from dragoman.inference.unseen import UnseenInputs
 
     refuse_options(run, PREDICT_ARGUMENTS)
     typed = file in (None, "-")
@@ -116,7 +117,7 @@ def predict_labels(
     if as_json and reads_files(run):
         lines = remembered(lines, names)
     unreadable: list[Fault] = []
-    unknown = UnknownInputs()
+    unknown, refused = UnseenInputs(), Refused()
     labeler = labeler_of(run, device)
     as_utf8()
     interactive = typed and sys.stdin.isatty()
@@ -129,16 +130,18 @@ def predict_labels(
         stream = labeler.stream(
             lines, batch_size=batch_size, window=window, progress=progress, on_warning=print_warning,
             on_unreadable=unreadable.append if skip_unreadable else None, on_unknown=unknown.add,
+            on_refused=refused.add,
         )  # fmt: skip
         for answer in stream:
             source = {"source": printable(names.popleft())} if names else {}
             sys.stdout.write((answer.as_json(**source) if as_json else answer.text) + "\n")
             if interactive:
                 sys.stdout.flush()
-                unknown.print()
+                print_unseen(unknown)
         sys.stdout.flush()
-    unknown.print()
+    print_unseen(unknown)
     print_unreadable(unreadable, "each has an empty line")
+    refused.exit()
 
 
 def remembered(lines: Iterator[str], names: deque[str]) -> Iterator[str]:
@@ -194,7 +197,7 @@ def evaluate_labels(
     unreadable: list[Fault] = []
     arguments["on_unreadable"] = unreadable.append if given["skip_unreadable"] else None
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
-        scores, answers = labeler.evaluate(examples, progress=progress, **arguments)
+        scores, answers = labeler.evaluate(examples, progress=progress, on_warning=print_warning, **arguments)
     if not reads_files(run):
         if found := label_baselines(labeler, examples, given["metrics"], all_=given["baseline"]):
             scores["baselines"] = found

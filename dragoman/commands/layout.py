@@ -77,7 +77,17 @@ class ReadingOptions:
             path = Path(str(files))
             possible = data.header and not parallel and (is_csv(path) or sentence_layout(path) == "columns")
             header = possible and begins_with_header(data, path)
+            if not (header or possible or parallel) and names == data.columns:
+                warn_of_header(path)
         return replace(data, columns=() if parallel else names, header=header, media=self.media or data.media)
+
+
+def warn_of_header(path: Path) -> None:
+    """Warn of a first line that seems to name columns, which the run reads as data."""
+    from dragoman.data.readers.header import header_warning
+
+    if path.is_file() and (warning := header_warning(path, "add --header")):
+        click.echo(f"warning: {warning}", err=True)
 
 
 def begins_with_header(data: DataConfig, path: Path) -> bool:
@@ -85,9 +95,9 @@ def begins_with_header(data: DataConfig, path: Path) -> bool:
 
     It is trusted to have one if columns have names, or if one of both files cannot be read now.
     """
-    from dragoman.auto.first_line import first_rows
     from dragoman.data.config import paths_of
     from dragoman.data.readers.csv_files import is_header
+    from dragoman.data.readers.header import first_rows
 
     rows = first_rows(path)
     trained = [found[0] for name in paths_of(data.train) if (found := first_rows(Path(name)))]

@@ -29,7 +29,7 @@ from dragoman.commands.options import (
     device_option,
     skip_unreadable_option,
 )
-from dragoman.commands.printing import UnknownInputs, as_utf8, print_draft_savings, print_prompt, print_warning
+from dragoman.commands.printing import Refused, as_utf8, print_draft_savings, print_prompt, print_unseen, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.commands.shards import SHARD_OPTIONS, check_shard_options, predict_shards, shard_options
 from dragoman.commands.sources import read_sources
@@ -139,10 +139,13 @@ class Inputs:
     reading: ReadingOptions
     skip_unreadable: bool
     unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
-    unknown: UnknownInputs = field(default_factory=UnknownInputs)
+    refused: Refused = field(default_factory=Refused)
     sources: deque[str] = field(default_factory=deque)  # names of files that were read and have no output yet
 
     def __post_init__(self) -> None:
+        from dragoman.inference.unseen import UnseenInputs
+
+        self.unseen = UnseenInputs()
         self.typed = self.file in (None, "-")
         self.interactive = self.typed and sys.stdin.isatty()  # a person waits for the output of every line
         self.files = reads_files(self.run)
@@ -196,7 +199,8 @@ class Inputs:
             if self.skip_unreadable
             else None,
             on_warning=print_warning,
-            on_unknown=self.unknown.add,
+            on_unknown=self.unseen.add,
+            on_refused=self.refused.add,
             input_name=self.input_name,
         )
 
@@ -206,6 +210,8 @@ class Inputs:
         table |= prediction.as_table(probability=probability)
         if fault := self.unreadable.get(self.input_name(number)):
             table["unreadable"] = fault.detail  # tells an unreadable file from an empty output
+        if number in self.refused.errors:
+            table["refused"] = self.refused.errors[number]
         return json.dumps(table, ensure_ascii=False)
 
 
@@ -231,8 +237,9 @@ def write_predictions(
             sys.stdout.write(line + "\n")
             if inputs.interactive:
                 sys.stdout.flush()
-                inputs.unknown.print()
+                print_unseen(inputs.unseen)
         sys.stdout.flush()
     print_draft_savings(predictor)
-    inputs.unknown.print()
+    print_unseen(inputs.unseen)
     print_unreadable([*inputs.unreadable.values()], "each has an empty line")
+    inputs.refused.exit()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections import Counter
 from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from dragoman.inference.long_inputs import InputTooLongError
     from dragoman.inference.predictor import Predictor
+    from dragoman.inference.unseen import UnseenInputs
 
 
 def as_utf8() -> None:
@@ -31,32 +32,29 @@ def print_warning(message: str) -> None:
     click.echo(f"warning: {message}", err=True)
 
 
-class UnknownInputs:
-    """Counts inputs with characters or words that training did not have, for one line at the end."""
+def print_unseen(unseen: UnseenInputs) -> None:
+    """Print one line about the inputs with characters or words that training did not have, if there are any."""
+    if message := unseen.message():
+        print_warning(message)
 
-    SHOWN = 10
+
+class Refused:
+    """Inputs that were too long to read: each has an empty output, and the command ends with exit code 1."""
 
     def __init__(self) -> None:
-        self.inputs: list[int] = []
-        self.surfaces: Counter[str] = Counter()
+        self.errors: dict[int, str] = {}  # by the number of the input
 
-    def add(self, number: int, surfaces: list[str]) -> None:
-        """Count the unknown characters or words of one input."""
-        self.inputs.append(number)
-        self.surfaces.update(surfaces)
+    def add(self, number: int, error: InputTooLongError) -> None:
+        """Say at once which input was refused, and why."""
+        self.errors[number] = error.reason
+        print_warning(f"{error}; its output is empty")
 
-    def print(self) -> None:
-        """Print how many inputs had some, and which; then begin anew."""
-        if not self.inputs:
-            return
-        shown = ", ".join(repr(surface)[:40] for surface, _ in self.surfaces.most_common(self.SHOWN))
-        more = f" and {len(self.surfaces) - self.SHOWN:,} others" if len(self.surfaces) > self.SHOWN else ""
-        count = len(set(self.inputs))  # a long input is read in parts
-        print_warning(
-            f"{count:,} input{'s have' if count > 1 else ' has'} characters or words that training did not have, read "
-            f"as <unk>: {shown}{more} (first in input {self.inputs[0]:,})"
-        )
-        self.inputs, self.surfaces = [], Counter()
+    def exit(self) -> None:
+        """End the command with exit code 1 if some input has no output."""
+        if self.errors:
+            count = f"{len(self.errors):,} input{'s were' if len(self.errors) > 1 else ' was'}"
+            click.echo(f"{count} too long and ha{'ve' if len(self.errors) > 1 else 's'} no output", err=True)
+            raise click.exceptions.Exit(1)
 
 
 def print_draft_savings(predictor: Predictor) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.commands.options import device_option, tag_option
-from dragoman.commands.printing import UnknownInputs
+from dragoman.commands.printing import print_warning
 from dragoman.errors import ConfigError, DragomanError
 
 if TYPE_CHECKING:
@@ -160,10 +160,8 @@ class Session:
             ((completed,),) = self.run.complete([self.text], allow_unknown=True, one_line=True)
             click.echo(completed.text)
             return
-        unknown = UnknownInputs()
         if not self.searches:
-            click.echo(next(self.run.stream([self.text], on_unknown=unknown.add)).text)
-            unknown.print()
+            click.echo(self.outputs()[0].text)
             return
         if self.samples:
             from dragoman.decoding.sampling import Sampling
@@ -172,11 +170,14 @@ class Session:
             self.options["method"] = Sampling(seed=self.drawn)
         else:
             self.options.pop("method", None)
-        self.last = next(self.run.stream([self.text], on_unknown=unknown.add, **self.options))
-        unknown.print()
+        self.last = self.outputs(**self.options)[0]
         click.echo(self.last.text)
         for number, other in enumerate(self.last.alternatives, 2):
             click.echo(f"  {number}. {other.text}   ({other.score:.3f})")
+
+    def outputs(self, **options: Any) -> list[Any]:
+        """The output of the last text."""
+        return list(self.run.stream([self.text], on_warning=print_warning, **options))
 
     def why(self) -> None:
         """Print for each word of the last output its source words and its probability."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import click
 
 from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.options import options
+from dragoman.commands.printing import print_warning
 from dragoman.commands.progress import progress_bar
 from dragoman.errors import ConfigError, DataError
 
@@ -147,6 +149,10 @@ def print_state(job: Job, folder: str) -> None:
     records = [record for shard in job.shards if (record := job.record(shard)) is not None]
     rows, failed = sum(record["rows"] for record in records), sum(record["failed"] for record in records)
     suffix = "jsonl" if job.as_json else "txt"
+    if unseen := sum(record["unseen"] for record in records):
+        texts = sum((Counter(record["unseen_texts"]) for record in records), Counter[str]())
+        shown = ", ".join(repr(text)[:40] for text, _ in texts.most_common(10))
+        print_warning(f"{unseen:,} rows have characters or words that training did not have, such as {shown}")
     state = f"{len(records):,} of {len(job.shards):,} shards done, {rows:,} rows"
     if failed:
         state += f", {failed:,} failed (reasons in {folder}/part-*.rejected.jsonl)"

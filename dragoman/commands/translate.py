@@ -72,7 +72,7 @@ def translate(
     translate splits texts into sentences, and sentences that are too long for the model into parts, so nothing is cut
     off. Units that have a translation already, or translate="no", are left alone. Placeholders such as {name}, %s and
     addresses are copied. Everything that is no text stays byte for byte. A unit that cannot be translated is left as it
-    is, and reported.
+    is, and reported; the exit code is then 1, after all files are written.
 
     translate replaces an output that it wrote itself and nobody has changed since, so a command can be repeated. It
     refuses to replace any other file; --force replaces it.
@@ -111,6 +111,7 @@ def translate_files(
         check_file(Path(file))
     decoding = build_options({**dict.fromkeys(DECODING), "require": (), "constrain": (), "rerank": (), **given})
     predictor = load_predictor(run, device, decoding)
+    failed = 0
     for file, written in zip(files, outputs, strict=True):
         document = open_document(file, Path(file).read_bytes(), reading)
         bar = progress_bar("sentences") if sys.stderr.isatty() else nullcontext()
@@ -122,6 +123,11 @@ def translate_files(
         else:
             write_output(written, found.data)
         print_translation(file, written, found)
+        failed += len(found.faults)
+    if failed:
+        units = f"{failed:,} unit{'s' if failed > 1 else ''}"
+        click.echo(f"{units} could not be translated and {'are' if failed > 1 else 'is'} left as before", err=True)
+        raise click.exceptions.Exit(1)
 
 
 def print_translation(file: str, written: str, found: Translation) -> None:
@@ -130,6 +136,8 @@ def print_translation(file: str, written: str, found: Translation) -> None:
     sure = sum(found.confidences) / len(found.confidences) if found.confidences else None
     quality = "" if sure is None else f"; mean token probability {sure:.0%}"
     click.echo(f"{written}: {counts}{quality}" if written != "-" else f"{file}: {counts}{quality}", err=True)
+    for warning in found.warnings:
+        click.echo(f"warning: {file}: {warning}", err=True)
     for fault in found.faults[:10]:
         click.echo(f"warning: {file}: {fault}; left as it is", err=True)
     if len(found.faults) > 10:

@@ -241,6 +241,17 @@ def _save_texts(path: Path, examples: Iterable[Example]) -> Iterator[Example]:
             yield example
 
 
+def _collect_characters(examples: Iterable[Example], seen: dict[str, set[str]]) -> Iterator[Example]:
+    """Pass the examples on, and collect the characters of each text column: predictions warn about any other."""
+    for example in examples:
+        if "source" in seen:
+            seen["source"].update(example.source)
+        if "target" in seen:
+            for reference in example.references:
+                seen["target"].update(reference)
+        yield example
+
+
 def _build(
     folder: Path,
     config: DataConfig,
@@ -265,6 +276,9 @@ def _build(
     weights = weights_of(config.train)
     if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
         raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
+    texts = [column for column, tokenizer in zip(COLUMNS, trained, strict=True) if tokenizer.is_text]
+    characters = {column: set[str]() for column in texts}
+    train = _collect_characters(train, characters)
     report["train"], wrong = write_store(folder / "train", train, trained, config.max_length, example_format, weights)
     valid = _save_texts(folder / "valid.jsonl", split.valid("tokenising validation pairs"))
     report["valid"], wrong_valid = write_store(folder / "valid", valid, trained, config.max_length, example_format)
@@ -280,6 +294,7 @@ def _build(
         for part in ("train", "valid"):
             report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
     report["length_ratio"] = length_ratio(open_store(folder / "train"))
+    report["characters"] = {column: "".join(sorted(seen)) for column, seen in characters.items()}
     (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
     write_sizes(folder)
 

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
-from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Document, Output
 from dragoman.documents.markup import Block
 from dragoman.documents.translate import Align, Predict, Steps, advance, translate_blocks
 from dragoman.errors import DragomanError
-from dragoman.inference.inputs import StreamOptions, model_inputs
+from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.isolate import predict_each
 from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER
+from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 
 Progress = Callable[[int], None]
@@ -32,6 +33,18 @@ class Translation:
     counts: Counter[str] = field(default_factory=Counter)  # translated, "already translated", failed
     faults: list[str] = field(default_factory=list)  # place and reason of each unit that failed
     confidences: list[float] = field(default_factory=list)
+    unseen: dict[str, list[str]] = field(default_factory=dict)  # by sentence: what training did not have
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should check: sentences with characters or words that training did not have."""
+        if not self.unseen:
+            return []
+        texts = Counter(text for surfaces in self.unseen.values() for text in surfaces)
+        shown = ", ".join(repr(text)[:40] for text, _ in texts.most_common(10))
+        count = f"{len(self.unseen):,} sentence{'s have' if len(self.unseen) > 1 else ' has'}"
+        first = next(iter(self.unseen))
+        return [f"{count} characters or words that training did not have: {shown} (first in {first[:40]!r})"]
 
 
 @dataclass
@@ -41,6 +54,7 @@ class DocumentTranslator:
     predictor: Predictor
     options: DecodingOptions
     progress: Progress = lambda count: None
+    unseen: dict[str, list[str]] = field(default_factory=dict)  # by sentence: what training did not have
 
     def __post_init__(self) -> None:
         self.options = replace(self.options, placeholders=True, scores=True)
@@ -62,6 +76,7 @@ class DocumentTranslator:
         translation.counts["translated"] = len(chosen) - len(translation.faults)
         translation.counts["failed"] = len(translation.faults)
         translation.data = document.render(outputs)
+        translation.unseen, self.unseen = self.unseen, {}
         return translation
 
     def blocks(self, blocks: Sequence[Block]) -> list[Output | Exception]:
@@ -78,31 +93,22 @@ class DocumentTranslator:
             answer = self._predict(request) if isinstance(request, Predict) else self._align(request)
 
     def _predict(self, request: Predict) -> list[Any]:
-        """Predictions, equal texts once; those with constraints apart, since they may need another engine."""
+        """Predictions, equal texts once."""
         repeated = Counter(request.texts)
-        distinct = list(repeated)
-        options = self.options
-        inputs = predict_each(lambda several: list(model_inputs(several, options, self.predictor.tags)), distinct)
         found: dict[str, Any] = {}
-        bare = replace(options, terminology=None, placeholders=False, tag=None)
-        for constrained in (False, True):
-            chosen = [
-                (text, one)
-                for text, one in zip(distinct, inputs, strict=True)
-                if isinstance(one, ConstrainedInput) and bool(one.constraints) is constrained
-            ]
-            for first in range(0, len(chosen), WINDOW):
-                window = chosen[first : first + WINDOW]
-                stream = StreamOptions(on_warning=lambda line: None, input_name=lambda number: "text")
-                outputs = predict_each(
-                    lambda several, stream=stream: list(self.predictor.stream(several, bare, stream)),  # type: ignore[misc]
-                    [one for _, one in window],
-                )
-                for (text, _), output in zip(window, outputs, strict=True):
-                    found[text] = output
-                self.progress(sum(repeated[text] for text, _ in window))
-        found |= {text: one for text, one in zip(distinct, inputs, strict=True) if isinstance(one, Exception)}
+        for first in range(0, len(repeated), WINDOW):
+            texts = list(islice(repeated, first, first + WINDOW))
+            found |= zip(texts, predict_each(self._outputs, texts), strict=True)
+            self.progress(sum(repeated[text] for text in texts))
         return [found[text] for text in request.texts]
+
+    def _outputs(self, texts: Sequence[str]) -> list[Prediction]:
+        stream = StreamOptions(
+            on_warning=lambda line: None,
+            on_unknown=lambda number, surfaces: self.unseen.setdefault(texts[number - 1], surfaces),
+            input_name=lambda number: "text",
+        )
+        return list(self.predictor.stream(texts, self.options, stream))
 
     @cached_property
     def _view(self) -> AttentionView:

@@ -14,6 +14,7 @@ from dragoman.analysis.alignment import WordAlignment
 from dragoman.data.sentences import Sentence, split_fields, split_long, split_sentences
 from dragoman.documents.base import Output
 from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
+from dragoman.inference.parts import has_letter
 from dragoman.inference.prediction import Prediction
 
 Fits = Callable[[str], bool]
@@ -46,8 +47,11 @@ def sentences_of(text: str, fits: Fits, preserve: bool = False) -> list[Sentence
 def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
     """An output for every block, or the error of one of its sentences."""
     plans = [sentences_of(block.text, fits, block.preserve) for block in blocks]
-    answers = iter((yield Predict([sentence.text for plan in plans for sentence in plan if sentence.text])))
-    rows = [[next(answers) if sentence.text else None for sentence in plan] for plan in plans]
+    read = [sentence.text for plan in plans for sentence in plan if has_letter(sentence.text)]
+    answers = iter((yield Predict(read)) if read else ())
+    rows: list[list[Any]] = [
+        [next(answers) if has_letter(sentence.text) else None for sentence in plan] for plan in plans
+    ]
     faults = [next((one for one in row if isinstance(one, Exception)), None) for row in rows]
     needed = [
         (sentence.text, prediction.text)
@@ -63,9 +67,15 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
             continue
         text, place, links = "", 0, list[tuple[Aligned, int, int]]()
         for sentence, prediction in zip(plan, row, strict=True):
-            output = prediction.text if prediction is not None else ""
-            if block.elements and prediction is not None:
-                links.append((sentence_links(next(alignments), sentence.text, output), place, len(text)))
+            # Numbers and signs are the same in every language: a sentence without a letter stays as it is.
+            output = prediction.text if prediction is not None else sentence.text
+            if block.elements:
+                known = next(alignments) if prediction is not None else None
+                found = sentence_links(known, sentence.text, output)
+                if prediction is None:
+                    same = range(len(found.sources))
+                    found = found._replace(sources=same, targets=same)
+                links.append((found, place, len(text)))
             text += output + sentence.space
             place += len(sentence.text) + len(sentence.space)
         confidence = mean_probability([one for one in row if one is not None])

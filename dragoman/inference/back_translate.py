@@ -14,8 +14,10 @@ from dragoman.data.examples import CONTROLS, FaultError, check_text
 from dragoman.errors import DragomanError
 from dragoman.inference.inputs import WINDOW, StreamOptions
 from dragoman.inference.isolate import predict_each
+from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import UnseenInputs
 
 MARK = "<BT>"  # in front of a synthetic source (Caswell et al. 2019)
 BLANK = "_"  # in place of a word that noise has taken
@@ -58,6 +60,8 @@ class BackTranslation:
     max_characters: int = 10_000
     progress: Callable[[int], None] = lambda count: None
     counts: Counter[str] = field(default_factory=Counter)
+    unseen: UnseenInputs = field(default_factory=UnseenInputs)
+    on_warning: OnWarning | None = None
 
     def pairs(self, lines: Iterable[str]) -> Iterator[Pair]:
         """A pair for every line that gives a usable one, in order and with bounded memory."""
@@ -69,9 +73,11 @@ class BackTranslation:
                     self.counts["pairs"] += 1
                     yield pair
             self.progress(len(window))
+        if message := self.unseen.message():
+            warn_caller(self.on_warning, message)
 
     def _predict(self, texts: Iterable[str]) -> list[Prediction]:
-        stream = StreamOptions(on_warning=lambda line: None, input_name="line {}".format)
+        stream = StreamOptions(on_warning=lambda line: None, on_unknown=self.unseen.add, input_name="line {}".format)
         return list(self.predictor.stream(texts, stream=stream))
 
     def _usable(self, line: str) -> str | None:

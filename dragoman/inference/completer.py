@@ -23,6 +23,8 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.inference.evaluation import read_examples
 from dragoman.inference.loaded import describe
+from dragoman.inference.long_inputs import OnWarning, warn_caller
+from dragoman.inference.unseen import UnseenInputs, UnseenText
 from dragoman.runs import Run
 from dragoman.scoring.perplexity import TextSize, text_size
 from dragoman.training.runtime import resolve_device
@@ -57,6 +59,7 @@ class Completer:
         self.run, self.config = run, run.config
         self.device = resolve_device(device)
         self.tokenizer = run.tokenizers()[1]
+        self.unseen = UnseenText(run, self.tokenizer, "target")
         self.model: Any = run.model(self.device)
 
     def __repr__(self) -> str:
@@ -71,6 +74,7 @@ class Completer:
         batch_size: int = 64,
         first: int = 1,
         observe: Observe | None = None,
+        on_warning: OnWarning | None = None,
         **keywords: Any,
     ) -> list[list[Completed]]:
         """The completions of every prompt; keywords are fields of `CompletionOptions`.
@@ -78,6 +82,8 @@ class Completer:
         An empty prompt begins a new line, and "\\n" in a prompt ends one. A word outside the vocabulary is an error, or
         with `allow_unknown` read as <unk>. `first` is the number of the first prompt in error messages.
         `observe` changes the choice of tokens, to report each as it is chosen (`token_stream.observed`).
+        `on_warning` gets a line about prompts with characters or words that training did not have (None: a Python
+        warning).
         """
         if isinstance(prompts, str):
             raise TypeError("complete takes a list of prompts; for one prompt write complete([prompt])")
@@ -88,6 +94,12 @@ class Completer:
             settings.build(Sampling, settings.as_table(options.sampling))
         encode = partial(self.encode, allow_unknown=allow_unknown)
         rows = [encode(prompt, f"prompt {number}") for number, prompt in enumerate(prompts, first)]
+        unseen = UnseenInputs()
+        for number, prompt in enumerate(prompts, first):
+            if surfaces := [surface for line in prompt.split("\n") for surface in self.unseen(line)]:
+                unseen.add(number, surfaces)
+        if message := unseen.message():
+            warn_caller(on_warning, message)
         completions = complete(
             self.model, rows, options, device=self.device, rows=batch_size, first=first, observe=observe
         )

@@ -24,7 +24,7 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import read_files
 from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.long_inputs import unknown_surfaces
+from dragoman.inference.long_inputs import InputTooLongError
 from dragoman.tasks.base import encoder_of, length_limit
 
 MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
@@ -40,10 +40,10 @@ class StreamOptions:
     progress: Callable[[int], None] | None = None  # gets the number of inputs just finished
     on_trace: Callable[[str, Nodes], None] | None = None  # gets each input and all continuations the search ranked
     on_unreadable: Callable[[Fault], None] | None = None  # gets files that cannot be read; None: they are errors
-    on_warning: Callable[[str], None] | None = None  # gets a line about an input that is too long; None: warnings.warn
-    on_unknown: Callable[[int, list[str]], None] | None = (
-        None  # gets inputs (by number) with unknown characters or words
-    )
+    on_refused: Callable[[int, InputTooLongError], None] | None = None  # gets inputs too long to read; None: errors
+    on_warning: Callable[[str], None] | None = None  # gets a line about some inputs; None: warnings.warn
+    # Gets the number of each input with characters or words that training did not have, and these; None: one warning.
+    on_unknown: Callable[[int, list[str]], None] | None = None
     input_name: Callable[[int], str] = "input {}".format  # names an input in errors, by its number from 1
 
     def __post_init__(self) -> None:
@@ -130,16 +130,15 @@ def encode_inputs(
         sources, indices = [source for source, _ in readable], [index for _, index in readable]
     else:
         sources = codec.encode_sources(texts)
-        if stream.on_unknown is not None:
-            for index, text, tokens in zip(indices, texts, sources, strict=True):
-                if unknown := unknown_surfaces(text, tokens, run.source_tokenizer):
-                    stream.on_unknown(first + index, unknown)
     setting, maximum = length_limit(encoder_of(run.config))
     for index, tokens in zip(indices, sources, strict=True):
         if maximum is not None and len(tokens) >= maximum:
-            raise DataError(
-                f"{stream.input_name(first + index)}: found {len(tokens) + 1} tokens, <eos> included, expected at "
-                f"most the {maximum} of model.encoder.{setting}"
+            raise InputTooLongError(
+                stream.input_name(first + index),
+                inputs[index].text,
+                maximum - 1,
+                f"found {len(tokens) + 1} tokens, <eos> included",
+                f"expected at most the {maximum} of model.encoder.{setting}",
             )
     return sources, indices
 

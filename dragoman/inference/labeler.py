@@ -17,7 +17,7 @@ from dragoman.data.formats.base import Row
 from dragoman.data.formats.masked_text import MASK
 from dragoman.data.formats.media_targets import frame_tags
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.base import UNK, UNKNOWN_SURFACE
+from dragoman.data.tokenizers.base import UNKNOWN_SURFACE
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 from dragoman.decoding.fill_mask import MaskDecoder
@@ -28,13 +28,14 @@ from dragoman.inference.inputs import MEDIA_WINDOW, WINDOW, StreamOptions
 from dragoman.inference.loaded import describe
 from dragoman.inference.long_inputs import (
     LABEL_TOKENS,
-    MAX_TOKENS_PER_CHARACTER,
+    InputTooLongError,
     LengthLimits,
     OnWarning,
     over_long,
-    unknown_surfaces,
+    over_many_characters,
     warn_caller,
 )
+from dragoman.inference.unseen import UnseenInputs, UnseenText
 from dragoman.runs import Run
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
@@ -56,6 +57,7 @@ class Labeler:
         self.run, self.config, self.head_decoder = run, run.config, head_decoder
         self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        self.unseen = UnseenText(run, self.source_tokenizer)
         self.labels = self.target_tokenizer.names if isinstance(self.target_tokenizer, LabelVocabulary) else ()
         self.example_format = run.task.example_format(run.config)
         self.collator = run.task.collator(run.config, self.source_tokenizer)
@@ -83,13 +85,14 @@ class Labeler:
         on_warning: OnWarning | None = None,
         on_unreadable: Callable[[Fault], None] | None = None,
         on_unknown: Callable[[int, list[str]], None] | None = None,
+        on_refused: Callable[[int, InputTooLongError], None] | None = None,
     ) -> Iterator[LabelPrediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
-        A text that is too long gets an empty prediction; `on_warning` gets a line about it (None: a Python warning).
-        So does a file that cannot be read if `on_unreadable` takes its fault; without it, it is an error. A classifier
-        reads the beginning of a text that has more tokens than its encoder has positions. `on_unknown` gets the number
-        of each text with characters or words that training did not have, and these.
+        A text that is too long is an error; if `on_refused` takes it, the prediction is empty. The same holds for a
+        file that cannot be read and `on_unreadable`. A classifier reads the beginning of a text that has more tokens
+        than its encoder has positions, and `on_warning` gets a line about it (None: a Python warning). `on_unknown`
+        gets the number of each text with characters or words that training did not have, and these (None: one warning).
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
@@ -98,29 +101,40 @@ class Labeler:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
         if isinstance(self.source_tokenizer, FeatureExtractor):
             window = min(window, MEDIA_WINDOW)
+        unseen = UnseenInputs()
         stream = StreamOptions(
-            window=window, progress=progress, on_warning=on_warning, on_unreadable=on_unreadable, on_unknown=on_unknown
-        )
-        return self._stream(iter(texts), batch_size, stream)
+            window=window, progress=progress, on_warning=on_warning, on_unreadable=on_unreadable,
+            on_unknown=on_unknown or unseen.add, on_refused=on_refused,
+        )  # fmt: skip
+        return unseen.watch(self._stream(iter(texts), batch_size, stream), on_warning)
 
     def _stream(self, texts: Iterator[str], rows: int, stream: StreamOptions) -> Iterator[LabelPrediction]:
         first = 1
         while inputs := list(islice(texts, stream.window)):
-            yield from self._window(self._short_enough(inputs, first, stream.on_warning), rows, first, stream)
+            yield from self._window(self._short_enough(inputs, first, stream), rows, first, stream)
             first += len(inputs)
 
-    def _short_enough(self, texts: list[str], first: int, on_warning: OnWarning | None) -> list[str]:
-        """The texts, with an empty one in place of each that is too long."""
+    def _short_enough(self, texts: list[str], first: int, stream: StreamOptions) -> list[str]:
+        """The texts; one that is too long is an error, or empty if the caller takes the error."""
         limits = LengthLimits.of(self.config)
+        limits = limits._replace(tokens=max(LABEL_TOKENS, limits.tokens), tokens_setting="the maximum")
         out = list(texts)
         for number, text in enumerate(texts, first):
-            problem = over_long(text, limits) if isinstance(text, str) and text.strip() else ""
-            if not problem and len(text) > LABEL_TOKENS // MAX_TOKENS_PER_CHARACTER and self.source_tokenizer.is_text:
-                count, most = len(self.source_tokenizer.encode(text)), max(LABEL_TOKENS, limits.tokens)
-                problem = f"found {count:,} tokens, expected at most {most:,}" if count > most else ""
-            if problem:
-                out[number - first] = ""
-                warn_caller(on_warning, f"input {number}: {problem}; left out, its answer is empty")
+            if not (isinstance(text, str) and text.strip()):
+                continue
+            if self.source_tokenizer.is_text:
+                problem, limit = over_long(text, self.source_tokenizer, limits)
+            else:  # numbers, or names of files
+                problem, limit = over_many_characters(text, limits)
+            if not problem:
+                continue
+            error = InputTooLongError(
+                stream.input_name(number), text, limit, problem, "a label may depend on all of it; shorten the text"
+            )
+            if stream.on_refused is None:
+                raise error
+            stream.on_refused(number, error)
+            out[number - first] = ""
         return out
 
     def _window(self, texts: list[str], rows: int, first: int, stream: StreamOptions) -> list[LabelPrediction]:
@@ -135,7 +149,7 @@ class Labeler:
             indices = self._read_files(self.source_tokenizer, texts, indices, first, stream)
         for index in indices:  # one by one, so that an error names its input
             left, right = self.example_format.encode_inputs([texts[index]], self.source_tokenizer, first + index)
-            if stream.on_unknown is not None and (unknown := self._unknown(texts[index], left[0])):
+            if stream.on_unknown is not None and (unknown := self.unseen_in(texts[index])):
                 stream.on_unknown(first + index, unknown)
             sources.append(self._readable_part(left[0], stream.input_name(first + index), stream.on_warning))
             if right is not None:
@@ -151,16 +165,11 @@ class Labeler:
             stream.done(len(chosen))
         return out
 
-    def _unknown(self, text: str, tokens: Sequence[Any]) -> list[str]:
+    def unseen_in(self, text: str) -> list[str]:
         """The characters or words of a text that training did not have."""
-        if (
-            self.head_decoder.outputs not in ("labels", "tags")
-            or not self.source_tokenizer.is_text
-            or UNK not in tokens
-        ):
+        if self.head_decoder.outputs not in ("labels", "tags"):
             return []
-        text = PAIR_DELIMITER.join(" ".join(part.split()) for part in text.split(PAIR_DELIMITER))
-        return unknown_surfaces(text, self.source_tokenizer.encode(text), self.source_tokenizer)
+        return self.unseen(PAIR_DELIMITER.join(" ".join(part.split()) for part in text.split(PAIR_DELIMITER)))
 
     def _read_files(
         self, extractor: FeatureExtractor, paths: list[str], indices: list[int], first: int, stream: StreamOptions
@@ -279,6 +288,7 @@ class Labeler:
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
         on_unreadable: Callable[[Fault], None] | None = None,
+        on_warning: OnWarning | None = None,
     ) -> Evaluation:
         """Scores of the run on sources with their labels, numbers or tags, and the predictions behind them.
 
@@ -296,12 +306,22 @@ class Labeler:
         if not examples:
             raise DataError(f"nothing to evaluate: all {len(errors)} examples have labels that training did not have")
         texts = [example.model_input for example in examples]
-        predictions = list(self.stream(texts, batch_size=batch_size, progress=progress))
+        refused: list[InputTooLongError] = []
+
+        def refuse(number: int, error: InputTooLongError) -> None:
+            refused.append(error)
+            place = examples[number - 1].location
+            warn_caller(on_warning, f"{place}: {error.reason}; its empty answer counts as wrong")
+
+        stream = self.stream(texts, batch_size=batch_size, progress=progress, on_warning=on_warning, on_refused=refuse)
+        predictions = list(stream)
         values = [prediction.value for prediction in predictions]
         expected = [self._reference(example, row) for example, row in zip(examples, rows, strict=True)]
         scores: dict[str, Any] = {"segments": len(examples)}
         if unreadable:
             scores["unreadable"] = len(unreadable)
+        if refused:
+            scores["refused"] = len(refused)
         scores |= score_labels(metrics_for(self.head_decoder.outputs), values, expected, names, self.labels)
         scores["loss"] = self.loss(rows, batch_size)
         if errors:
@@ -360,6 +380,7 @@ class MaskFiller(Labeler):
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
         on_unreadable: Callable[[Fault], None] | None = None,
+        on_warning: OnWarning | None = None,
     ) -> Evaluation:
         """Scores of masked tokens, always the same ones of a text; the list of predictions is empty."""
         examples, names = self._checked(pairs, metrics, skip_unknown)

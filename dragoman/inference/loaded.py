@@ -11,6 +11,7 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Average, Ensemble
 from dragoman.errors import ConfigError, RunError
+from dragoman.inference.unseen import UnseenText
 from dragoman.kernels.weight_layout import lay_out_for_decoding
 from dragoman.runs import Run
 from dragoman.training.runtime import resolve_device
@@ -35,6 +36,7 @@ class LoadedRun:
         self.run, self.config = run, run.config
         self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        self.unseen = UnseenText(run, self.source_tokenizer)
         self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.half = precision == "bfloat16"
         self.members = (run, *run.other_members)

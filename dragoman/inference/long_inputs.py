@@ -1,18 +1,19 @@
-"""Inputs longer than the training data: split into parts that the model can read, or left out, one by one.
+"""Inputs longer than the training data: split into parts that the model can read, or refused, one by one.
 
-A single line of 100,000 characters must neither stop the other lines of a file nor take all memory.
+A single line of 100,000 characters must neither stop the other lines of a file nor take all memory, and its output is
+never empty without a reason.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import NamedTuple
 
-from dragoman.data.tokenizers.base import UNK, Tokenizer
-from dragoman.inference.prediction import Prediction
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.errors import DataError
 from dragoman.tasks.base import Config, encoder_of, length_limit
 
 SENTENCE_END = re.compile(r"[.!?…]['\")\]»”]*\s+|[。！？]\s*")
@@ -39,20 +40,39 @@ class LengthLimits(NamedTuple):
         return cls(*min(limits), config.data.max_characters)
 
 
-def over_long(text: str, limits: LengthLimits) -> str:
-    """Why a text cannot be an input at all; empty if it can."""
+class InputTooLongError(DataError):
+    """An input that is longer than the run can read and that cannot be read in parts."""
+
+    def __init__(self, place: str, text: str, limit: int, problem: str, reason: str) -> None:
+        super().__init__(f"{place}: {problem}; {reason}")
+        self.text, self.limit = text, limit
+        self.reason = f"{problem}; {reason}"  # without the place
+
+
+def over_many_characters(text: str, limits: LengthLimits) -> tuple[str, int]:
+    """What is wrong with a text of too many characters, and the limit; ("", 0) if nothing is."""
     if len(text) <= limits.characters:
-        return ""
-    return f"found {len(text):,} characters, expected at most data.max_characters = {limits.characters:,}"
+        return "", 0
+    expected = f"expected at most data.max_characters = {limits.characters:,}"
+    return f"found {len(text):,} characters, {expected}", limits.characters
 
 
-def split_text(text: str, tokenizer: Tokenizer, limit: int) -> list[str]:
-    """Parts of a text of at most `limit` tokens each, cut after sentences, at spaces, or else anywhere."""
-    if len(text) <= 1 or len(tokenizer.encode_batch([text])[0]) <= limit:
+def over_long(text: str, tokenizer: Tokenizer, limits: LengthLimits) -> tuple[str, int]:
+    """What is wrong with a text that is longer than the limits, and the limit; ("", 0) if nothing is."""
+    problem = over_many_characters(text, limits)
+    if problem[0] or len(text) <= limits.tokens // MAX_TOKENS_PER_CHARACTER:
+        return problem
+    if (count := len(tokenizer.encode(text))) <= limits.tokens:
+        return "", 0
+    return f"found {count:,} tokens, expected at most {limits.tokens_setting} = {limits.tokens:,}", limits.tokens
+
+
+def split_text(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """A text cut after sentences, at spaces, or else anywhere, until each part fits: the parts join to the text."""
+    if len(text) <= 1 or fits(text):
         return [text]
     cut = cut_near_middle(text)
-    parts = (part.strip() for part in (text[:cut], text[cut:]))
-    return [small for part in parts if part for small in split_text(part, tokenizer, limit)]
+    return [*split_text(text[:cut], fits), *split_text(text[cut:], fits)]
 
 
 def cut_near_middle(text: str) -> int:
@@ -63,36 +83,12 @@ def cut_near_middle(text: str) -> int:
     return min(ends, key=lambda end: abs(end - middle), default=middle) or 1
 
 
-def join_predictions(parts: Sequence[Prediction], spaces: bool) -> Prediction:
-    """The predictions of the parts of a text as one; its score is the mean over all tokens."""
-    texts = [part.text for part in parts if part.text]
-    counts = [max(1, len(part.token_scores)) for part in parts]
-    joined = Prediction(
-        text=(" " if spaces else "").join(texts),
-        score=sum(part.score * count for part, count in zip(parts, counts, strict=True)) / max(1, sum(counts)),
-        tokens=tuple(token for part in parts for token in part.tokens),
-        token_scores=tuple(score for part in parts for score in part.token_scores),
-    )
-    if parts and all(part.confidence is not None for part in parts):
-        confidences = tuple(one for part in parts for one in part.token_confidences)
-        product = 1.0
-        for part in parts:
-            product *= part.confidence or 0.0
-        joined = replace(joined, confidence=product, token_confidences=confidences)
-    return joined
-
-
 def warn_caller(handler: OnWarning | None, message: str) -> None:
     """Warn the caller: by its own function, or as a Python warning."""
-    if handler is None:
-        warnings.warn(message, stacklevel=2)
-    else:
+    if handler is not None:
         handler(message)
-
-
-def unknown_surfaces(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> list[str]:
-    """The characters or words of a text that the tokenizer reads as <unk>."""
-    if UNK not in tokens:
-        return []
-    spans = tokenizer.spans(text)
-    return [text[slice(*span)] for span, token in zip(spans, tokens, strict=True) if token == UNK]
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("dragoman."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)  # the warning names the line of the caller, not one of ours

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dragoman.classical.model import Transducer
 from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Example
 from dragoman.data.media.feature_extractor import FeatureExtractor
@@ -18,8 +19,8 @@ from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
-from dragoman.decoding.constraints.source import restore_placeholders
-from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.decoding.constraints.source import add_numbers, protected_pattern, restore_placeholders
+from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, ConstrainedInput
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Method, WithText
 from dragoman.decoding.options import CTCDecoding, DecodingOptions, Draft, ShortlistFile, replace_from_keywords
@@ -52,19 +53,14 @@ from dragoman.inference.inputs import (
     with_tags,
 )
 from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.long_inputs import (
-    MAX_TOKENS_PER_CHARACTER,
-    LengthLimits,
-    OnWarning,
-    join_predictions,
-    over_long,
-    split_text,
-    warn_caller,
-)
+from dragoman.inference.long_inputs import InputTooLongError, LengthLimits, OnWarning, warn_caller
 from dragoman.inference.methods import open_method
+from dragoman.inference.parts import Part, Planner, constraints_of_part, join_parts
 from dragoman.inference.prediction import NO_PREDICTION, Prediction, with_confidences
 from dragoman.inference.rerank import Reranker
 from dragoman.inference.training_texts import letter_sides
+from dragoman.inference.unseen import UnseenInputs
+from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
@@ -81,11 +77,11 @@ class Decoding:
     method: Method | None
     reranker: Reranker | None
 
-    def of_parts(self, number: int) -> Decoding:
-        """The same for the parts of one input: they report no progress, and unknown words under its number."""
-        report = self.stream.on_unknown
-        on_unknown = None if report is None else lambda part, found: report(number, found)
-        return replace(self, stream=replace(self.stream, progress=None, on_unknown=on_unknown))
+    def of_parts(self, numbers: Sequence[int]) -> Decoding:
+        """The same for parts of inputs, whose numbers these are: parts have the names of their inputs."""
+        name = self.stream.input_name
+        stream = replace(self.stream, progress=None, input_name=lambda part: name(numbers[part - 1]))
+        return replace(self, stream=stream)
 
     @property
     def call(self) -> Call:
@@ -96,6 +92,11 @@ class Decoding:
     def n_best(self) -> int:
         """Outputs that the search returns: all of the beam where they are reranked."""
         return self.options.n_best if self.reranker is None else max(self.options.n_best, self.config.beam)
+
+    @property
+    def constrainable(self) -> bool:
+        """Whether the search can force texts into an output: a search token by token, by greedy or beam search."""
+        return self.method is None and not isinstance(self.backend.model, Transducer | NonAutoregressiveModel)
 
     @property
     def scores(self) -> bool:
@@ -217,7 +218,11 @@ class Predictor(LoadedRun):
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
         options, stream = self._options(options, keywords, stream or StreamOptions())
-        return self._stream(model_inputs(texts, options, self.tags), self._decoding(options, stream))
+        unseen = UnseenInputs()
+        if stream.on_unknown is None:
+            stream = replace(stream, on_unknown=unseen.add)
+        outputs = self._stream(model_inputs(texts, options, self.tags), self._decoding(options, stream))
+        return unseen.watch(outputs, stream.on_warning)
 
     def _decoding(self, options: DecodingOptions, stream: StreamOptions) -> Decoding:
         """Open and check all that a call needs: a mistake shows before any work."""
@@ -244,15 +249,15 @@ class Predictor(LoadedRun):
 
     def _stream(self, inputs: Iterator[ConstrainedInput], decoding: Decoding) -> Iterator[Prediction]:
         first, report = 1, decoding.stream.on_trace
-        while window := list(islice(inputs, decoding.stream.window)):
+        while read := list(islice(inputs, decoding.stream.window)):
+            self._report_unseen(read, decoding.stream, first)
+            window = [self._with_numbers(one) for one in read]
             traces: list[Trace | None] | None = None if report is None else [None] * len(window)
-            parts = self._parts_of_long_inputs(window, decoding, first)
-            short = [one._replace(text="") if index in parts else one for index, one in enumerate(window)]
-            predictions = self._ranked_window(short, decoding, first, traces)
-            for index, several in parts.items():
-                if several:
-                    found = self._ranked_window(several, decoding.of_parts(first + index), 1, None)
-                    predictions[index] = join_predictions(found, spaces=" " in window[index].text)
+            parts = self._parts(window, decoding, first)
+            whole = [one._replace(text="") if index in parts else one for index, one in enumerate(window)]
+            predictions = self._ranked_window(whole, decoding, first, traces)
+            for index, prediction in self._joined_parts(window, parts, decoding, first):
+                predictions[index] = prediction
             first += len(window)
             for index, prediction in enumerate(predictions):
                 if report is not None and traces is not None:
@@ -261,35 +266,57 @@ class Predictor(LoadedRun):
                     report(window[index].text, trace.as_table(0, target.pieces) if trace is not None else [])
                 yield prediction
 
-    def _parts_of_long_inputs(
-        self, inputs: list[ConstrainedInput], decoding: Decoding, first: int
-    ) -> dict[int, list[ConstrainedInput]]:
-        """The parts of every input that is longer than training allowed, by index; none for one that is left out."""
+    def _report_unseen(self, inputs: list[ConstrainedInput], stream: StreamOptions, first: int) -> None:
+        """Report the characters or words that training did not have, but for those of placeholders."""
+        assert stream.on_unknown is not None, "`stream` sets it"
+        for number, (text, constraints) in enumerate(inputs, first):
+            if constraints.placeholders:
+                text = protected_pattern([name for name, _ in constraints.placeholders]).sub("", text)
+            if surfaces := self.unseen(text):
+                stream.on_unknown(number, surfaces)
+
+    def _with_numbers(self, one: ConstrainedInput) -> ConstrainedInput:
+        """The input; its numbers are texts to copy if training had none of their digits."""
+        source = split_tag(one.text, self.tags)[1]
+        return one._replace(constraints=add_numbers(one.constraints, source, self.unseen.lacks_digit))
+
+    def _parts(self, inputs: list[ConstrainedInput], decoding: Decoding, first: int) -> dict[int, list[Part]]:
+        """The parts of every input that the model does not read as a whole, by index; none of one that is refused."""
         if isinstance(self.source_tokenizer, FeatureExtractor):
             return {}
-        parts: dict[int, list[ConstrainedInput]] = {}
-        limits, stream = self.length_limits, decoding.stream
+        stream, parts = decoding.stream, dict[int, list[Part]]()
+        planner = Planner(self.source_tokenizer, self.length_limits, decoding.constrainable)
+        warn = partial(warn_caller, stream.on_warning)
         for index, one in enumerate(inputs):
-            if len(one.text) <= limits.tokens // MAX_TOKENS_PER_CHARACTER:
-                continue
-            tag, text = split_tag(one.text, self.tags)
-            problem = over_long(text, limits)
-            if not text.strip():
-                continue
-            tokens = 0 if problem else len(self.source_tokenizer.encode(one.text))
-            if not problem and tokens <= limits.tokens:
-                continue
-            found = problem or f"found {tokens:,} tokens, expected at most {limits.tokens_setting} = {limits.tokens:,}"
-            parts[index] = []
-            if problem or one.constraints:
-                reason = "left out, its output is empty"
-            else:
-                room = limits.tokens - bool(tag)
-                texts = split_text(text, self.source_tokenizer, room)
-                parts[index] = [ConstrainedInput(add_tag(part, tag) if tag else part) for part in texts]
-                reason = f"read in {len(texts)} parts"
-            warn_caller(stream.on_warning, f"{stream.input_name(first + index)}: {found}; {reason}")
+            try:
+                own = planner.parts(one, stream.input_name(first + index), warn)
+            except InputTooLongError as error:
+                if stream.on_refused is None:
+                    raise
+                stream.on_refused(first + index, error)
+                own = []
+            if own is not None:
+                parts[index] = own
         return parts
+
+    def _joined_parts(
+        self, inputs: list[ConstrainedInput], parts: dict[int, list[Part]], decoding: Decoding, first: int
+    ) -> Iterator[tuple[int, Prediction]]:
+        """(index, prediction) of every input that is read in parts; the parts of all are searched together."""
+        read: list[ConstrainedInput] = []
+        numbers: list[int] = []
+        for index, several in parts.items():
+            text, constraints = inputs[index]
+            tag = split_tag(text, self.tags)[0]
+            for part in several:
+                if not part.copied:
+                    own = constraints_of_part(constraints, part.text) if decoding.constrainable else NO_CONSTRAINTS
+                    read.append(ConstrainedInput(add_tag(part.text, tag) if tag else part.text, own))
+                    numbers.append(first + index)
+        outputs = iter(self._ranked_window(read, decoding.of_parts(numbers), 1, None) if read else ())
+        for index, several in parts.items():
+            if several:
+                yield index, join_parts(several, [next(outputs) for part in several if not part.copied])
 
     def _ranked_window(
         self, inputs: list[ConstrainedInput], decoding: Decoding, first: int, traces: list[Trace | None] | None
@@ -366,6 +393,23 @@ class Predictor(LoadedRun):
         return ConstraintCompiler(self.target_tokenizer)
 
     def _decode(
+        self,
+        sources: Sequence[Any],
+        decoding: Decoding,
+        automata: list[ConstraintAutomaton | None] | None,
+        traces: list[Trace | None] | None,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """(index, hypotheses) for every source; the constraints of some do not change which engine does the others."""
+        if automata is None or traces is not None:
+            yield from self._decode_alike(sources, decoding, automata, traces)
+            return
+        for constrained in (False, True):
+            rows = [row for row, one in enumerate(automata) if (one is not None) is constrained]
+            chosen, own = [sources[row] for row in rows], [automata[row] for row in rows] if constrained else None
+            found = self._decode_alike(chosen, decoding, own, None) if rows else ()
+            yield from ((rows[index], hypotheses) for index, hypotheses in found)
+
+    def _decode_alike(
         self,
         sources: Sequence[Any],
         decoding: Decoding,

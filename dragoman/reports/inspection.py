@@ -24,11 +24,10 @@ from dragoman.analysis.what_if import what_if
 from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
-from dragoman.inference.long_inputs import unknown_surfaces
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.models.classifier import Classifier, Regressor
 from dragoman.models.contracts import CTCEmissions, NonAutoregressiveModel
 from dragoman.models.tagger import Tagger
@@ -144,14 +143,9 @@ def inspect(
 
 def _unknown(subject: Subject) -> list[str]:
     """The characters or words of the input that the run does not know."""
-    tokenizer = None if isinstance(subject.loaded, Completer) else subject.loaded.source_tokenizer
-    if subject.source is None or not isinstance(tokenizer, Tokenizer) or not tokenizer.is_text:
+    if subject.source is None or isinstance(subject.loaded, Completer):
         return []
-    text = subject.source.text
-    try:
-        return list(dict.fromkeys(unknown_surfaces(text, tokenizer.encode(text), tokenizer)))
-    except NotImplementedError:
-        return []
+    return list(dict.fromkeys(subject.loaded.unseen(subject.source.text)))
 
 
 def _run(subject: Subject) -> dict[str, Any]:
@@ -476,7 +470,7 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
                     _table("CTC lattice", "best log-probability up to here", ctc_table(logs, ids), rows, columns)
                 )
     if subject.given and isinstance(loaded, Predictor) and subject.source is not None:
-        output = loaded.predict([subject.source.text])[0].text
+        output = next(loaded.stream([subject.source.text], on_unknown=told_elsewhere)).text
         axis = subject.target
         by_word = len(axis.text.split()) > 1
         left, right = (text.split() if by_word else list(text) for text in (axis.text, output))

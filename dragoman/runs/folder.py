@@ -212,13 +212,20 @@ def limit_parameters(weights: Mapping[str, torch.Tensor], where: str) -> Iterato
 def missing_run_message(folder: Path) -> str:
     """Why a path is no run folder, with the nearest name that exists."""
     if not folder.exists():
-        parent = folder.parent
-        others = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
-        near = nearest(folder.name, others)
-        return f"{folder}: no such run folder." + (f" Did you mean '{parent / near}'?" if near else "")
+        near = nearest_run(folder)
+        return f"{folder}: no such run folder." + (f" Did you mean '{near}'?" if near else "")
     if folder.is_file():
         return f"{folder}: found a file, expected a run folder"
     return f"{folder}: not a run folder (it has no config.toml)"
+
+
+def nearest_run(folder: Path) -> Path | None:
+    """The run folder that a name most likely means: beside it, or in runs/, where `train` puts them."""
+    places = [folder.parent] if folder.parent.name == "runs" else [folder.parent, folder.parent / "runs"]
+    runs = [path for place in places if place.is_dir() for path in place.iterdir() if (path / "config.toml").is_file()]
+    same = [path for path in runs if path.name == folder.name]
+    near = nearest(folder.name, [path.name for path in runs])
+    return (same or [path for path in runs if path.name == near] or [None])[0]
 
 
 def check_format(folder: Path) -> None:

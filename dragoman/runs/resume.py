@@ -153,5 +153,6 @@ def check_same_data(folder: Path, corpus: Corpus) -> None:
     if run.data["fingerprint"] != corpus.report["fingerprint"] or not same:
         raise RunError(
             f"{folder}: the data files{' or their tags' if tagged else ''} are not those this run was started with; "
-            "put the old ones back, or start a new run with --run"
+            "put the old ones back, or start a new run with --run; add train.start_from="
+            f"{folder} to start it from the weights of this one"
         )

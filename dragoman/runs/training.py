@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.corpus import Corpus, with_other_validation
+from dragoman.data.readers.header import header_warnings
 from dragoman.errors import RunError
 from dragoman.files import write_text
 from dragoman.runs.data_report import print_data_report
@@ -147,6 +148,8 @@ def prepare_trainer(
         write_tensors(folder / BASE, base)
     processes.barrier()
     print_data_report(display, corpus, task, config.train.decode)
+    for line in header_warnings(config.data):
+        display.warning(line)
     for line in report:
         display.info(line)
     if warning:

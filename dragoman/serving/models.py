@@ -15,8 +15,8 @@ from dragoman.data.examples import Fault
 from dragoman.data.languages import UNKNOWN, languages_of_name, same_language
 from dragoman.data.media.archives import MediaError
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.base import EOS, Tokenizer
-from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER, TextPairTokenizer
+from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions
@@ -26,9 +26,9 @@ from dragoman.inference.completer import Completed, Completer
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
-from dragoman.inference.long_inputs import unknown_surfaces
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.tasks.base import encoder_of, length_limit
 
@@ -149,11 +149,13 @@ class ServedModel:
 
     def _label(self, options: None, inputs: list[str]) -> list[Any]:
         assert isinstance(self.engine, Labeler)
-        return list(self.engine.stream(inputs, batch_size=self.batch_size, on_warning=_refuse))
+        return list(
+            self.engine.stream(inputs, batch_size=self.batch_size, on_warning=_refuse, on_unknown=told_elsewhere)
+        )
 
     def _complete(self, options: CompletionOptions, inputs: list[str]) -> list[list[Completed]]:
         assert isinstance(self.engine, Completer)
-        return self.engine.complete(inputs, options, allow_unknown=True, batch_size=self.batch_size)
+        return self.engine.complete(inputs, options, allow_unknown=True, batch_size=self.batch_size, on_warning=_ignore)
 
     def _score(self, options: None, inputs: list[tuple[str, str]]) -> list[ScoredPair]:
         if isinstance(self.engine, Completer):
@@ -245,18 +247,9 @@ class ServedModel:
         return 2 if isinstance(getattr(self.engine, "source_tokenizer", None), TextPairTokenizer) else 1
 
     def unknown(self, text: str) -> list[str]:
-        """The characters or words of a text that training did not have: the model reads them as <unk>."""
-        tokenizer = getattr(self.engine, "source_tokenizer", None)
-        if isinstance(tokenizer, TextPairTokenizer):
-            tokenizer = tokenizer.inner
-        if not isinstance(tokenizer, Tokenizer) or not tokenizer.is_text or self.task == "masked-language-model":
-            return []
-        parts = text.split(PAIR_DELIMITER) if self.texts > 1 else [text]
-        try:
-            found = [one for part in parts for one in unknown_surfaces(part, tokenizer.encode(part), tokenizer)]
-        except NotImplementedError:  # a tokenizer that cannot say where its tokens stand
-            return []
-        return list(dict.fromkeys(found))
+        """The characters or words of the lines of a text that training did not have."""
+        find = self.engine.unseen_in if isinstance(self.engine, Labeler) else self.engine.unseen
+        return list(dict.fromkeys(surface for line in text.split("\n") for surface in find(line)))
 
     def fits(self, text: str) -> bool:
         """Whether the encoder can read a text as one source."""

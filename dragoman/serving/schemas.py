@@ -124,6 +124,7 @@ class PredictResponse(BaseModel):
 
     model: str
     outputs: list[Output]
+    warnings: list[str] | None = Field(None, description="what to check, such as characters that training did not have")
 
 
 class Pair(Strict):

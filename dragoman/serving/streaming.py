@@ -20,6 +20,7 @@ from dragoman.errors import ConfigError, DragomanError
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.token_stream import OnToken, TokenStream, observed
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import InputBuilder, decoding_options
 from dragoman.serving.schemas import PredictRequest
@@ -54,7 +55,7 @@ def search_tokens(model: ServedModel, text: ConstrainedInput, options: DecodingO
     assert isinstance(predictor, Predictor)
     sampling = options.method if isinstance(options.method, Sampling) else None
     streamed = replace(options, beam=None, method=TokenStream(on_token, sampling), engine="torch", batch_size=1)
-    (prediction,) = predictor.stream([text], streamed)
+    (prediction,) = predictor.stream([text], streamed, on_unknown=told_elsewhere)
     return prediction.as_table()
 
 
@@ -63,7 +64,11 @@ def complete_tokens(model: ServedModel, prompt: str, options: CompletionOptions,
     completer = model.engine
     assert isinstance(completer, Completer)
     ((completed,),) = completer.complete(
-        [prompt], options, allow_unknown=True, observe=lambda choose: observed(choose, on_token)
+        [prompt],
+        options,
+        allow_unknown=True,
+        on_warning=lambda line: None,
+        observe=lambda choose: observed(choose, on_token),
     )
     return asdict(completed)
 

@@ -155,9 +155,13 @@ class Translator:
         """Translations of HTML documents with all their tags."""
         parsed = await in_thread(lambda: [parse_blocks(document) for document in documents], documents)
         rendered = iter(await self.blocks([part for parts in parsed for part in parts if isinstance(part, Block)]))
+        texts = [[part.text for part in parts if isinstance(part, Block)] for parts in parsed]
+        unknown = await in_thread(lambda: [self.model.unknown("\n".join(own)) for own in texts], documents)
         return [
-            Translated("".join(next(rendered).markup if isinstance(part, Block) else part for part in parts))
-            for parts in parsed
+            Translated(
+                "".join(next(rendered).markup if isinstance(part, Block) else part for part in parts), unknown=own
+            )
+            for parts, own in zip(parsed, unknown, strict=True)
         ]
 
 

@@ -52,3 +52,11 @@ def test_a_run_to_start_from_gives_its_model_and_tokenizers(inside: Workshop, pa
     assert reasons[0] == f"model and tokenizers: those of {inside.run}, from which training starts"
     wider, _ = configure(pairs, [f"train.start_from={inside.run}", "model.encoder.dropout=0.2"])
     assert wider.model.encoder.dropout == 0.2
+
+
+def test_the_stated_tokenizer_is_the_one_in_force(pairs: str) -> None:
+    """tokenizer.target=none announced sub-words."""
+    _, reasons = configure(pairs, ["tokenizer.target=none"])
+    assert "target: the tokenizer of the source, as tokenizer.target says" in reasons
+    _, reasons = configure(pairs, ["tokenizer.source.kind=words"])
+    assert "source: words, as tokenizer.source says" in reasons

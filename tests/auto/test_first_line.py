@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dragoman.auto.configure import configure
 from dragoman.config import settings
+from dragoman.data.config import DataConfig
+from dragoman.data.readers.header import first_rows, header_warnings, looks_like_header
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import ConfigError, DataError
 from dragoman.tasks import config as configuration
 from tests.conftest import words, write_rows
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def test_a_header_is_recognised_and_labels_are_pointed_out(tmp_path: Path) -> None:
@@ -119,3 +124,34 @@ def test_long_outputs_of_few_words_are_for_a_transformer(tmp_path: Path) -> None
     rows = [(" ".join(draw.choices(some, k=5)), " ".join(draw.choices(some, k=40))) for _ in range(400)]
     _, reasons = configure(str(write_rows(tmp_path / "long.tsv", rows)))
     assert any("transformer-small" in reason and "40 tokens on average" in reason for reason in reasons), reasons
+
+
+@pytest.mark.parametrize(
+    "names", [("en", "de"), ("word", "pron"), ("misspelling", "correct"), ("English", "German_2"), ("src_text", "ziel")]
+)
+def test_a_first_line_that_seems_to_name_columns_is_reported(tmp_path: Path, names: tuple[str, str]) -> None:
+    """It silently became a training pair."""
+    rows = [(f"{word} {word}", f"{word.upper()} {word}") for word in words(60)]
+    headed = write_rows(tmp_path / "headed.tsv", [names, *rows])
+    data = DataConfig(train=str(headed))
+    told = f"{headed}:1 looks like a header ({', '.join(names)}) but is read as data; if it names the columns, add "
+    assert list(header_warnings(data)) == [f"{told}data.header=true"]
+    assert not list(header_warnings(replace(data, header=True)))
+
+
+def test_ordinary_pairs_are_no_header() -> None:
+    """Each row in turn as the first of a file."""
+    rows = [[word, word[::-1]] for word in ("no", "so", "it", "is", "he", "my", "or", *words(60))]
+    rows += [["name", "Name"], ["word", "Wort"], ["text", "Text"], ["old", "alt"], ["source", "Quelle"], ["a", "b"]]
+    rows += [["The old name.", "Der alte Name."], ["Go.", "Geh."], ["12", "zwölf"], ["Question", "Frage"]]
+    for first in range(len(rows)):
+        assert not looks_like_header([rows[first], *rows]), rows[first]
+        assert not looks_like_header([rows[first], *rows[first + 1 :]]), rows[first]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared data")
+def test_no_file_of_pairs_gives_a_false_alarm() -> None:
+    """Those of GLUE do have headers."""
+    files = [path for path in SHARED.rglob("*") if path.name.endswith((".tsv", ".tsv.gz", ".txt.gz"))]
+    found = [path for path in files if "documents" not in path.parts and looks_like_header(first_rows(path))]
+    assert {path.parent.parent.name for path in found} <= {"glue_small"}

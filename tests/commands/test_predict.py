@@ -93,8 +93,9 @@ def test_a_long_line_costs_the_others_nothing(inside: Workshop, plain: list[str]
     lines = inside.write("long.txt", f"{first}\n{'x' * 100_000}\n{sentences}\n{second}\n{'ab' * 400}\n")
     said = call("predict", inside.run, lines)
     assert said.code == 0
-    assert (said.lines[0], said.lines[1], said.lines[3]) == (plain[6], "", plain[7])
-    assert "input 2: found 100,000 characters, expected at most data.max_characters = 10,000; left out" in said.err
+    assert (said.lines[0], said.lines[3]) == (plain[6], plain[7])
+    assert "input 2: found 100,000 characters, expected at most data.max_characters = 10,000; read in 512" in said.err
+    assert len(said.lines[1]) >= 512
     assert "input 3: found 1,499 tokens, expected at most data.max_length = 256; read in 8 parts" in said.err
     assert len(said.lines[2].split(" ")) >= 8
     assert "input 5: found 800 tokens" in said.err
@@ -102,19 +103,26 @@ def test_a_long_line_costs_the_others_nothing(inside: Workshop, plain: list[str]
     assert [record["text"] for record in records] == said.lines
     constrained = call("predict", inside.run, lines, "--forbid", "Q")
     assert constrained.lines[3] == plain[7]
-    assert "input 3: found 1,499 tokens, expected at most data.max_length = 256; left out" in constrained.err
+    assert "Q" not in constrained.lines[2]
+    refused = call("predict", inside.run, lines, "--json", "--require", "AB")
+    assert refused.code == 1
+    assert "input 3: found 1,499 tokens, expected at most data.max_length = 256; a text that is read in" in refused.err
+    assert "3 inputs were too long and have no output" in refused.err
+    records = [json.loads(line) for line in refused.lines]
+    assert [record["text"] == "" for record in records] == ["refused" in record for record in records]
+    assert ["refused" in record for record in records] == [False, True, True, False, True]
 
 
 def test_a_classifier_leaves_out_a_line_that_is_too_long(classifier: Path, cached: Path) -> None:
     said = call("predict", classifier, stdin=f"ab\n{'a ' * 50_000}\ncd\n".encode())
-    assert (said.code, said.lines[1]) == (0, "")
+    assert (said.code, said.lines[1]) == (1, "")
     assert all(said.lines[row] in ("even", "odd") for row in (0, 2))
     assert "input 2: found 100,000 characters" in said.err
 
 
 def test_unknown_characters_are_named(inside: Workshop) -> None:
     said = call("predict", inside.run, stdin="abc\naéc\nß\n".encode())
-    assert "2 inputs have characters or words that training did not have, read as <unk>: 'é', 'ß'" in said.err
+    assert "2 inputs have characters or words that training did not have: 'é', 'ß'" in said.err
     assert "unknown" not in call("predict", inside.run, stdin=b"abc\n").err
 
 
@@ -139,7 +147,7 @@ def test_comma_separated_sources_are_read_as_the_run_read_its_data(
 def test_unknown_characters_of_labelled_texts_are_reported(classifier: Path) -> None:
     said = call("predict", classifier, stdin=f"{words(60)[0]}\nÅÅ\n".encode())
     assert len(said.lines) == 2
-    assert "warning: 1 input has characters or words that training did not have, read as <unk>: 'ÅÅ'" in said.err
+    assert "warning: 1 input has characters or words that training did not have: 'ÅÅ'" in said.err
     typed = call("repl", classifier, stdin=":why\n:beam x\n:nothing\nÅÅ\n".encode())
     assert ':why is for runs that search for a text; this one has task = "classify"' in typed.err
     assert "found ':nothing', expected one of these" in typed.err

@@ -48,7 +48,7 @@ def test_neighbours_change_no_answer(live: Live, runs: dict[str, Path]) -> None:
 def test_labels(live: Live, runs: dict[str, Path], name: str) -> None:
     inputs = labels.INPUTS[name]
     answer = live.post("/v1/predict", {"model": name, "input": inputs})
-    expected = dragoman.load(runs[name], device="cpu").predict(inputs)
+    expected = list(dragoman.load(runs[name], device="cpu").stream(inputs, on_unknown=lambda number, surfaces: None))
     assert [one["text"] for one in answer["outputs"]] == [one.text for one in expected]
     assert live.client.post("/v1/predict", json={"model": name, "input": "a", "beam": 2}).status_code == 400
 
@@ -106,7 +106,16 @@ def test_alignment_and_scores(live: Live, runs: dict[str, Path]) -> None:
     assert "".join(output["target_words"]) == output["text"].replace(" ", "")
     assert len(output["word_confidences"]) == len(output["target_words"])
     assert output["unknown"] == [" "]
-    assert "unknown" not in live.post("/v1/predict", {"input": "abc"})["outputs"][0]
+    plain = live.post("/v1/predict", {"input": "abc"})
+    assert "unknown" not in plain["outputs"][0]
+    assert "warnings" not in plain
+    for more in ({}, {"split": True}, {"format": "html"}):
+        (warning,) = live.post("/v1/predict", {"input": ["abc", "é", "é"], **more})["warnings"]
+        assert warning.startswith(
+            "2 inputs have characters or words that training did not have: 'é' (first in input 2)"
+        )
+    (warning,) = live.post("/v1/predict", {"model": "characters", "input": "a Ж"})["warnings"]
+    assert "'Ж'" in warning
     (whole,) = live.post("/v1/predict", {"input": "ab é. ab", "split": True})["outputs"]
     assert "é" in whole["unknown"]
     (labelled,) = live.post("/v1/predict", {"model": "classify", "input": "film xyzzy"})["outputs"]

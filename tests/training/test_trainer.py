@@ -433,7 +433,9 @@ def test_other_data_are_refused_and_moved_files_are_not(configure: Configure, tm
     moved = pairs.rename(tmp_path / "moved.tsv")
     assert train(configure("train.steps=3", data=moved), run).step == 3
     moved.write_text(moved.read_text().replace("a", "x", 1), encoding="utf-8")
-    with pytest.raises(RunError, match="the data files are not those this run was started with"):
+    with pytest.raises(
+        RunError, match=r"the data files are not those this run was started with; .* train\.start_from="
+    ):
         train(configure("train.steps=4", data=moved), run)
     other = write_pairs(tmp_path / "other.tsv", seed=5)
     with pytest.raises(RunError, match="the data files are not those"):

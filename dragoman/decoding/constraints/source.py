@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ PLACEHOLDERS = (
     r"\{\{[^{}]*\}\}|\$?\{[^{}]*\}",
     r"%\(\w+\)[a-z]|%\d*\$?[sdf]\b",
 )
+NUMBERS = (r"\d+(?:[.,:/’'-]\d+)*",)  # copied where a model has never read their digits
 
 
 def find_placeholders(text: str, patterns: Sequence[str] = PLACEHOLDERS) -> tuple[tuple[str, int], ...]:
@@ -40,14 +41,19 @@ def find_placeholders(text: str, patterns: Sequence[str] = PLACEHOLDERS) -> tupl
 def restore_placeholders(output: str, source: str, placeholders: Sequence[tuple[str, int]]) -> str:
     """Insert missing placeholders at the same relative position as in the source, counted in its other words."""
     missing: list[tuple[int, str]] = []  # with the start of each in the source
+    pattern = protected_pattern([text for text, _ in placeholders])
+    written = Counter(match[0] for match in pattern.finditer(output))
+    starts: dict[str, list[int]] = {}
+    for match in pattern.finditer(source):
+        starts.setdefault(match[0], []).append(match.start())
     for text, count in placeholders:
-        if absent := max(0, count - output.count(text)):
-            missing += [(start, text) for start in _starts(text, source)[-absent:]]
+        if (absent := count - written[text]) > 0:
+            missing += [(start, text) for start in starts.get(text, ())[-absent:]]
     if not missing:
         return output
-    starts = {start for start, _ in missing}
+    copied = {start for start, _ in missing}
     words = output.split(" ") if output else []
-    source_words = [match.start() for match in re.finditer(r"\S+", source) if match.start() not in starts]
+    source_words = [match.start() for match in re.finditer(r"\S+", source) if match.start() not in copied]
     inserted: dict[int, list[str]] = {}  # by the number of the word that they come before
     for start, text in sorted(missing):
         before = bisect_left(source_words, start)
@@ -57,14 +63,9 @@ def restore_placeholders(output: str, source: str, placeholders: Sequence[tuple[
     )
 
 
-def _starts(text: str, source: str) -> list[int]:
-    """Where a text occurs in a source, without overlaps."""
-    starts = []
-    start = source.find(text)
-    while start >= 0:
-        starts.append(start)
-        start = source.find(text, start + len(text))
-    return starts
+def protected_pattern(texts: Sequence[str]) -> re.Pattern[str]:
+    """Finds texts to copy; of two that begin alike, the longer one, so that 1 is not found in 12."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
 
 
 class Terminology:
@@ -108,3 +109,12 @@ def add_source_constraints(
         new = [phrases for phrases in terms.required_by(source) if phrases not in constraints.require]
         constraints = replace(constraints, require=(*constraints.require, *new))
     return replace(constraints, placeholders=find_placeholders(source)) if copy_placeholders else constraints
+
+
+def add_numbers(constraints: OutputConstraints, source: str, unreadable: Callable[[str], bool]) -> OutputConstraints:
+    """Constraints extended by the numbers of a source that a model cannot read: they are copied like placeholders."""
+    if not unreadable(source):
+        return constraints
+    known = {text for text, _ in constraints.placeholders}
+    every = find_placeholders(source, (*PLACEHOLDERS, *NUMBERS) if known else NUMBERS)
+    return replace(constraints, placeholders=tuple(one for one in every if one[0] in known or unreadable(one[0])))

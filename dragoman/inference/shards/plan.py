@@ -21,14 +21,18 @@ from uuid import uuid4
 from dragoman.data.readers.lines import check_file, file_format, is_csv
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.options import DecodingOptions
+from dragoman.decoding.shortlist import NAME as SHORTLIST
 from dragoman.errors import ConfigError, DataError, MissingExtraError
 from dragoman.files import digest, write_text
+from dragoman.inference.confidence import CALIBRATION
 from dragoman.runs import Run
+from dragoman.runs.folder import MEMBERS_FILE, member_folders
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
-SAMPLED = 1 << 20  # bytes at either end of the input that the manifest has a hash of
 WITHOUT_EFFECT = ("batch_size",)  # options that do not change outputs
+# The files of a run folder that outputs depend on, beside its weights and tokenizers.
+OUTPUT_FILES = ("config.toml", "data.json", MEMBERS_FILE, CALIBRATION, SHORTLIST)
 
 
 class Shard(NamedTuple):
@@ -65,11 +69,23 @@ class Job:
         return [Shard(number, start, min(start + self.shard_bytes, size)) for number, start in enumerate(starts)]
 
     @cached_property
+    def stamp(self) -> tuple[int, ...]:
+        """Size and times of the input before its content was hashed."""
+        return file_stamp(Path(self.file))
+
+    def check_unchanged(self) -> None:
+        """Raise DataError if the input was edited since the manifest was made: shards would be of different texts."""
+        if file_stamp(Path(self.file)) != self.stamp and digest(Path(self.file)) != self.manifest["input"]["hash"]:
+            raise DataError(
+                f"{self.file}: changed while its shards were predicted; name another folder and start again"
+            )
+
+    @cached_property
     def manifest(self) -> dict[str, Any]:
         """All that outputs depend on."""
         return {
             "format": FORMAT,
-            "input": {"name": Path(self.file).name, **file_sample(Path(self.file))},
+            "input": {"name": Path(self.file).name, "bytes": self.stamp[0], "hash": digest(Path(self.file))},
             "run": run_digest(Path(self.run)),
             "options": described(self.options) | {"json": self.as_json},
             "reading": {"columns": self.columns, "header": self.header, "named_columns": self.named_columns},
@@ -122,9 +138,10 @@ class Job:
         wanted = json.loads(json.dumps(self.manifest))
         if found != wanted:
             names = [name for name in wanted if not isinstance(found, dict) or found.get(name) != wanted[name]]
+            differ = f"{', '.join(names)} differ{'s' if len(names) == 1 else ''}"
             raise ConfigError(
-                f"{folder}: found shards of another job ({', '.join(names)} differ), expected those of {self.run} and "
-                f"{self.file}; name another folder"
+                f"{folder}: found shards of another job ({differ}), expected those of {self.run} and {self.file}; "
+                "name another folder"
             )
 
 
@@ -156,21 +173,18 @@ def parquet_file(path: Path) -> Any:
         raise DataError(f"{path}: cannot be read as Parquet ({str(error).partition(chr(10))[0]})") from None
 
 
-def file_sample(path: Path) -> dict[str, Any]:
-    """Size of a file, and a hash of both its ends: a terabyte need not be read before work begins."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        hashed = hashlib.blake2b(file.read(SAMPLED), digest_size=16)
-        file.seek(max(0, size - SAMPLED))
-        hashed.update(file.read(SAMPLED))
-    return {"bytes": size, "ends": hashed.hexdigest()}
+def file_stamp(path: Path) -> tuple[int, ...]:
+    """Size and times of a file. The time of the last change of its data or times cannot be set back."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def run_digest(folder: Path) -> str:
-    """A hash of all files of a run that outputs depend on, wherever the run lies."""
+    """A hash of all files of a run that outputs depend on, also those of its members, wherever the run lies."""
     run = Run(folder)
-    files = [run.weights_path(), folder / "config.toml", *sorted((folder / "tokenizer").rglob("*"))]
+    files = [run.weights_path(), *(folder / name for name in OUTPUT_FILES), *sorted((folder / "tokenizer").rglob("*"))]
     hashes = [(path.name, digest(path)) for path in files if path.is_file()]
+    hashes += [("member", run_digest(member)) for member in member_folders(folder)]
     return hashlib.blake2b(json.dumps(hashes).encode(), digest_size=16).hexdigest()
 
 
@@ -187,8 +201,11 @@ def described(value: Any) -> Any:
         }
     if isinstance(value, Mapping):
         return {str(key): described(one) for key, one in value.items()}
-    if isinstance(value, str | Path) and len(str(value)) < 4096 and os.path.exists(value):  # noqa: PTH110  (any text)
-        return run_digest(Path(value)) if Path(value).is_dir() else digest(Path(value))
+    if isinstance(value, str | Path) and 0 < len(str(value)) < 4096 and "\0" not in str(value):
+        if os.path.isfile(value):  # noqa: PTH113  (it may be any text)
+            return digest(Path(value))
+        if os.path.isfile(os.path.join(value, "config.toml")):  # noqa: PTH113, PTH118
+            return run_digest(Path(value))
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [described(one) for one in value]
     return value if isinstance(value, str | int | float | bool | None) else repr(value)

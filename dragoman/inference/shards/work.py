@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,7 @@ from dragoman.inference.shards.plan import Job, Shard
 from dragoman.inference.shards.reading import Row, read_rows
 
 Progress = Callable[[int], None]
+SHOWN = 10  # characters or words that training did not have in the record of a shard
 Numbered = tuple[int, ConstrainedInput]  # an input and its place in the window
 
 
@@ -39,9 +41,11 @@ class RowPredictor:
             raise DataError(f"{job.run}: this run is a language model; shards need one that answers lines")
         self.engine = engine
         self.constraints = common_constraints(job.options)
+        self.unseen: dict[int, list[str]] = {}  # what training did not have, by the row of the window
 
     def lines(self, rows: Sequence[Row]) -> list[tuple[str, str]]:
         """(output line, fault) of every row; the line of a row that failed is empty text."""
+        self.unseen = {}
         faults = {index: row.fault for index, row in enumerate(rows) if row.source is None}
         inputs: list[Numbered] = []
         for index, row in enumerate(rows):
@@ -50,29 +54,25 @@ class RowPredictor:
                     inputs.append((index, constrained_input(*row.source, "row", self.constraints)))
                 except DragomanError as error:
                     faults[index] = reason_of(error)
-        left_out: dict[int, str] = {}
-        outputs = predict_each(lambda several: self._predict(several, left_out), inputs)
+        outputs = predict_each(self._predict, inputs)
         found: dict[int, Any] = {}
         for (index, _), output in zip(inputs, outputs, strict=True):
             if isinstance(output, DragomanError):
                 faults[index] = reason_of(output)
             else:
                 found[index] = output
-        faults |= left_out
         return [
             (self._line(found.get(index), faults.get(index, "")), faults.get(index, "")) for index in range(len(rows))
         ]
 
-    def _predict(self, inputs: Sequence[Numbered], left_out: dict[int, str]) -> list[Any]:
-        def warned(message: str) -> None:
-            number, _, reason = message.partition(": ")
-            if number.isdigit() and "left out" in reason:
-                left_out[inputs[int(number) - 1][0]] = reason
+    def _predict(self, inputs: Sequence[Numbered]) -> list[Any]:
+        def unseen(number: int, surfaces: list[str]) -> None:
+            self.unseen[inputs[number - 1][0]] = surfaces
 
         if isinstance(self.engine, Labeler):
             texts, size = [one.text for _, one in inputs], self.job.options.batch_size
-            return list(self.engine.stream(texts, batch_size=size, on_warning=warned))
-        stream = StreamOptions(on_warning=warned, input_name=str)
+            return list(self.engine.stream(texts, batch_size=size, on_warning=ignore, on_unknown=unseen))
+        stream = StreamOptions(on_warning=ignore, on_unknown=unseen, input_name=str)
         return list(self.engine.stream([one for _, one in inputs], stream=stream))
 
     def _line(self, output: Any, fault: str) -> str:
@@ -81,6 +81,10 @@ class RowPredictor:
                 return json.dumps({"text": "", "fault": fault}, ensure_ascii=False)
             return str(output.as_json())
         return "" if output is None else output.text.replace("\n", " ").replace("\r", " ")
+
+
+def ignore(message: str) -> None:
+    """A long row is read in parts; among millions of rows nobody reads a line about it."""
 
 
 def reason_of(error: DragomanError) -> str:
@@ -96,6 +100,7 @@ def predict_shard(
     temporary = folder / f".{job.output(shard).name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     rejected = temporary.with_name(temporary.name + ".rejected")
     rows, failed, hashed = 0, 0, hashlib.blake2b(digest_size=16)
+    unseen_rows, unseen = 0, Counter[str]()
     try:
         with temporary.open("wb") as out, contextlib.ExitStack() as stack:
             others: IO[str] | None = None
@@ -110,11 +115,14 @@ def predict_shard(
                         failed += 1
                         others = others or stack.enter_context(rejected.open("w", encoding="utf-8"))
                         text = row.shown or (row.source.text[:200] if row.source is not None else "")
-                        record = {"row": rows, "place": row.place, "reason": fault, "text": text}
-                        others.write(json.dumps(record, ensure_ascii=False) + "\n")
+                        refused = {"row": rows, "place": row.place, "reason": fault, "text": text}
+                        others.write(json.dumps(refused, ensure_ascii=False) + "\n")
+                unseen_rows += len(predictor.unseen)
+                unseen.update(surface for surfaces in predictor.unseen.values() for surface in surfaces)
                 progress(len(window))
-        record = {"job": job.key, "rows": rows, "failed": failed, "bytes": temporary.stat().st_size}
-        record["hash"] = hashed.hexdigest()
+        job.check_unchanged()
+        record: dict[str, Any] = {"job": job.key, "rows": rows, "failed": failed, "bytes": temporary.stat().st_size}
+        record |= {"hash": hashed.hexdigest(), "unseen": unseen_rows, "unseen_texts": dict(unseen.most_common(SHOWN))}
         sync(temporary)
         final = job.part(shard, ".rejected.jsonl")
         if failed:

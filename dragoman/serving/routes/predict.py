@@ -13,6 +13,7 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.completer import Completer
 from dragoman.inference.labeler import Labeler
+from dragoman.inference.unseen import UnseenInputs
 from dragoman.serving.models import ServedModel, Upload, Work, fault_of
 from dragoman.serving.options import InputBuilder, decoding_options, tagged, with_enough_beam
 from dragoman.serving.schemas import (
@@ -58,7 +59,17 @@ async def predict(request: Request, body: PredictRequest) -> Any:
         outputs = await other_outputs(request, state, model, body, texts)
     else:
         outputs = await translated_outputs(request, state, model, body, texts)
-    return {"model": model.name, "outputs": outputs}
+    warnings = unseen_warnings(outputs)
+    return {"model": model.name, "outputs": outputs} | ({"warnings": warnings} if warnings else {})
+
+
+def unseen_warnings(outputs: list[dict[str, Any]]) -> list[str]:
+    """One line about all inputs with characters or words that training did not have; none if there are none."""
+    unseen = UnseenInputs()
+    for number, output in enumerate(outputs, 1):
+        if surfaces := output.get("unknown"):
+            unseen.add(number, surfaces)
+    return [message] if (message := unseen.message()) else []
 
 
 async def translated_outputs(
@@ -94,10 +105,13 @@ async def other_outputs(
     for output in outputs:
         if fault := fault_of(output):
             raise DataError(fault)
+    found = await in_thread(lambda: [model.unknown(text) for text in texts], texts)
     if isinstance(model.engine, Completer):
         tables = [[asdict(one) for one in several] for several in outputs]
-        return [{**best, **({"alternatives": others} if others else {})} for best, *others in tables]
-    found = await in_thread(lambda: [model.unknown(text) for text in texts], texts)
+        return [
+            {**best, **({"alternatives": others} if others else {}), **({"unknown": unknown} if unknown else {})}
+            for (best, *others), unknown in zip(tables, found, strict=True)
+        ]
     return [
         {"text": output.text, **output.details, **({"unknown": unknown} if unknown else {})}
         for output, unknown in zip(outputs, found, strict=True)
