@@ -24,6 +24,7 @@ from dragoman.errors import DragomanError
 from dragoman.progress import Interrupted, interruptible
 from dragoman.serving.memory import release_free_memory
 
+MAX_RETRY = 60  # seconds: many clients leave before the end
 IDLE = 2.0  # seconds without work after which free memory is given back
 STEP_ROWS = 16  # a step of a small model costs as much without any row as so many rows
 FIRST_SPEED = 1e-4  # seconds per unit of cost, before anything was measured: a small model on a slow CPU
@@ -36,7 +37,7 @@ class Busy(Exception):  # noqa: N818  (a state, not a mistake)
 
     def __init__(self, retry_after: float) -> None:
         super().__init__("too many requests are waiting")
-        self.retry_after = max(1, math.ceil(retry_after))
+        self.retry_after = min(MAX_RETRY, max(1, math.ceil(retry_after)))
 
 
 class Cost(NamedTuple):
@@ -125,7 +126,15 @@ class Batcher:
     @property
     def full(self) -> bool:
         """Whether not even one more input would be admitted."""
-        return self._waiting + self.entering >= self.queue or self._late(1)
+        return self._load + self.entering >= self.queue or self._late(1)
+
+    @property
+    def _load(self) -> int:
+        """Inputs that a new one shares its batch with, or waits for: requests take turns.
+
+        So a request with a thousand inputs fills no queue for others.
+        """
+        return sum(min(len(request.inputs), self.batch_size) for request in tuple(self._requests))
 
     @property
     def alive(self) -> bool:
@@ -166,7 +175,7 @@ class Batcher:
             return done
         with self._changed:
             # A request larger than the queue is admitted when nothing waits: it could never be otherwise.
-            full = self._waiting > 0 and self._waiting + len(inputs) > self.queue
+            full = self._load > 0 and self._load + min(len(inputs), self.batch_size) > self.queue
             if full or self._late(len(inputs)) or self._stopped:
                 raise Busy(self.estimate(len(inputs)))
             each = zip(range(len(inputs)), inputs, costs or [Cost()] * len(inputs), strict=True)

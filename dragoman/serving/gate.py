@@ -36,7 +36,7 @@ def is_token(sent: bytes, token: str) -> bool:
     spellings = {token.encode("utf-8", "surrogateescape")}
     with suppress(UnicodeEncodeError):
         spellings.add(token.encode("latin-1"))
-    return any([hmac.compare_digest(sent, one) for one in spellings])
+    return any(hmac.compare_digest(sent, one) for one in spellings)
 
 
 class Gate:

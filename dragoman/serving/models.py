@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
 from dragoman.data.examples import Fault
-from dragoman.data.languages import UNKNOWN, languages_of_name, same_language
+from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
 from dragoman.data.media.archives import MediaError
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
@@ -22,11 +23,11 @@ from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.mbr import MinimumBayesRisk
-from dragoman.decoding.options import DecodingOptions
+from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import limits_of
 from dragoman.documents.run import fits
-from dragoman.errors import ConfigError, DataError, DragomanError, RunError
+from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
 from dragoman.inference.completer import Completed, Completer
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.labeler import Labeler
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from dragoman.reports.inspection import Inspection
 
 
+COUNTED = {"beam", "n_best", "max_length", "length_penalty", "normalisation", "scores", "batch_size"}
+
+
 class Work(NamedTuple):
     """What is computed of the inputs of a batch: inputs with equal work share a batch."""
 
@@ -51,9 +55,19 @@ class Work(NamedTuple):
 
     @property
     def kind(self) -> Hashable:
-        """Work of one kind takes about as long for its cost. Most searches end early; these cannot, or need not."""
-        forced = bool(getattr(self.options, "min_length", None)) or getattr(self.options, "method", None) is not None
-        return self.model, self.operation, forced, self.constrained
+        """Work of one kind takes about as long for its cost: searches that end early, that may not, that sample, ….
+
+        Widths and lengths are in the cost; of the other options it counts which are given.
+        """
+        options = self.options
+        given = {*changed_fields(options)} - COUNTED if isinstance(options, DecodingOptions) else ()
+        return (
+            self.model,
+            self.operation,
+            self.constrained,
+            tuple(sorted(given)),
+            type(getattr(options, "method", None)),
+        )
 
 
 class ScoredPair(NamedTuple):
@@ -387,6 +401,15 @@ class Models:
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self.models.values())
+
+    def warm_up(self) -> None:
+        """Open now what a request would wait for: lazy parts of the models, and what detects languages."""
+        for model in self:
+            model.warm_up()
+        codes = [code for model in self.translators for code in (model.source, *model.targets)]
+        if len({*codes} - {UNKNOWN}) > 1:
+            with suppress(MissingExtraError):
+                detect("a", codes)
 
     def run(self, work: Work, inputs: list[Any]) -> list[Any]:
         """One output for each input; called in the thread of the batcher."""

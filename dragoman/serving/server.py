@@ -131,8 +131,7 @@ def run_worker(
     sys.setswitchinterval(SWITCH_INTERVAL)
     limit_arenas()
     models = Models(config)
-    for model in models:
-        model.warm_up()
+    models.warm_up()
     state = ServerState(config, models, Spool(spool))
     limits = config.limits
     protocol: Any = type("Protocol", (GuardedProtocol,), {"state": state})

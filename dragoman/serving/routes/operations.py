@@ -23,18 +23,15 @@ async def health(request: Request) -> Response:
     """Whether the process works; a supervisor restarts it otherwise (503).
 
     "busy" with 200: a batch has been computed for some seconds; others are computed beside it. "stuck" with 503: it
-    should have been given up, but cannot be.
+    should have been given up, but cannot be. A healthy server says what LibreTranslate says, and no more.
     """
     state = state_of(request)
     busy = state.busy_for
     status = "ok" if busy < BUSY else "busy" if busy < state.limits.request_time + BUSY else "stuck"
-    table = {
-        "status": status if state.alive else "broken",
-        "version": __version__,
-        "waiting": state.waiting,
-        "busy_seconds": round(busy, 3),
-    }
-    return JSONResponse(table, 200 if table["status"] in ("ok", "busy") else 503)
+    if not state.alive:
+        status = "broken"
+    details = {} if status == "ok" else {"busy_seconds": round(busy, 3), "waiting": state.waiting}
+    return JSONResponse({"status": status} | details, 200 if status in ("ok", "busy") else 503)
 
 
 @router.get("/ready", responses={503: {"description": "the server is stopping"}})
@@ -43,14 +40,15 @@ async def ready(request: Request) -> Response:
     state = state_of(request)
     if state.draining:
         return JSONResponse({"status": "stopping"}, 503, headers={"retry-after": "2"})
-    return JSONResponse({"status": "ready", "models": [model.name for model in state.models]})
+    models = [model.name for model in state.models]
+    return JSONResponse({"status": "ready", "version": __version__, "models": models})
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Counters of this worker, in the text format of Prometheus."""
     state = state_of(request)
-    text = state.metrics.text(state.waiting, state.active)
+    text = state.metrics.text(state.waiting, state.active, state.busy_for)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
