@@ -33,20 +33,8 @@ def validation_problem(request: Request, error: RequestValidationError) -> tuple
     first = errors[0]
     if first["type"] == "json_invalid":
         return 422, f"body: {json_problem(str(error.body), int(first['loc'][-1]), first['ctx']['error'])}"
-    form = has_form(request)
-    kind = content_type_of(request)
-    expected = "multipart/form-data" if form else "application/json"
-    is_whole = first["loc"] in (("body",), ()) or (form and first["type"] == "missing")
-    if (
-        is_whole
-        and isinstance(error.body, bytes | str | type(None))
-        and kind != expected
-        and not kind.endswith("+json")
-    ):
-        found = f"found {shown(kind)}" if kind else "found none"
-        how = f"curl -F file=@FILE {request.url.path}" if form else f"curl -H 'content-type: {expected}' …"
-        if kind or error.body:
-            return 415, f"content-type: {found}, expected {expected}; send it so: {how}"
+    if message := content_type_problem(request, first, bool(error.body)):
+        return 415, message
     model = body_model(request)
     problems: dict[str, list[str]] = {}
     for one in errors:
@@ -54,6 +42,19 @@ def validation_problem(request: Request, error: RequestValidationError) -> tuple
         problems.setdefault(place, []).append(message)
     parts = [merged(place, messages) for place, messages in list(problems.items())[:MAX_PROBLEMS]]
     return 422, "; ".join(parts).encode("utf-8", "replace").decode()
+
+
+def content_type_problem(request: Request, first: dict[str, Any], has_body: bool) -> str:
+    """What is wrong with the type of a body that could not be read at all; empty if that is not the reason."""
+    kind = content_type_of(request)
+    if has_form(request):
+        expected, how = "multipart/form-data", "curl -F file=@FILE"
+        is_reason = first["type"] == "missing" and kind != expected
+    else:
+        expected, how = "application/json", "curl -H 'content-type: application/json'"
+        is_reason = first["loc"] in (("body",), ()) and has_body and not kind.endswith(("/json", "+json"))
+    found = f"found {shown(kind)}" if kind else "found none"
+    return f"content-type: {found}, expected {expected}; send it as in: {how} …" if is_reason else ""
 
 
 def json_problem(text: str, position: int, reason: str) -> str:
