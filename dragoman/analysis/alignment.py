@@ -19,6 +19,7 @@ from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.inputs import WINDOW
 from dragoman.inference.predictor import Predictor
+from dragoman.progress import check_interrupted
 from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, links_text, swap_direction
 from dragoman.scoring.symmetrization import METHODS, symmetrize_links
 
@@ -137,6 +138,7 @@ def pair_attention(
     sources, targets = (dict(zip(kept, side, strict=True)) for side in encoded)
     order = sorted(kept, key=lambda index: (len(targets[index]), len(sources[index])))
     for start in range(0, len(order), batch_size):
+        check_interrupted()
         indices = order[start : start + batch_size]
         batch = batch_of([sources[index] for index in indices], [targets[index] for index in indices])
         layers = cross_attention_weights(predictor.model, batch.to(predictor.device))

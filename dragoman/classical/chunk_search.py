@@ -12,6 +12,7 @@ from dragoman.classical.model import Tokens
 from dragoman.classical.ngram import NGramModel
 from dragoman.classical.rows import Ragged
 from dragoman.data.tokenizers.base import EOS, UNK
+from dragoman.progress import check_interrupted
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -100,6 +101,7 @@ class ChunkSearch:
         }
         ended: list[list[tuple[float, int]]] = [[] for _ in self.sources]
         for place in range(length + 1):
+            check_interrupted()
             if place not in waiting:
                 continue
             frontier = self.prune(join(waiting.pop(place)))

@@ -19,6 +19,7 @@ from dragoman.classical.rows import Ragged
 from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
+from dragoman.progress import check_interrupted
 
 BUCKETS = 64  # into which `nearest` counts tokens
 UNSEEN = -20.0  # the score of an output that the training pairs do not have
@@ -162,6 +163,7 @@ class Memorise(Dictionary):
         out: list[Tokens] = []
         place = 0
         while place < len(words):
+            check_interrupted()
             for end in range(len(words), place, -1):
                 if found := self.known(self.joined(words[place:end]), 1):
                     out.append(found[0].tokens)
@@ -219,6 +221,7 @@ class Nearest(Dictionary):
         order = np.argsort(bounds, kind="stable")[: self.config.candidates]
         best: list[tuple[int, int]] = []  # (distance, index)
         for start in range(0, len(order), BATCH):
+            check_interrupted()
             chunk = order[start : start + BATCH]
             if len(best) >= count and bounds[chunk[0]] > best[count - 1][0]:
                 break

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dragoman.classical.model import Tokens
 from dragoman.classical.ngram import NGramModel
 from dragoman.data.tokenizers.base import EOS
+from dragoman.progress import check_interrupted
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -101,6 +102,7 @@ class PhraseDecoder:
         count = 0
         final: Stack | None = None
         for covered in range(length + 1):
+            check_interrupted()
             if not waiting[covered]:
                 continue
             stack = self.prune(join(waiting[covered]))

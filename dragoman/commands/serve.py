@@ -29,6 +29,11 @@ if TYPE_CHECKING:
               help="Language codes of a RUN, such as de:en, in the order of the runs.")  # fmt: skip
 @click.option("--token", help="Secret that requests must bring; better in the variable DRAGOMAN_TOKEN.")
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Origin whose pages may call it. May be repeated.")
+@click.option(
+    "--base-url",
+    metavar="URL",
+    help="Address of the server in links of its answers, behind a proxy. [default: its own]",
+)
 @click.option("--engine", type=click.Choice(["auto", "torch", "ctranslate2"]), help="What computes. [default: auto]")
 @click.option("--device", metavar="auto|cpu|cuda|cuda:N", help="Where to compute. [default: auto]")
 @click.option("--page/--no-page", default=None, help="Whether / is a web page for people. [default: page]")

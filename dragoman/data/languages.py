@@ -33,6 +33,7 @@ THREE_LETTERS: dict[str, str] = dict(
         "slv:sl swe:sv tgl:tl tha:th tur:tr ukr:uk vie:vi zho:zh chi:zh",
     )
 )
+MAX_DETECTED = 2_000  # characters: more do not change the answer, and take seconds
 _LOCK = threading.Lock()
 _PAIR = re.compile(r"(?:^|[._])([a-z]{2,3})(?:-|_|2|_to_)([a-z]{2,3})(?:$|[._-])")
 
@@ -66,25 +67,32 @@ def same_language(one: str, other: str) -> bool:
 
 
 @cache
-def _identifier(languages: tuple[str, ...]) -> Any:
-    """A naive Bayes model over bytes (Lui and Baldwin 2012), restricted to some languages; None: it knows none."""
+def _identifier() -> Any:
+    """A naive Bayes model over bytes (Lui and Baldwin 2012); reading it takes seconds."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
         raise MissingExtraError("detecting the language of a text", "py3langid", "serve") from None
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    known = [code for code in languages if code in identifier.labels]
-    identifier.set_languages(known)
-    return identifier if known else None
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+@cache
+def _known_languages() -> frozenset[str]:
+    """The languages that the model knows."""
+    return frozenset(_identifier().labels)
 
 
 def detect(text: str, languages: Sequence[str]) -> list[tuple[str, float]]:
-    """The languages of a text, likeliest first, each with its probability among `languages`."""
+    """The languages of a text, likeliest first, each with its probability among `languages`; it reads the beginning."""
+    text = text[:MAX_DETECTED]
     codes = tuple(sorted({short_code(code.split("-")[0]) for code in languages} - {UNKNOWN}))
     if len(codes) == 1:
         return [(codes[0], 1.0 if text.strip() else 0.0)]
     with _LOCK:
-        identifier = _identifier(codes)
-        if identifier is None or not text.strip():
+        known = [code for code in codes if code in _known_languages()]
+        if not known or not text.strip():
             return [(languages[0], 0.0)]
+        identifier = _identifier()
+        identifier.set_languages(None)
+        identifier.set_languages(known)
         return [(code, float(share)) for code, share in identifier.rank(text)]

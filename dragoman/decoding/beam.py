@@ -31,6 +31,7 @@ from dragoman.decoding.hypothesis import Hypothesis, Step, suppress_tokens
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.decoding.trace import Trace
 from dragoman.kernels.topk import topk
+from dragoman.progress import check_interrupted
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class _BeamSearch:
         beam: BeamState | None = None
         last = torch.full((len(limits) * width,), SOS, dtype=torch.long, device=limits.device)
         while len(sources):
+            check_interrupted()
             log_probabilities, state = self.step(last, state)
             beam = self.initial_state(limits, log_probabilities.dtype) if beam is None else beam
             candidates = self.candidates(beam, log_probabilities, sources)

@@ -23,6 +23,7 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.layers.ctc import collapse, ctc_log_probability
 from dragoman.models.contracts import CTCEmissions
+from dragoman.progress import check_interrupted
 
 BLANK = PAD
 FORBIDDEN = tuple({*SUPPRESSED_TOKENS, EOS} - {BLANK})  # symbols that no path may contain
@@ -152,6 +153,7 @@ def prefix_beam_search(
     blanks = torch.full((rows, width, max_length), BLANK, dtype=torch.long, device=frames.device)
     prefixes = Prefixes(blanks, blanks.new_zeros(rows, width), start, none, torch.zeros_like(none))
     for position in range(positions):
+        check_interrupted()
         inside = position < lengths
         next_scores = fusion.next_token_scores_of(prefixes.texts, prefixes.sizes, frames) if fusion else None
         extended = extend(prefixes, frames[:, position], limits, next_scores)

@@ -42,6 +42,7 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.kernels import topk
 from dragoman.models.contracts import map_tensors
+from dragoman.progress import check_interrupted
 
 CHECK_EVERY = 4  # steps between two checks of which sources are done
 MIN_SOURCES = 16  # of a graph, to move to a smaller one
@@ -183,6 +184,7 @@ def _run(
         step.run()
         if length % CHECK_EVERY and length < max_length:
             continue
+        check_interrupted()
         done = step.beam.done.tolist()
         going = [row for row in range(len(sources)) if not done[row]]
         if going and length < max_length:

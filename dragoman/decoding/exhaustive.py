@@ -17,6 +17,7 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis, Step
 from dragoman.decoding.methods import Request
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
+from dragoman.progress import check_interrupted
 
 MAX_OUTPUTS = 500_000  # per source; about a minute
 BLOCK_ROWS = 2048  # prefixes read at a time
@@ -72,6 +73,7 @@ def exhaustive_search(
     stack: list[tuple[Any, Tensor, Tensor, Tensor]] = [(state, first_row, empty, empty.double())]
     words: Tensor | None = None
     while stack:
+        check_interrupted()
         before, rows, tokens, scores = stack.pop()
         last = tokens[:, -1] if tokens.shape[1] else torch.full_like(rows, SOS)
         log_probabilities, after = step(last, before.select(rows))

@@ -12,6 +12,7 @@ from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import Hypothesis, Step, suppress_tokens
 from dragoman.decoding.scorer import Scorer
 from dragoman.kernels.topk import argmax
+from dragoman.progress import check_interrupted
 
 # log-probabilities (B, V), sources (B,) they belong to, number of this token from 1 → tokens (B,)
 TokenChooser = Callable[[Tensor, Tensor, int], Tensor]
@@ -46,6 +47,7 @@ def greedy_search(
     first_limit = int(limits.min()) if rows else 0
     length = 0
     while len(sources):
+        check_interrupted()
         log_probabilities, state = step(tokens, state)
         length += 1
         at_limit = limits[sources] <= length if length >= first_limit else None

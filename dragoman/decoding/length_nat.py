@@ -14,6 +14,7 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.models.contracts import LengthBeam
+from dragoman.progress import check_interrupted
 
 
 @torch.no_grad()
@@ -50,6 +51,7 @@ def k_best(log_probabilities: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, 
     tokens = best_tokens.new_zeros(rows, candidates, k, positions)
     scores = log_probabilities.new_zeros(rows, candidates, k, positions)
     for position in range(positions):
+        check_interrupted()
         inside = (position < lengths)[:, :, None]
         sums = totals[:, :, :, None] + best_scores[:, :, None, position]  # (B, N, k, c)
         best, index = sums.flatten(2).topk(k, 2)

@@ -19,7 +19,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request
 from dragoman.decoding.sampling import Sampling, draw_samples
 from dragoman.errors import ConfigError, hint
-from dragoman.progress import track
+from dragoman.progress import check_interrupted, track
 from dragoman.scoring.registry import segment_cost_metrics
 
 MAX_PAIRS = 1 << 18  # outputs compared at once
@@ -65,6 +65,7 @@ def expected_costs(candidates: Sequence[str], references: Counter[str], metric: 
     done = track(f"{len(texts):,} samples compared with each other", len(candidates))
     expected: list[float] = []
     for first in range(0, len(candidates), size):
+        check_interrupted()
         some = candidates[first : first + size]
         expected += (segment_cost_metrics()[metric].pairwise_costs(some, texts) @ weights).tolist()
         done(len(some))

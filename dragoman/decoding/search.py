@@ -26,6 +26,7 @@ from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel
+from dragoman.progress import check_interrupted
 
 BEAM_ONLY = {"beam_groups": 1, "coverage_penalty": 0.0, "min_length": 0, "no_repeat_ngram": 0}
 # How the output of a non-autoregressive model becomes hypotheses.
@@ -63,8 +64,10 @@ def search(
     """The `n_best` hypotheses for every source of a batch, best first; without a `method` by greedy or beam search.
 
     `ratio` is how many target tokens the training data have for one source token; it bounds the length of an output
-    unless `config.max_length` does. `constraints` has the constraints of each source.
+    unless `config.max_length` does. `constraints` has the constraints of each source. The search may
+    end between two steps (`progress.interruptible`).
     """
+    check_interrupted()
     if isinstance(model, Transducer):
         check_fitted(config, method, constraints, trace)
         return transduce(model, batch, config, n_best)

@@ -20,6 +20,7 @@ from dragoman.decoding.methods import AutoregressiveModel, Request
 from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
 from dragoman.models.contracts import NonAutoregressiveModel
+from dragoman.progress import check_interrupted
 
 MIN_ADVANCE = 16  # accepted tokens of all rows after which the states move behind them
 
@@ -113,6 +114,7 @@ class Speculative:
         scores: list[list[float]] = [[] for _ in limits]
         sources = list(range(len(limits)))
         while sources:
+            check_interrupted()
             accepted = [rows[source] for source in sources]
             own_limits = [limits[source] for source in sources]
             large.advance(accepted)

@@ -34,8 +34,10 @@ from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2 as exchange
 from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.progress import check_interrupted, stop_check
 
 ALMOST_NO_PENALTY = 1e-30
+LONG = 128  # tokens: only longer searches look whether to stop, which costs a call of Python for every token
 
 
 @contextmanager
@@ -126,17 +128,19 @@ class Engine:
             waiting.append((rows, texts, decode(texts, max(limits[row] for row in rows), how)))
         for rows, texts, results in waiting:
             hypotheses = results([limits[row] for row in rows])
+            check_interrupted()
             if decode == self._beam and (how.scores or how.config.stop != "complete"):
                 hypotheses = [row and row[: how.n_best] for row in self._scored(texts, hypotheses, how.config)]
             yield from zip(rows, hypotheses, strict=True)
 
     def _greedy(self, texts: list[list[str]], max_length: int, how: EngineSearch) -> Results:
-        scores = how.scores
+        scores, should_stop = how.scores, stop_check()  # its threads do not have this thread's context
         token_scores: list[list[float]] = [[] for _ in texts]
 
         def record(step: Any) -> bool:
-            token_scores[step.batch_id].append(step.log_prob)
-            return False
+            if scores:
+                token_scores[step.batch_id].append(step.log_prob)
+            return should_stop is not None and should_stop()
 
         futures = self.translator.translate_batch(
             texts,
@@ -148,7 +152,7 @@ class Engine:
             min_decoding_length=0,
             use_vmap=self.listed,
             return_scores=scores,
-            callback=record if scores else None,
+            callback=record if scores or (should_stop is not None and max_length > LONG) else None,
         )
 
         def results(limits: Sequence[int]) -> list[list[Hypothesis] | None]:

@@ -12,6 +12,7 @@ import torch
 from dragoman.data.batch import batch_of
 from dragoman.errors import RunError
 from dragoman.models.heads.softmax import full_precision
+from dragoman.progress import check_interrupted
 from dragoman.runs import Run
 from dragoman.scoring.calibration import PlattScale
 
@@ -57,6 +58,7 @@ def token_confidences(
     confidences: list[tuple[float, ...]] = [()] * len(pairs)
     order = sorted(range(len(pairs)), key=lambda index: (len(pairs[index][1]), len(pairs[index][0])))
     for first in range(0, len(order), rows):
+        check_interrupted()
         indices = order[first : first + rows]
         batch = batch_of([pairs[index][0] for index in indices], [pairs[index][1] for index in indices]).to(device)
         scores = (full_precision(model.logits(batch)) / temperature).log_softmax(-1)

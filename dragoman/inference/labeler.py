@@ -36,6 +36,7 @@ from dragoman.inference.long_inputs import (
     warn_caller,
 )
 from dragoman.inference.unseen import UnseenInputs, UnseenText
+from dragoman.progress import check_interrupted
 from dragoman.runs import Run
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
@@ -157,6 +158,7 @@ class Labeler:
         if isinstance(self.source_tokenizer, FeatureExtractor):
             self.source_tokenizer.preload({})
         for chosen in self._batches_of_rows(sources, rows):
+            check_interrupted()
             batch_targets = None if targets is None else [targets[row] for row in chosen]
             batch = self.collator.collate([sources[row] for row in chosen], batch_targets).to(self.device)
             predictions = self.head_decoder.decode(self.model, batch, self.target_tokenizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from importlib import resources
 
 from fastapi import FastAPI, Request, Response
@@ -12,12 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.errors import DragomanError
+from dragoman.progress import Interrupted
 from dragoman.serving.answers import busy_message, error_table
 from dragoman.serving.batcher import Busy
-from dragoman.serving.gate import Gate
+from dragoman.serving.gate import BodyProblem, Gate
+from dragoman.serving.mistakes import UNREADABLE_BODY, shown, unknown_path, validation_problem
 from dragoman.serving.routes import deepl, inspection, libretranslate, openai, operations, predict
 from dragoman.serving.routes.libretranslate import WrongKey
 from dragoman.serving.state import ClientLeft, NotFound, ServerState, TooLate
@@ -46,6 +49,7 @@ def create_app(state: ServerState) -> ASGIApp:
     add_error_handlers(app)
     if state.config.page:
         add_page(app)
+    app.add_middleware(InternalErrors)
     if state.config.cors:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(state.config.cors), allow_methods=["*"], allow_headers=["*"]
@@ -96,12 +100,20 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return answer(request, 422, validation_message(error))
+        return answer(request, *validation_problem(request, error))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         headers = dict(error.headers) if error.headers else None
-        return answer(request, error.status_code, str(error.detail), headers)
+        message = str(error.detail)
+        if error.status_code == 404 and message == "Not Found":
+            message = unknown_path(request.url.path, app.openapi()["paths"])
+        elif error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "another")
+            message = f"method: found {shown(request.method, 20)}, expected {allowed} for this path"
+        elif message == UNREADABLE_BODY:
+            message = "body: found no text in UTF-8 or JSON that is nested too deeply, expected a JSON object"
+        return answer(request, error.status_code, message, headers)
 
     @app.exception_handler(NotFound)
     async def missing(request: Request, error: NotFound) -> Response:
@@ -117,23 +129,51 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(TooLate)
     async def late(request: Request, error: TooLate) -> Response:
-        return answer(request, 503, "the request took too long; send less text or try again", {"retry-after": "5"})
+        limit = request.app.state.server.limits.request_time
+        message = (
+            f"the request took longer than {limit:g} seconds (limits.request_time of this server) and was given up"
+        )
+        return answer(request, 503, f"{message}; send less text, or a smaller beam or max_length", {"retry-after": "5"})
+
+    @app.exception_handler(Interrupted)
+    async def interrupted(request: Request, error: Interrupted) -> Response:
+        return answer(request, 503, "the server is stopping; try again", {"retry-after": "5"})
 
     @app.exception_handler(ClientDisconnect)
     @app.exception_handler(ClientLeft)
     async def left(request: Request, error: Exception) -> Response:
         return Response(status_code=499)
 
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> Response:
-        LOG.exception("internal error", exc_info=error)
-        return answer(request, 500, f"internal error: {type(error).__name__}; the log of the server says where")
 
+class InternalErrors:
+    """Middleware that answers 500 where our own code fails; the connection goes on, and the log has the same number.
 
-def validation_message(error: RequestValidationError) -> str:
-    """What is wrong with the fields of a request; values that a client sent are not repeated."""
-    parts = []
-    for one in list(error.errors())[:5]:
-        place = ".".join(str(part) for part in one["loc"] if part != "body")
-        parts.append(f"{place}: {one['msg']}" if place else str(one["msg"]))
-    return "; ".join(parts).encode("utf-8", "replace").decode()
+    A handler of FastAPI for all exceptions would raise the error again after its answer, and the connection be reset.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        started = False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting_send)
+        except BodyProblem:
+            raise
+        except Exception as error:
+            number = secrets.token_hex(4)
+            LOG.exception("internal error %s at %s", number, scope.get("path"), exc_info=error)
+            if started:  # too late for another answer
+                raise
+            message = (
+                f"internal error {number}: {type(error).__name__}; the log of the server has more under this number"
+            )
+            response = JSONResponse(error_table(scope["path"], 500, message), 500)
+            await response(scope, receive, send)

@@ -13,6 +13,7 @@ from dragoman.config.settings import Range, Size, as_table, build, read_toml, se
 
 Seconds = Annotated[float, Range(0.0, 86_400.0, exclusive_minimum=True)]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+BASE_URL = re.compile(r"https?://[A-Za-z0-9._~:\[\]-]+(?:/[A-Za-z0-9._~/-]*)?")
 LANGUAGE = re.compile(r"[A-Za-z0-9._-]{1,35}")
 
 
@@ -50,6 +51,12 @@ class LimitsConfig:
     )
     beam: Size = setting(16, help="beam width, and outputs per input")
     tokens: Size = setting(1_024, help="max_length and max_tokens of a request")
+    work: Size = setting(
+        400_000, help="tokens that a request may have searched: texts × hypotheses or samples × tokens of an output"
+    )
+    batch_time: Seconds = setting(
+        1.0, help="seconds that a batch should take at most; an input that takes longer is computed beside the others"
+    )
     queue: Size = setting(512, help="sentences that wait; further requests are answered 503")
     wait: Annotated[float, Range(0.0, 86_400.0)] = setting(
         4.0, help="seconds of expected waiting above which a request is answered 503; 0: only the queue counts"
@@ -60,6 +67,7 @@ class LimitsConfig:
     streams: Size = setting(4, help="token streams at the same time")
     request_time: Seconds = setting(30.0, help="seconds until an unfinished request is given up and answered 503")
     read_time: Seconds = setting(15.0, help="seconds that a client may take to send a request")
+    grace: Seconds = setting(35.0, help="seconds after SIGTERM until the process has ended, whatever it computes")
     connections: Size = setting(1_000, help="open connections per worker; further ones are answered 503")
 
 
@@ -79,6 +87,10 @@ class ServeConfig:
         "", help="secret that requests must bring; empty: none (the variable DRAGOMAN_TOKEN also sets it)"
     )
     cors: tuple[str, ...] = setting((), help='origins whose pages may call the server, such as "https://example.org"')
+    base_url: str = setting(
+        "",
+        help="address of the server in links of its answers, such as https://example.org/translate; its own if empty",
+    )
     page: bool = setting(True, help="whether / is a web page for people")
     limits: LimitsConfig = setting(LimitsConfig(), help="what requests may ask for")
 
@@ -86,6 +98,8 @@ class ServeConfig:
         """Values of texts."""
         if self.engine not in ("auto", "torch", "ctranslate2"):
             yield f"engine: found {self.engine!r}, expected auto, torch or ctranslate2"
+        if self.base_url and not BASE_URL.fullmatch(self.base_url):
+            yield f"base_url: found {self.base_url!r}, expected an address such as https://example.org"
         names = [model.name or Path(model.run).resolve().name for model in self.models]
         if twice := next((name for name in names if names.count(name) > 1), None):
             yield f"models: found the name {twice!r} twice; give each model a name of its own"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
+from contextlib import suppress
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,7 +15,7 @@ from dragoman.serving.batcher import Busy
 from dragoman.serving.state import EXCHANGE, ServerState, Visit
 
 OPEN_PATHS = ("/health", "/ready", "/", "/inspect", "/favicon.ico", "/frontend/settings", "/openapi.json")
-OPEN_FOLDERS = ("/static/", "/web/")
+OPEN_FOLDERS = ("/static/", "/web/", "/download_file/")  # the name of a file that waits there is a secret itself
 WATCHED = ("/health", "/ready", "/metrics")  # answered however many connections there are
 RETRY = 2  # seconds
 
@@ -25,6 +26,17 @@ class BodyProblem(Exception):  # noqa: N818
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def is_token(sent: bytes, token: str) -> bool:
+    """Whether bytes of a header or a field are the token, however long the comparison takes for a wrong one.
+
+    Clients write a token that is not ASCII in UTF-8 or, in headers, in Latin-1.
+    """
+    spellings = {token.encode("utf-8", "surrogateescape")}
+    with suppress(UnicodeEncodeError):
+        spellings.add(token.encode("latin-1"))
+    return any(hmac.compare_digest(sent, one) for one in spellings)
 
 
 class Gate:
@@ -40,7 +52,7 @@ class Gate:
             return
         exchange = Exchange(self.state, scope, receive, send)
         scope[EXCHANGE] = exchange
-        self.state.active += 1
+        self.state.visits.add(exchange)
         try:
             try:
                 if refusal := exchange.refusal():
@@ -58,7 +70,7 @@ class Gate:
                 await exchange.answer(problem.status, str(problem))
         finally:
             exchange.entered()
-            self.state.active -= 1
+            self.state.visits.discard(exchange)
             exchange.count()
 
 
@@ -84,10 +96,16 @@ class Exchange(Visit):
         length = self.headers.get("content-length", b"0")
         if length.isdigit() and int(length) > self.most:
             return 413, self.too_large
-        token = self.state.config.token
-        if token and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDERS) and not self.authorised(token):
+        open_to_all = path in OPEN_PATHS or path.startswith(OPEN_FOLDERS) or self.is_preflight
+        if not open_to_all and not self.authorised(self.state.config.token):
             return 403, "token: found none or a wrong one; send 'Authorization: Bearer TOKEN' (or api_key=TOKEN)"
         return None
+
+    @property
+    def is_preflight(self) -> bool:
+        """Whether a browser asks if a page of another site may call the server; it sends no token with that."""
+        asks = "access-control-request-method" in self.headers and "origin" in self.headers
+        return self.scope["method"] == "OPTIONS" and asks and bool(self.state.config.cors)
 
     @property
     def crowded(self) -> bool:
@@ -108,8 +126,7 @@ class Exchange(Visit):
 
     def authorised(self, token: str) -> bool:
         """Whether a request brings the token; /translate and its kin also look for api_key in the body."""
-        sent = self.headers.get("authorization", b"").decode("latin-1").split(" ", 1)[-1].strip()
-        if hmac.compare_digest(sent.encode(), token.encode()):
+        if not token or is_token(self.headers.get("authorization", b"").split(b" ", 1)[-1].strip(), token):
             return True
         return self.scope["path"] in ("/translate", "/detect", "/languages", "/translate_file")
 

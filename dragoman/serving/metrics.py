@@ -57,12 +57,15 @@ class Metrics:
             self.batch_size.add(size)
             self.batch_seconds.add(seconds)
 
-    def text(self, waiting: int, active: int) -> str:
-        """All metrics; `waiting` sentences are in the queue, `active` requests have no answer yet."""
-        with self._lock:
-            return "\n".join(self._lines(waiting, active)) + "\n"
+    def text(self, waiting: int, active: int, busy: float) -> str:
+        """All metrics; `waiting` sentences are in the queues, `active` requests have no answer yet.
 
-    def _lines(self, waiting: int, active: int) -> Iterator[str]:
+        `busy` is for how many seconds the oldest batch at work has been computed.
+        """
+        with self._lock:
+            return "\n".join(self._lines(waiting, active, busy)) + "\n"
+
+    def _lines(self, waiting: int, active: int, busy: float) -> Iterator[str]:
         worker = f'worker="{os.getpid()}"'
         yield "# HELP dragoman_requests_total Answered requests.\n# TYPE dragoman_requests_total counter"
         for (path, status), count in sorted(self.requests.items()):
@@ -77,6 +80,7 @@ class Metrics:
         for name, about, value in (
             ("queue_sentences", "Sentences that wait.", waiting),
             ("active_requests", "Requests without an answer yet.", active),
+            ("busy_seconds", "Time that the oldest batch at work has taken so far.", round(busy, 3)),
             ("resident_bytes", "Memory of the process.", resident_bytes()),
             ("uptime_seconds", "Time since the start.", round(time.time() - self.started, 3)),
         ):

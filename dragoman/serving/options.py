@@ -39,6 +39,14 @@ def decoding_options(request: Options, limits: LimitsConfig) -> DecodingOptions:
     if request.pattern is not None and len(request.pattern) > limits.pattern:
         longest = f"at most {limits.pattern} characters" if limits.pattern else "none: this server takes no patterns"
         raise ConfigError(f"pattern: found {len(request.pattern)} characters, expected {longest} (limits.pattern)")
+    lists = (request.forbid or (), request.allow or (), request.require or ())
+    phrases = [
+        text for entries in lists for entry in entries for text in ([entry] if isinstance(entry, str) else entry)
+    ]
+    if (total := sum(map(len, phrases))) > limits.characters:
+        raise ConfigError(
+            f"forbid, allow, require: found {total:,} characters, expected at most {limits.characters:,} in a request"
+        )
     given = {name: value for name in SEARCH if (value := getattr(request, name)) is not None}
     beam = given.get("beam")
     if request.method is None and request.n_best > (beam or request.n_best):

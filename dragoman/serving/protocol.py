@@ -86,7 +86,8 @@ class GuardedProtocol(H11Protocol):
         """Answer 503 if the data are one whole request for computation."""
         end = data.find(b"\r\n\r\n")
         first = data.find(b" ", 5)
-        if end < 0 or not data.startswith(b"POST ") or data[5:first].partition(b"?")[0] not in _WORK:
+        path = data[5:first].partition(b"?")[0]  # what follows may be any bytes
+        if end < 0 or not data.startswith(b"POST ") or path not in _WORK:
             return False
         length = _LENGTH.search(data, 0, end + 2)
         if length is None or end + 4 + int(length[1]) != len(data) or self.state.config.cors:
@@ -95,7 +96,7 @@ class GuardedProtocol(H11Protocol):
         self._head_came()
         closing = self.state.draining or _CLOSE.search(data, 0, end + 2) is not None
         busy = Busy(self.state.batcher.estimate())
-        body = error_body(data[5:first].decode("ascii"), 503, busy_message(busy))
+        body = error_body(path.decode("ascii"), 503, busy_message(busy))
         head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         head += f"retry-after: {busy.retry_after}\r\n" + ("connection: close\r\n" if closing else "")
         self.transport.write(head.encode() + b"\r\n" + body)

@@ -54,7 +54,9 @@ class Options(Strict):
     no_repeat_ngram: Whole | None = None
     beam_groups: Positive | None = None
     diversity_penalty: Number | None = None
-    method: SamplingMethod | RiskMethod | None = Field(None, description="another method than beam search")
+    method: Annotated[SamplingMethod | RiskMethod, Field(discriminator="kind")] | None = Field(
+        None, description="another method than beam search"
+    )
     prefix: Annotated[str, Field(max_length=1_000)] | None = Field(None, description="the output begins with this text")
     forbid: Annotated[list[Phrase], Field(max_length=100)] | None = None
     require: Annotated[list[Phrase | list[Phrase]], Field(max_length=100)] | None = Field(
@@ -149,10 +151,10 @@ class ScoreRequest(Strict):
 class Score(BaseModel):
     """How probable a target is."""
 
-    log_probability: float
-    score: float = Field(description="mean log-probability per token, <eos> included")
+    log_probability: float | None = Field(description="null: the model cannot output the target")
+    score: float | None = Field(description="mean log-probability per token, <eos> included")
     tokens: list[str]
-    token_scores: list[float]
+    token_scores: list[float | None]
 
 
 class ScoreResponse(BaseModel):

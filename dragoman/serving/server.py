@@ -32,6 +32,7 @@ from dragoman.serving.state import ServerState
 
 LOG = logging.getLogger("dragoman.serving")
 CONFIG_VARIABLE = "DRAGOMAN_SERVE_CONFIG"
+ANSWERING = 1.0  # seconds before the end of the grace period in which requests without a result are answered
 LINGER = 2.0  # seconds: a client that got an answer may be about to send its next request on the same connection
 HANDSHAKE = 0.25  # seconds: a client that has begun to connect when the server stops gets through
 SAME_SIGNAL = 1.0  # seconds: Ctrl+C and a supervisor may send one signal each
@@ -44,10 +45,12 @@ MAX_QUICK_DEATHS = 3
 class DrainingServer(uvicorn.Server):
     """After SIGTERM it accepts no further connection, answers every request of those it has, and then stops.
 
-    A worker of several leaves it to the supervisor to ignore new connections: if it stops alone, the others go on.
+    It stops before `limits.grace` seconds are over, whatever is still computed. A worker of several leaves it to the
+    supervisor to ignore new connections: if it stops alone, the others go on.
     """
 
     shared = False  # whether other workers listen on the same socket
+    on_late: Callable[[], None] | None = None  # ends the process, called in a thread of its own after the grace period
 
     def __init__(
         self, config: uvicorn.Config, state: ServerState, listening: socket.socket, on_ready: Callable[[], None]
@@ -65,6 +68,11 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = self.force_exit = now - self._signalled > SAME_SIGNAL
             return
         self.state.draining, self._signalled = True, now
+        if self.on_late is not None:
+            # Not even an event loop that is held up, or a thread inside a library, may keep the process alive.
+            watchdog = threading.Timer(self.state.limits.grace, self.on_late)
+            watchdog.daemon = True
+            watchdog.start()
         # A signal handler runs between two instructions of the loop: only wake it up here.
         self._running.call_soon_threadsafe(self._drain_soon)
 
@@ -75,18 +83,28 @@ class DrainingServer(uvicorn.Server):
         """Close the listening socket, then every connection once it has been idle for a while."""
         empties = self.shared or ignore_new_connections(self.listening)
         await asyncio.sleep(HANDSHAKE)
-        deadline = time.monotonic() + (self.state.limits.request_time if empties else LINGER)
+        limits = self.state.limits
+        deadline = time.monotonic() + (min(limits.request_time, limits.grace / 2) if empties else LINGER)
         while has_waiting(self.listening) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         for server in self.servers:
             server.close()
         for _ in range(5):  # turns of the loop: the connections just accepted get their protocols
             await asyncio.sleep(0)
-        while self.server_state.connections:
+        answering = min(ANSWERING, limits.grace / 4)
+        end = self._signalled + limits.grace - answering
+        while self.server_state.connections and time.monotonic() < end:
             for connection in list(self.server_state.connections):
                 if isinstance(connection, GuardedProtocol) and connection.idle_for() > LINGER:
                     connection.shutdown()
             await asyncio.sleep(0.02)
+        for visit in tuple(self.state.visits):
+            visit.give_up()
+        end += answering / 2
+        while self.server_state.connections and self.state.active and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        for connection in list(self.server_state.connections):  # the last words are said
+            connection.transport.abort()
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -99,9 +117,13 @@ class DrainingServer(uvicorn.Server):
 
 
 def run_worker(
-    config: ServeConfig, listening: socket.socket, spool: str, on_ready: Callable[[ServerState, DrainingServer], None]
+    config: ServeConfig,
+    listening: socket.socket,
+    spool: str,
+    on_ready: Callable[[ServerState, DrainingServer], None],
+    on_late: Callable[[], None] | None = None,
 ) -> None:
-    """Open the models and answer requests until a signal comes."""
+    """Open the models and answer requests until a signal comes; `on_late` ends a process that does not end itself."""
     threads = config.threads or max(1, len(os.sched_getaffinity(0)) // config.workers)
     torch.set_num_threads(threads)
     # A thread that computes gives up the interpreter only when asked, by default after 5 ms. The event loop asks after
@@ -109,22 +131,21 @@ def run_worker(
     sys.setswitchinterval(SWITCH_INTERVAL)
     limit_arenas()
     models = Models(config)
-    for model in models:
-        model.warm_up()
+    models.warm_up()
     state = ServerState(config, models, Spool(spool))
     limits = config.limits
     protocol: Any = type("Protocol", (GuardedProtocol,), {"state": state})
     settings = uvicorn.Config(
         create_app(state), http=protocol, ws="none", lifespan="off", log_level="warning", access_log=False,
         backlog=ACCEPTED_TOGETHER, server_header=False, timeout_keep_alive=30,
-        timeout_graceful_shutdown=int(limits.request_time) + 5, loop="asyncio",
+        timeout_graceful_shutdown=max(1, int(limits.grace)), loop="asyncio",
     )  # fmt: skip
     server = DrainingServer(settings, state, listening, lambda: on_ready(state, server))
-    server.shared = config.workers > 1
+    server.shared, server.on_late = config.workers > 1, on_late
     try:
         server.run(sockets=[listening])
     finally:
-        state.close()
+        state.close(timeout=ANSWERING / 2)
 
 
 def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
@@ -134,7 +155,10 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     spool = tempfile.mkdtemp(prefix="dragoman-serve-")
     try:
         if config.workers == 1:
-            run_worker(config, listening, spool, lambda state, _: announce(state.models, address, say))
+            run_worker(
+                config, listening, spool, lambda state, _: announce(state.models, address, say),
+                lambda: end_process(spool, config.limits.grace, say),
+            )  # fmt: skip
         else:
             Supervisor(config, listening, spool, say).run(address)
     finally:
@@ -142,10 +166,20 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
         shutil.rmtree(spool, ignore_errors=True)
 
 
+def end_process(spool: str | None, grace: float, say: Callable[[str], None]) -> None:
+    """End the process at once: a thread still computes after the grace period."""
+    if spool is not None:
+        shutil.rmtree(spool, ignore_errors=True)
+    say(f"stopped {grace:g} seconds after the signal (limits.grace) although a computation had not ended")
+    os._exit(1)
+
+
 def announce(models: Models, address: str, say: Callable[[str], None]) -> None:
     """Say what is served where."""
     for model in models:
         languages = f", {model.source} → {', '.join(model.targets)}" if model.translates else ""
+        if model.translates and not model.has_languages:
+            languages = ", languages unknown: only requests that name the model get it (or give --languages)"
         say(f"model {model.name}: {model.task}{languages}")
     say(f"serving on {address}  (stop with Ctrl+C)")
 
@@ -215,7 +249,7 @@ class Supervisor:
         for worker in self.workers.values():
             if worker.poll() is None:
                 worker.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + self.config.limits.request_time + 15
+        deadline = time.monotonic() + self.config.limits.grace + 2  # a worker ends itself before that
         while any(worker.poll() is None for worker in self.workers.values()):
             if time.monotonic() > deadline or self.stopping.wait(0.05):
                 for worker in self.workers.values():
@@ -228,7 +262,10 @@ def worker_main(arguments: list[str]) -> int:
     listening = socket.socket(fileno=int(arguments[0]))
     threading.Thread(target=_end_with_parent, args=(listening,), daemon=True).start()
     try:
-        run_worker(config, listening, arguments[1], lambda *_: print("ready", flush=True))
+        run_worker(
+            config, listening, arguments[1], lambda *_: print("ready", flush=True),
+            lambda: end_process(None, config.limits.grace, lambda line: print(line, file=sys.stderr, flush=True)),
+        )  # fmt: skip
     except DragomanError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2

@@ -30,11 +30,15 @@ class Spool:
         return key
 
     def get(self, key: str) -> bytes | None:
-        """A stored file; None: there is none of this id."""
+        """A stored file; None: there is none of this id, or its time is over.
+
+        Whoever knows the id may have the file: it is 128 random bits, which only the answer to its request has.
+        """
         if not _ID.fullmatch(key):
             return None
+        path = self.folder / key
         try:
-            return (self.folder / key).read_bytes()
+            return None if time.time() - path.stat().st_mtime > self.kept else path.read_bytes()
         except OSError:
             return None
 

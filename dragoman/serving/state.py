@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -11,7 +13,8 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from dragoman.errors import ConfigError, hint
-from dragoman.serving.batcher import Batcher, Busy
+from dragoman.progress import Interrupted, interruptible
+from dragoman.serving.batcher import Batcher, Busy, Cost, Speeds
 from dragoman.serving.config import ServeConfig
 from dragoman.serving.metrics import Metrics
 from dragoman.serving.models import Models, ServedModel, Work
@@ -39,8 +42,10 @@ class Visit:
 
     def __init__(self, batcher: Batcher) -> None:
         self.batcher = batcher
-        self.entering, self.left = False, False
+        self.entering = self.left = self.given_up = False
         self.work: asyncio.Future[Any] | None = None
+        self.searched = 0  # tokens that the request had searched at most, so far
+        self.deadline = 0.0  # when the request is given up; set when it begins to compute
 
     def enter(self) -> None:
         """Count the request among those that wait while it is still parsed: many may come between two batches."""
@@ -59,6 +64,12 @@ class Visit:
         if self.work is not None:
             self.work.cancel()
 
+    def give_up(self) -> None:
+        """The server ends: the client is told so instead of an answer."""
+        self.given_up = True
+        if self.work is not None:
+            self.work.cancel()
+
 
 class ServerState:
     """Everything that lives as long as a worker."""
@@ -67,14 +78,20 @@ class ServerState:
         self.config, self.limits, self.models, self.spool = config, config.limits, models, spool
         self.glossaries = Spool(spool.folder / "glossaries", kept=math.inf)
         self.metrics = Metrics()
-        self.batcher = Batcher(
-            models.run, config.batch_size, config.limits.queue, config.limits.wait, self.metrics.batch
-        )
+        self.speeds = Speeds(lambda work: work.kind)
+        limits = config.limits
+        self.batcher, self.long_batcher = (
+            Batcher(
+                models.run, config.batch_size, limits.queue, limits.wait, self.metrics.batch,
+                speeds=self.speeds, batch_time=limits.batch_time,
+            )
+            for _ in range(2)
+        )  # fmt: skip
         self.streams = ThreadPoolExecutor(config.limits.streams, "dragoman-stream")
         self.inspections = ThreadPoolExecutor(1, "dragoman-inspect")
-        self.inspecting = 0
+        self.inspecting = 0  # at work or waiting, also for clients that have left
         self.streaming = 0
-        self.active = 0  # requests without a whole answer
+        self.visits: set[Visit] = set()  # requests without a whole answer
         self.connections = 0
         self.draining = False
 
@@ -88,11 +105,48 @@ class ServerState:
 
     async def compute(self, request: Request, work: Work, inputs: Sequence[Any]) -> list[Any]:
         """One output for each input, or an exception in its place; raises Busy, TooLate or ClientLeft."""
-        visit_of(request).entered()
-        return await self.finish(request, self.batcher.submit(work, inputs))
+        visit = visit_of(request)
+        visit.entered()
+        costs = self.models.costs(work, inputs)
+        self.check_work(visit, work, costs)
+        lanes: tuple[list[int], list[int]] = ([], [])
+        for index, cost in enumerate(costs):
+            long = work.operation == "files" or self.speeds.lasts(work, cost, self.limits.batch_time)
+            lanes[long].append(index)
+        if not lanes[1]:
+            return await self.finish(request, self.batcher.submit(work, inputs, costs))
+        submitted: list[asyncio.Future[list[Any]]] = []
+        try:
+            for batcher, lane in zip((self.batcher, self.long_batcher), lanes, strict=True):
+                some = [inputs[index] for index in lane]
+                submitted.append(batcher.submit(work, some, [costs[index] for index in lane]))
+        except Busy:
+            for future in submitted:
+                future.cancel()
+            raise
+        outputs: list[Any] = [None] * len(inputs)
+        both: list[list[Any]] = await self.finish(request, asyncio.gather(*submitted))
+        for lane, computed in zip(lanes, both, strict=True):
+            for index, output in zip(lane, computed, strict=True):
+                outputs[index] = output
+        return outputs
+
+    def check_work(self, visit: Visit, work: Work, costs: Sequence[Cost]) -> None:
+        """Raise an error for more work than a request may ask for."""
+        if work.operation not in ("predict", "complete") or not costs:
+            return
+        visit.searched += (total := sum(steps * rows for steps, rows in costs))
+        if visit.searched > self.limits.work:
+            longest, widest = max(steps for steps, _ in costs), max(rows for _, rows in costs)
+            found = f"{total:,} tokens to search ({len(costs):,} texts × {widest} hypotheses × up to {longest:,} tokens"
+            found += ")" if visit.searched == total else f", after {visit.searched - total:,} in the same request)"
+            raise ConfigError(
+                f"request: found {found}, expected at most {self.limits.work:,} (limits.work of this server); send "
+                "fewer or shorter texts, or ask for a smaller beam, n_best, samples or max_length"
+            )
 
     async def finish(self, request: Request, work: asyncio.Future[T]) -> T:
-        """The result of some work, which is cancelled when the client leaves or the time is up.
+        """The result of some work, which is cancelled when the client leaves or the time of the request is up.
 
         Without a task of its own: under load every turn of the event loop costs an admitted request milliseconds.
         """
@@ -101,13 +155,18 @@ class ServerState:
         try:
             if visit.left:
                 raise ClientLeft
-            async with asyncio.timeout(self.limits.request_time):
+            if visit.given_up:
+                raise Interrupted
+            visit.deadline = visit.deadline or asyncio.get_running_loop().time() + self.limits.request_time
+            async with asyncio.timeout_at(visit.deadline):
                 return await work
         except TimeoutError:
             raise TooLate from None
         except asyncio.CancelledError:
             if visit.left:
                 raise ClientLeft from None
+            if visit.given_up:
+                raise Interrupted from None
             raise
         finally:
             visit.work = None
@@ -132,14 +191,48 @@ class ServerState:
         if self.inspecting >= MAX_INSPECTIONS:
             raise Busy(5.0)
         self.inspecting += 1
-        try:
-            return await self.finish(request, asyncio.get_running_loop().run_in_executor(self.inspections, look))
-        finally:
-            self.inspecting -= 1
+        given_up = threading.Event()
 
-    def close(self) -> None:
-        """Finish what is queued and end the threads."""
-        self.batcher.stop()
+        def inspect() -> T:
+            with interruptible(given_up.is_set):
+                return look()
+
+        task = self.inspections.submit(inspect)
+        loop = asyncio.get_running_loop()
+        task.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._inspected))
+        try:
+            return await self.finish(request, asyncio.wrap_future(task))
+        finally:
+            given_up.set()
+
+    def _inspected(self) -> None:
+        self.inspecting -= 1
+
+    @property
+    def active(self) -> int:
+        """Requests without a whole answer."""
+        return len(self.visits)
+
+    @property
+    def waiting(self) -> int:
+        """Inputs in the queues."""
+        return self.batcher.waiting + self.long_batcher.waiting
+
+    @property
+    def busy_for(self) -> float:
+        """Seconds that the oldest batch at work has been computed; 0: nothing is."""
+        return max(self.batcher.busy_for, self.long_batcher.busy_for)
+
+    @property
+    def alive(self) -> bool:
+        """Whether all threads that compute are there."""
+        return self.batcher.alive and self.long_batcher.alive
+
+    def close(self, timeout: float) -> None:
+        """End the threads; all requests have their answers, so what is still computed is for nobody."""
+        deadline = time.monotonic() + timeout
+        for batcher in (self.batcher, self.long_batcher):
+            batcher.stop(max(0.0, deadline - time.monotonic()))
         self.streams.shutdown(wait=False, cancel_futures=True)
         self.inspections.shutdown(wait=False, cancel_futures=True)
 
@@ -148,6 +241,17 @@ def state_of(request: Request) -> ServerState:
     """The state of the server that a request came to."""
     state: ServerState = request.app.state.server
     return state
+
+
+def base_url(request: Request) -> str:
+    """The address of the server for links in answers, without a slash at its end.
+
+    Never from the header Host, which a client may set to anything: a cache or a log would keep the link for others.
+    """
+    if configured := state_of(request).config.base_url:
+        return configured.rstrip("/")
+    host, port = request.scope["server"]
+    return f"{request.scope['scheme']}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def visit_of(request: Request) -> Visit:

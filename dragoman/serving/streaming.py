@@ -18,9 +18,7 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.inference.completer import Completer
-from dragoman.inference.predictor import Predictor
 from dragoman.inference.token_stream import OnToken, TokenStream, observed
-from dragoman.inference.unseen import told_elsewhere
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import InputBuilder, decoding_options
 from dragoman.serving.schemas import PredictRequest
@@ -51,11 +49,11 @@ class TextSoFar:
 
 def search_tokens(model: ServedModel, text: ConstrainedInput, options: DecodingOptions, on_token: OnToken) -> Any:
     """Search greedily or by sampling, report every token, and return the prediction as a table."""
-    predictor = model.engine
-    assert isinstance(predictor, Predictor)
     sampling = options.method if isinstance(options.method, Sampling) else None
     streamed = replace(options, beam=None, method=TokenStream(on_token, sampling), engine="torch", batch_size=1)
-    (prediction,) = predictor.stream([text], streamed, on_unknown=told_elsewhere)
+    (prediction,) = model.predict(streamed, [text])
+    if isinstance(prediction, DragomanError):
+        raise prediction
     return prediction.as_table()
 
 

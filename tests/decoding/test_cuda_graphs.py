@@ -27,6 +27,7 @@ from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.layers import positions
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.progress import Interrupted, interruptible
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 
 SOURCES = [[5, 6, 7, 8, 9, 4], [4], [9, 8, 7], [5, 5, 5, 5], [6, 4, 9]]
@@ -137,6 +138,22 @@ def test_graph_beam_search_is_beam_search(
     assert graphs.enabled
     if max(len(some[-1].tokens) for some in expected) > 5:
         assert len({key.shape.sources for key in graphs.steps}) > 1, "nothing moved to a smaller graph"
+
+
+def test_an_interrupted_search_gives_its_graph_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graph_beam, "CHECK_EVERY", 1)
+    model = model_of("transformer")
+    batch, graphs = batch_of(SOURCES), GraphDecoder(model)
+    monkeypatch.setattr(graphs, "is_ready", lambda key: True)
+    monkeypatch.setattr(cuda_graph_beam, "graph_decoder", lambda *given: graphs)
+    limits, options = torch.full((len(SOURCES),), 9), BeamOptions(3)
+    asked: list[int] = []
+    with interruptible(lambda: asked.append(1) or len(asked) > 2), pytest.raises(Interrupted):
+        graph_beam_search(model, batch, limits, options, Scorer())
+    assert len(asked) == 3
+    assert graphs.steps
+    assert not any(step.lock.locked() for step in graphs.steps.values())
+    assert graphs.enabled  # it was no fault of the graph
 
 
 @needs_gpu

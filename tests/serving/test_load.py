@@ -79,7 +79,7 @@ def test_requests_share_batches_and_take_turns() -> None:
 def test_a_full_queue_refuses_and_a_cancelled_request_frees_its_place() -> None:
     async def check(recorder: Recorder, batcher: Batcher) -> None:
         first = await started(recorder, batcher)
-        waiting = batcher.submit("k", list("abcde"))
+        waiting = asyncio.gather(batcher.submit("k", list("abc")), batcher.submit("k", list("de")))
         await asyncio.sleep(0)
         assert batcher.waiting == 5
         with pytest.raises(Busy) as refused:

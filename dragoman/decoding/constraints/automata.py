@@ -15,6 +15,7 @@ from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.constraints.constraint import AutomatonState, Constraint
 from dragoman.decoding.constraints.required import RequiredPhrases
 from dragoman.decoding.constraints.token_bytes import NO_TEXT
+from dragoman.progress import check_interrupted
 
 MAX_CACHED = 200_000  # transitions, so that a stream of inputs under one automaton needs bounded memory
 
@@ -126,6 +127,7 @@ class ConstraintAutomaton:
         best: dict[AutomatonState, float] = {}
         seen, queue = {state}, deque([state])
         while queue:
+            check_interrupted()
             here = queue.popleft()
             if here in self._distances:
                 best[here] = self._distances[here]

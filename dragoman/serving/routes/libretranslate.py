@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
@@ -20,11 +19,12 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Output, Reading
 from dragoman.documents.registry import FORMATS, open_document
 from dragoman.errors import ConfigError
+from dragoman.serving.gate import is_token
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import InputBuilder, with_enough_beam
 from dragoman.serving.routes.predict import PROBLEMS, problem
 from dragoman.serving.schemas import Options, Phrase, Text
-from dragoman.serving.state import ServerState, state_of
+from dragoman.serving.state import ServerState, base_url, state_of
 from dragoman.serving.translate import Translated, Translator
 
 router = APIRouter(tags=["LibreTranslate"], responses=PROBLEMS)
@@ -121,8 +121,8 @@ def check_key(request: Request, fields: dict[str, Any]) -> None:
     if not token:
         return
     header = request.headers.get("authorization", "").split(" ", 1)[-1].strip()
-    for sent in (str(fields.get("api_key", "")), header):
-        if hmac.compare_digest(sent.encode("utf-8", "replace"), token.encode()):
+    for sent in (str(fields.get("api_key", "")).encode("utf-8", "replace"), header.encode("latin-1")):
+        if is_token(sent, token):
             return
     raise WrongKey
 
@@ -294,7 +294,7 @@ async def translate_file(request: Request) -> Any:
     key = state.spool.add(result)
     path = PurePath(name)
     shown = quote(f"{path.stem[:80]}_{body.target}{path.suffix.lower()}")
-    return {"translatedFileUrl": str(request.url_for("download_file", key=key, name=shown))}
+    return {"translatedFileUrl": f"{base_url(request)}{request.app.url_path_for('download_file', key=key, name=shown)}"}
 
 
 async def translate_document(

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from dragoman.data.languages import language_name
+from dragoman.decoding.ensemble import Ensemble
 from dragoman.serving.models import ServedModel
 from dragoman.serving.state import state_of
 from dragoman.version import __version__
 
 router = APIRouter(tags=["operation"])
+BUSY = 5.0  # seconds of one batch: several times what one should take
 
 
 @router.get("/health")
 async def health(request: Request) -> Response:
-    """Whether the process works; a supervisor restarts it otherwise."""
-    alive = state_of(request).batcher.alive
-    return JSONResponse({"status": "ok" if alive else "broken", "version": __version__}, 200 if alive else 503)
+    """Whether the process works; a supervisor restarts it otherwise (503).
+
+    "busy" with 200: a batch has been computed for some seconds; others are computed beside it. "stuck" with 503: it
+    should have been given up, but cannot be. A healthy server says what LibreTranslate says, and no more.
+    """
+    state = state_of(request)
+    busy = state.busy_for
+    status = "ok" if busy < BUSY else "busy" if busy < state.limits.request_time + BUSY else "stuck"
+    if not state.alive:
+        status = "broken"
+    details = {} if status == "ok" else {"busy_seconds": round(busy, 3), "waiting": state.waiting}
+    return JSONResponse({"status": status} | details, 200 if status in ("ok", "busy") else 503)
 
 
 @router.get("/ready", responses={503: {"description": "the server is stopping"}})
@@ -28,20 +40,22 @@ async def ready(request: Request) -> Response:
     state = state_of(request)
     if state.draining:
         return JSONResponse({"status": "stopping"}, 503, headers={"retry-after": "2"})
-    return JSONResponse({"status": "ready", "models": [model.name for model in state.models]})
+    models = [model.name for model in state.models]
+    return JSONResponse({"status": "ready", "version": __version__, "models": models})
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Counters of this worker, in the text format of Prometheus."""
     state = state_of(request)
-    text = state.metrics.text(state.batcher.waiting, state.active)
+    text = state.metrics.text(state.waiting, state.active, state.busy_for)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
 def model_table(model: ServedModel) -> dict[str, Any]:
     """What a client needs to know about a model."""
-    engine = model.engine
+    engine, scorer = model.engine, model.scorer
+    members: Sequence[Any] = scorer.models if isinstance(scorer, Ensemble) else [scorer]
     table: dict[str, Any] = {
         "id": model.name,
         "object": "model",
@@ -49,7 +63,8 @@ def model_table(model: ServedModel) -> dict[str, Any]:
         "created": 0,
         "task": model.task,
         "input": engine.source_tokenizer.kind if model.reads_files else "text",  # type: ignore[union-attr]
-        "parameters": sum(parameter.numel() for parameter in engine.model.parameters()),
+        "parameters": sum(parameter.numel() for one in members for parameter in one.parameters()),
+        "members": len(members),
         "calibrated": model.calibrated,
         "texts": model.texts,
     }

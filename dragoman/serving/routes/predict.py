@@ -77,6 +77,8 @@ async def translated_outputs(
 ) -> list[dict[str, Any]]:
     """The outputs of a model that searches."""
     options = with_enough_beam(decoding_options(body, state.limits), model)
+    if body.alignment:
+        model.refuse_ensemble("a word alignment")
     translator = Translator(state, request, model, options, InputBuilder(body, model))
     if body.format == "html":
         if body.n_best > 1 or body.alignment:
@@ -169,8 +171,7 @@ async def score(request: Request, body: ScoreRequest) -> Any:
     model = state.model(body.model)
     texts = [text for pair in body.pairs for text in (pair.source, pair.target)]
     state.check_texts(texts)
-    if isinstance(model.engine, Labeler) or model.reads_files:
-        raise ConfigError(f'model: "{model.name}" has task = "{model.task}", which has no probability of a text')
+    model.check_scores()
     if isinstance(model.engine, Completer):
         pairs = [("", pair.target) for pair in body.pairs]
     else:
