@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.serving.answers import WORK, busy_message, error_body
+from dragoman.serving.answers import WORK, busy_message, error_body, key_status
 from dragoman.serving.batcher import Busy
 from dragoman.serving.state import EXCHANGE, ServerState, Visit
 
@@ -86,7 +86,8 @@ class Exchange(Visit):
             return 413, self.too_large
         token = self.state.config.token
         if token and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDERS) and not self.authorised(token):
-            return 403, "token: found none or a wrong one; send 'Authorization: Bearer TOKEN' (or api_key=TOKEN)"
+            message = "token: found none or a wrong one; send 'Authorization: Bearer TOKEN' (or api_key=TOKEN)"
+            return key_status(path), message
         return None
 
     @property

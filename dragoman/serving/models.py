@@ -30,6 +30,7 @@ from dragoman.inference.long_inputs import unknown_surfaces
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.serving.config import ModelConfig, ServeConfig
+from dragoman.serving.formality import languages_of_tags
 from dragoman.tasks.base import encoder_of, length_limit
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class ServedModel:
         source, target = languages_of_name(self.name)
         self.source = config.source or source or UNKNOWN
         self.tags: tuple[str, ...] = self.engine.tags if isinstance(self.engine, Predictor) else ()
-        self.targets = self.tags or (config.target or target or UNKNOWN,)
+        self.targets = languages_of_tags(self.tags) or (config.target or target or UNKNOWN,)
         self.operations: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
             "predict": self._predict,
             "files": self._predict_files,

@@ -19,7 +19,8 @@ router = APIRouter(tags=["operation"])
 async def health(request: Request) -> Response:
     """Whether the process works; a supervisor restarts it otherwise."""
     alive = state_of(request).batcher.alive
-    return JSONResponse({"status": "ok" if alive else "broken", "version": __version__}, 200 if alive else 503)
+    # LibreTranslate answers {"status": "ok"} and nothing else; /ready says more.
+    return JSONResponse({"status": "ok" if alive else "broken"}, 200 if alive else 503)
 
 
 @router.get("/ready", responses={503: {"description": "the server is stopping"}})
@@ -28,7 +29,8 @@ async def ready(request: Request) -> Response:
     state = state_of(request)
     if state.draining:
         return JSONResponse({"status": "stopping"}, 503, headers={"retry-after": "2"})
-    return JSONResponse({"status": "ready", "models": [model.name for model in state.models]})
+    models = [model.name for model in state.models]
+    return JSONResponse({"status": "ready", "version": __version__, "models": models})
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
