@@ -64,6 +64,12 @@ def test_formality_is_a_tag_of_the_run(formal: Live) -> None:
     with pytest.raises(DeepLException, match="formality"):
         client.translate_text("Hello", target_lang="DE", formality="polite")
     assert {one.code: one.supports_formality for one in client.get_target_languages()} == {"DE": True, "TR": False}
+    body = {"model": "en-de:de-formal", "messages": [{"role": "user", "content": "Hello"}]}
+    key = {"authorization": "Bearer secret"}
+    answer = formal.client.post("/v1/chat/completions", json=body, headers=key).json()
+    assert answer["choices"][0]["message"]["content"] == FORMAL["de-formal"]
+    answer = formal.client.post("/v1/chat/completions", json=body | {"model": "en-de"}, headers=key)
+    assert (answer.status_code, "en-de:tr" in answer.json()["error"]["message"]) == (400, True)
     with pytest.raises(AuthorizationException):
         DeepLClient("wrong", server_url=formal.url).get_usage()
 
