@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dragoman.data.languages import same_language
 from dragoman.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dragoman.serving.models import ServedModel
 
 Formality = Literal["default", "more", "less", "prefer_more", "prefer_less"]
 SUFFIXES = {"more": "-formal", "less": "-informal"}
@@ -28,21 +25,21 @@ def languages_of_tags(tags: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(language_of_tag, tags)))
 
 
-def supports_formality(model: ServedModel, language: str) -> bool:
-    """Whether a run has a formal and an informal tag for a language."""
-    return all(f"{language}{suffix}" in model.tags for suffix in SUFFIXES.values())
+def supports_formality(tags: Sequence[str], language: str) -> bool:
+    """Whether a run with these tags can write a language formally and informally."""
+    return all(f"{language}{suffix}" in tags for suffix in SUFFIXES.values())
 
 
-def tag_with_formality(model: ServedModel, tag: str, target: str, formality: Formality) -> str:
+def tag_with_formality(tags: Sequence[str], tag: str, target: str, formality: Formality) -> str:
     """The tag for a language in this formality; "" for a run without tags."""
     wanted = formality.removeprefix("prefer_")
     language = language_of_tag(tag)
     if wanted in SUFFIXES:
         chosen = f"{language}{SUFFIXES[wanted]}"
-        if chosen in model.tags:
+        if chosen in tags:
             return chosen
         if not formality.startswith("prefer_"):
             raise ConfigError(f"Target language '{target.upper()}' doesn't support formality (field formality).")
-    if not tag or tag in model.tags:
+    if not tag or tag in tags:
         return tag
-    return next(other for other in model.tags if same_language(language_of_tag(other), language))
+    return next(other for other in tags if same_language(language_of_tag(other), language))

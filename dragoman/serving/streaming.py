@@ -20,10 +20,12 @@ from dragoman.errors import ConfigError, DragomanError
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.token_stream import OnToken, TokenStream, observed
+from dragoman.serving.answers import busy_message
+from dragoman.serving.batcher import Busy
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import InputBuilder, decoding_options
 from dragoman.serving.schemas import PredictRequest
-from dragoman.serving.state import ServerState
+from dragoman.serving.state import ServerState, TooLate
 
 END = object()
 
@@ -162,8 +164,10 @@ def event_stream(state: ServerState, events: AsyncIterator[str]) -> StreamingRes
                 yield event
         except DragomanError as error:
             yield sse({"error": str(error)}, "error")
-        except TimeoutError:
+        except (TimeoutError, TooLate):
             yield sse({"error": f"the output took longer than {state.limits.request_time:g} seconds"}, "error")
+        except Busy as error:
+            yield sse({"error": busy_message(error)}, "error")
 
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(guarded(), media_type="text/event-stream", headers=headers)

@@ -86,7 +86,7 @@ def find_route(state: ServerState, job: TranslationJob, source: str) -> Route | 
             return None
         raise UnservedPairError("pair", source, job.target, served)
     model, tag = route
-    return Route(model, tag_with_formality(model, tag, job.target, job.formality))
+    return Route(model, tag_with_formality(model.tags, tag, job.target, job.formality))
 
 
 def detected_language(state: ServerState, text: str, job: TranslationJob) -> tuple[str, float]:
@@ -163,9 +163,7 @@ async def translate_along(
 ) -> list[Translated]:
     """Translations of texts by one run."""
     model, tag = route
-    options = Options(
-        terminology=job.glossary, tag=tag or None, n_best=1 + min(job.alternatives, state.limits.beam - 1)
-    )
+    options = Options(terminology=job.glossary, tag=tag or None, n_best=1 + job.alternatives)
     return await run_translation(
         request, state, model, options, texts, job.form or model.default_format, split=job.split
     )

@@ -65,6 +65,7 @@ def test_forms_lists_and_detection(live: Live, expected: dict[str, str]) -> None
         ({"source": "cd", "target": "ab"}, "ab (ab) is not available as a target language from cd (cd)"),
         ({"source": "auto", "target": "ab"}, "ab (ab) is not available as a target language"),
         ({"format": "rtf"}, "rtf format is not supported"),
+        ({"alternatives": 16}, "Invalid request: alternatives parameter must be <= 15"),
         ({"alternatives": "many"}, "Invalid request: alternatives parameter is not a number"),
     ],
 )
@@ -103,6 +104,10 @@ def test_short_texts_are_in_a_language_of_the_server(spanish: Live) -> None:
         assert answer["detectedLanguage"]["language"] == "en"
         assert spanish.post("/detect", {"q": text})[0]["language"] == "en"
     assert spanish.post("/detect", {"q": "Hola"})[0]["language"] == "es"
+    # A run that only looks its outputs up follows no glossary: it says so.
+    body = {"q": "Hello", "source": "en", "target": "es", "glossary": {"Hello": "Mundo"}}
+    refused = spanish.client.post("/translate", json=body)
+    assert (refused.status_code, "memorise" in refused.json()["error"]) == (400, True), refused.text
     long = "¿Dónde está la biblioteca? Quisiera leer un libro sobre la historia de España."
     answer = spanish.post("/translate", {"q": long, "source": "auto", "target": "es"})
     assert answer["translatedText"] == long  # it is Spanish already

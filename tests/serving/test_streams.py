@@ -103,3 +103,8 @@ def test_a_stop_text_that_is_completed_first_counts() -> None:
     assert cut("xabcd", ["abcd", "bc"]) == ("xa", True)
     assert cut("xabcd", ["abc", "bc"]) == ("x", True)
     assert cut("xabcd", []) == ("xabcd", False)
+
+
+def test_mistakes_before_the_first_token_have_their_status(writers: Live) -> None:
+    body = {"model": "bytes", "prompt": "a", "max_tokens": 5000, "stream": True}
+    assert writers.client.post("/v1/completions", json=body).status_code == 400

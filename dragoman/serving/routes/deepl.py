@@ -181,7 +181,7 @@ async def languages(request: Request) -> list[dict[str, Any]]:
     formal: dict[str, bool] = {}
     for one in translators:
         for code in one.targets:
-            formal[code] = formal.get(code, False) or supports_formality(one, code)
+            formal[code] = formal.get(code, False) or supports_formality(one.tags, code)
     return [
         {"language": code.upper(), "name": language_name(code), "supports_formality": formality}
         for code, formality in formal.items()

@@ -113,6 +113,8 @@ async def translate(request: Request) -> Any:
     body = await read_fields(request, TranslateRequest, describe)
     texts = [body.q] if isinstance(body.q, str) else body.q
     state.check_texts(texts)
+    if body.alternatives > (most := state.limits.beam - 1):
+        raise ConfigError(f"Invalid request: alternatives parameter must be <= {most}")
     glossary: dict[str, Any] | None = dict(body.glossary) if body.glossary else None
     job = TranslationJob(body.source, body.target, body.format or "", body.alternatives, glossary)
     with language_errors():

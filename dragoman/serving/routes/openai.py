@@ -172,7 +172,7 @@ async def completions(request: Request, body: CompletionRequest) -> Any:
             return {"text": text, "index": 0, "logprobs": None, "finish_reason": reason}
 
         parts = completion_parts(state, model, completer, prompts[0], body.stop, options)
-        return stream_choices(state, head, choice, parts, body.usage_wanted)
+        return await stream_choices(state, head, choice, parts, body.usage_wanted)
     outputs = await complete(request, state, model, options, prompts)
     choices: list[dict[str, Any]] = []
     for prompt, several in zip(prompts, outputs, strict=True):
@@ -264,20 +264,30 @@ async def completion_parts(
     yield rest, "stop" if stream.stopped else "length", usage_table(len(row), len(tokens))
 
 
-def stream_choices(
+async def stream_choices(
     state: ServerState,
     head: Mapping[str, Any],
     choice: Callable[[str, str | None, bool], dict[str, Any]],
     parts: AsyncIterator[tuple[str, str | None, Mapping[str, int]]],
     usage_wanted: bool,
 ) -> Any:
-    """Events with the parts of one answer; `choice` makes the table of a part, and is told which is the first."""
+    """Events with the parts of one answer; `choice` makes the table of a part, and is told which is the first.
+
+    The first part is computed before the answer begins, so that a mistake or a full queue has its status.
+    """
+    state.check_streams()
+    first = await anext(parts)
+
+    async def from_first() -> AsyncIterator[tuple[str, str | None, Mapping[str, int]]]:
+        yield first
+        async for part in parts:
+            yield part
 
     async def events() -> AsyncIterator[str]:
         usage = {"usage": None} if usage_wanted else {}
         yield sse({**head, "choices": [choice("", None, True)], **usage})
         counted: Mapping[str, int] = {}
-        async for text, reason, counts in parts:
+        async for text, reason, counts in from_first():
             counted = counts or counted
             if text:
                 yield sse({**head, "choices": [choice(text, None, False)], **usage})
@@ -287,5 +297,4 @@ def stream_choices(
             yield sse({**head, "choices": [], "usage": dict(counted)})
         yield sse("[DONE]")
 
-    state.check_streams()
     return event_stream(state, events())

@@ -156,7 +156,7 @@ async def continue_message(
     if body.stream:
         head = answer_head(model, "chatcmpl", "chat.completion.chunk")
         parts = completion_parts(state, model, completer, text, body.stop, options)
-        return stream_choices(state, head, choice_of_part, parts, body.usage_wanted)
+        return await stream_choices(state, head, choice_of_part, parts, body.usage_wanted)
     (several,) = await complete(request, state, model, options, [text])
     continued = continuation(completer, text)
     answers = [(*cut(continued(one.text), body.stop), one.ended) for one in several]
@@ -181,7 +181,7 @@ async def translate_message(
     if body.stream:
         head = answer_head(model, "chatcmpl", "chat.completion.chunk")
         parts = translation_parts(request, state, model, options, decoding, body, text)
-        return stream_choices(state, head, choice_of_part, parts, body.usage_wanted)
+        return await stream_choices(state, head, choice_of_part, parts, body.usage_wanted)
     (found,) = await run_translation(request, state, model, options, [text], model.default_format, decoding)
     answers = [limited(model, one, body) for one in [found.text, *found.alternatives][:several]]
     choices = [choice_of_answer(answer, reason, index) for index, (answer, reason) in enumerate(answers)]
