@@ -18,7 +18,10 @@ from deepl import (
 )
 from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
 
+from dragoman.documents.html import parse_blocks
+from dragoman.documents.markup import Block
 from dragoman.serving.config import ModelConfig, ServeConfig
+from dragoman.serving.tag_rules import TagRules, restore
 from dragoman.tasks.config import build
 from tests.conftest import quiet_machine, write_rows
 from tests.serving.conftest import Live, serving
@@ -103,9 +106,7 @@ def test_texts(live: Live, client: DeepLClient) -> None:
         ({"custom_instructions": ["be brief"]}, "Parameter 'custom_instructions' not supported"),
         ({"style_id": "1"}, "Parameter 'style_id' not supported"),
         ({"formalty": "more"}, "Did you mean 'formality'"),
-        ({"tag_handling": "xml", "non_splitting_tags": "par"}, "<par> always splits"),
-        ({"tag_handling": "xml", "splitting_tags": ["b"]}, "<b> never splits"),
-        ({"tag_handling": "xml", "outline_detection": False}, "outline_detection"),
+        ({"tag_handling": "xml", "split_sentences": "0"}, "split_sentences"),
         ({"glossary_id": "1"}, "requires the source_lang"),
     ],
 )
@@ -117,11 +118,30 @@ def test_wrong_values_are_refused(live: Live, fields: dict[str, Any], message: s
 
 
 def test_ignored_tags_are_copied(client: DeepLClient) -> None:
-    text = '<par>abc</par><raw id="1">def <b>g</b></raw><b>abc</b>'
+    text = '<par>abc</par><raw id="1">def <b>g</b></raw><raw/><b>abc</b>'
     found = str(client.translate_text(text, target_lang="CD", tag_handling="xml", ignore_tags="raw,keep"))
-    assert '</par><raw id="1">def <b>g</b></raw><b>' in found
+    assert '</par><raw id="1">def <b>g</b></raw><raw/><b>' in found
     assert "dragoman" not in found
     assert "abc" not in found
+
+
+@pytest.mark.parametrize(
+    ("rules", "blocks"),
+    [
+        (TagRules(), ["ab", " c", "d", "e", " f"]),
+        (TagRules(non_splitting=frozenset({"x", "y"})), ["ab c", "d", "e f"]),
+        (TagRules(splitting=frozenset({"b"})), ["a", "b", " c", "d", "e", " f"]),
+        (TagRules(outline=False), ["ab cde fg"]),
+        (TagRules(outline=False, splitting=frozenset({"p"})), ["ab c", "d", "e fg"]),
+        (TagRules(outline=False, ignore=frozenset({"p"})), ["ab c", "e fg"]),
+    ],
+)
+def test_tags_split_as_a_request_says(rules: TagRules, blocks: list[str]) -> None:
+    text = 'a<b>b</b><x> c</x><p n="1">d</p>e<y/> f<code>g</code>'
+    prepared = rules.prepare(text)
+    assert restore(prepared) == text
+    parsed = [part.text for part in parse_blocks(prepared) if isinstance(part, Block)]
+    assert [one for one in parsed if one.strip()] == blocks
 
 
 def test_languages(live: Live) -> None:

@@ -107,7 +107,7 @@ def test_short_texts_are_in_a_language_of_the_server(spanish: Live) -> None:
     # A run that only looks its outputs up follows no glossary: it says so.
     body = {"q": "Hello", "source": "en", "target": "es", "glossary": {"Hello": "Mundo"}}
     refused = spanish.client.post("/translate", json=body)
-    assert (refused.status_code, "memorise" in refused.json()["error"]) == (400, True), refused.text
+    assert (refused.status_code, "searches on its own" in refused.json()["error"]) == (400, True), refused.text
     long = "¿Dónde está la biblioteca? Quisiera leer un libro sobre la historia de España."
     answer = spanish.post("/translate", {"q": long, "source": "auto", "target": "es"})
     assert answer["translatedText"] == long  # it is Spanish already

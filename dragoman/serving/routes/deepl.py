@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dragoman.data.languages import UNKNOWN, language_name
-from dragoman.documents.html import INLINE
 from dragoman.errors import ConfigError, hint
 from dragoman.serving.formality import Formality, supports_formality
 from dragoman.serving.glossaries import terms_of
@@ -20,6 +19,7 @@ from dragoman.serving.request_fields import Fields, body_schema, fields_of, read
 from dragoman.serving.routes.predict import PROBLEMS
 from dragoman.serving.schemas import Text
 from dragoman.serving.state import ServerState, state_of
+from dragoman.serving.tag_rules import TagRules, restore
 from dragoman.serving.text_translation import AUTO, TranslationJob, UnservedPairError, translate_texts
 
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses=PROBLEMS)
@@ -122,9 +122,18 @@ async def translate(request: Request) -> Any:
     texts = body.text
     job = replace(job_of(state, body), split=body.split_sentences != "0")
     if body.tag_handling:
-        check_tags(body)
+        if not job.split:
+            raise ConfigError(
+                "Value for 'split_sentences' not supported: with tag_handling sentences are always split."
+            )
+        rules = TagRules(
+            frozenset(body.ignore_tags),
+            frozenset(body.splitting_tags),
+            frozenset(body.non_splitting_tags),
+            body.outline_detection,
+        )
         job = replace(job, form="html")
-        texts = [with_ignored_tags(text, body.ignore_tags) for text in texts]
+        texts = [rules.prepare(text) for text in texts]
     elif body.split_sentences == "nonewlines":
         texts = [re.sub(r"[ \t]*\r?\n[ \t]*", " ", text) for text in texts]
     with language_errors():
@@ -133,7 +142,7 @@ async def translate(request: Request) -> Any:
     for text, translated, (code, _) in zip(body.text, found, languages, strict=True):
         table: dict[str, Any] = {
             "detected_source_language": code.upper(),
-            "text": translated.text.replace(MARK, "") if body.tag_handling else translated.text,
+            "text": restore(translated.text) if body.tag_handling else translated.text,
         }
         if body.show_billed_characters:
             table["billed_characters"] = len(text)
@@ -141,31 +150,6 @@ async def translate(request: Request) -> Any:
             table["model_type_used"] = body.model_type.removeprefix("prefer_")
         translations.append(table)
     return {"translations": translations}
-
-
-MARK = ' translate="no" data-dragoman-ignored=""'  # HTML copies such an element; removed again from the answer
-
-
-def with_ignored_tags(text: str, names: list[str]) -> str:
-    """A text whose elements of these names are copied, not translated."""
-    if not names:
-        return text
-    any_name = "|".join(map(re.escape, names))
-    return re.sub(rf"<({any_name})(?=[\s>])", lambda match: match[0] + MARK, text)
-
-
-def check_tags(body: DeepLRequest) -> None:
-    """Refuse rules on tags that this server would not follow: inline tags of HTML never split, all others do."""
-    if body.split_sentences == "0":
-        raise ConfigError("Value for 'split_sentences' not supported: with tag_handling sentences are always split.")
-    if not body.outline_detection:
-        raise ConfigError("Value for 'outline_detection' not supported: structure is always taken from the tags.")
-    for name, wrong, rule in (
-        ("splitting_tags", INLINE & {*body.splitting_tags}, "never splits"),
-        ("non_splitting_tags", {*body.non_splitting_tags} - INLINE, "always splits"),
-    ):
-        if wrong:
-            raise ConfigError(f"Value for '{name}' not supported: <{min(wrong)}> {rule} a sentence on this server.")
 
 
 @router.get("/languages")
