@@ -34,6 +34,8 @@ def tag_with_formality(tags: Sequence[str], tag: str, target: str, formality: Fo
     """The tag for a language in this formality; "" for a run without tags."""
     wanted = formality.removeprefix("prefer_")
     language = language_of_tag(tag)
+    if formality == "default" and target in tags:
+        return target
     if wanted in SUFFIXES:
         chosen = f"{language}{SUFFIXES[wanted]}"
         if chosen in tags:

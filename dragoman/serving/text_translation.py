@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
@@ -46,7 +46,7 @@ class TranslationJob:
     target: str
     form: Literal["text", "html", ""] = "text"  # "": as the run's settings say
     alternatives: int = 0
-    glossary: dict[str, str | list[str]] | None = field(default=None, hash=False)
+    glossary: dict[str, str | list[str]] | None = None
     formality: Formality = "default"
     split: bool = True  # into sentences
 

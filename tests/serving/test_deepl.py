@@ -67,6 +67,8 @@ def test_formality_is_a_tag_of_the_run(formal: Live) -> None:
     with pytest.raises(DeepLException, match="formality"):
         client.translate_text("Hello", target_lang="DE", formality="polite")
     assert {one.code: one.supports_formality for one in client.get_target_languages()} == {"DE": True, "TR": False}
+    tagged = {"q": "Hello", "source": "en", "target": "de-formal", "api_key": "secret"}
+    assert formal.post("/translate", tagged)["translatedText"] == FORMAL["de-formal"]  # a tag is a target itself
     body = {"model": "en-de:de-formal", "messages": [{"role": "user", "content": "Hello"}]}
     key = {"authorization": "Bearer secret"}
     answer = formal.client.post("/v1/chat/completions", json=body, headers=key).json()

@@ -85,7 +85,7 @@ def test_unknown_languages_of_files(live: Live) -> None:
     for fields in ({"source": "auto", "target": "zz"}, {"source": "zz", "target": "cd"}):
         answer = live.client.post("/translate_file", files={"file": ("a.txt", b"abc")}, data=fields)
         assert (answer.status_code, answer.json()) == (400, {"error": "zz is not supported"})
-    answer = live.client.post("/translate_file", data={"source": "ab", "target": "cd"})
+    answer = live.client.post("/translate_file", data={"source": "ab", "target": "cd", "file": "abc"})
     assert (answer.status_code, answer.json()) == (400, {"error": "Invalid request: missing file parameter"})
 
 

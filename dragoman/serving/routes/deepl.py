@@ -80,6 +80,8 @@ class DeepLRequest(LanguagePair):
 
 def describe(name: str, error: Any, fields: Fields) -> str:
     """A mistake in the words of DeepL."""
+    if name == "file":
+        return "Invalid file data: expected an uploaded file (multipart/form-data)."
     if error["type"] == "missing":
         return f"Parameter '{name}' not specified."
     if error["type"] == "extra_forbidden":

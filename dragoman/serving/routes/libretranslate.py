@@ -83,7 +83,7 @@ class FileRequest(BaseModel):
 
 def describe(name: str, error: Any, fields: Fields) -> str:
     """A mistake in the words of LibreTranslate."""
-    if not fields.get(name):
+    if not fields.get(name) or name == "file":
         return f"Invalid request: missing {name} parameter"
     if name == "format":
         return f"{str(fields[name])[:40]} format is not supported"

@@ -47,8 +47,8 @@ class TranscriptionRequest(BaseModel):
 
 def describe(name: str, error: Any, fields: Fields) -> str:
     """A mistake, with the field that has it."""
-    if error["type"] == "missing":
-        return f"{name}: missing; expected an uploaded recording (multipart/form-data)"
+    if name == "file":
+        return f"{name}: expected an uploaded recording (multipart/form-data)"
     if error["type"] == "extra_forbidden":
         return f"{name}: this server does not support it. {hint(name, TranscriptionRequest.model_fields)}"
     return f"{name}: {error['msg']}"
@@ -59,8 +59,6 @@ async def transcriptions(request: Request) -> Any:
     """The transcript of a recording."""
     state = state_of(request)
     body = await read_fields(request, TranscriptionRequest, describe)
-    if not isinstance(body.file, tuple):
-        raise ConfigError("file: expected an uploaded recording")
     model = file_model(state, body.model, "transcribe")
     language = model.targets[0]
     if body.language and language != UNKNOWN and not same_language(body.language, language):
