@@ -111,7 +111,8 @@ def hostile_bodies(count: int, seed: int = 1) -> Iterator[tuple[bytes, bool]]:
     """Requests as no client sends them, and whether less comes than they say."""
     draw = random.Random(seed)
     paths = ("/v1/predict", "/translate", "/v1/score", "/v1/inspect", "/v1/completions", "/detect", "/v1/predict/file")
-    paths += ("/v2/translate", "/v2/glossaries", "/v1/inspect/continue")
+    paths += ("/v2/translate", "/v2/glossaries", "/v1/inspect/continue", "/v1/chat/completions", "/v3/glossaries")
+    paths += ("/v2/document", "/v1/audio/transcriptions")
 
     def deep() -> bytes:
         opening = draw.choice([b"[", b'{"input":', b'{"q":['])

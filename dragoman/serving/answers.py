@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from dragoman.serving.batcher import Busy
 
-OPENAI_PATHS = ("/v1/completions", "/v1/audio/transcriptions")
+OPENAI = ("/v1/completions", "/v1/chat/completions", "/v1/audio/transcriptions", "/v1/models/")
+DEEPL = ("/v2/", "/v3/")
+LIBRETRANSLATE = ("/translate", "/detect", "/languages", "/translate_file", "/download_file/")
 # Paths that ask for computation: refused while the queue is full, before their bodies are parsed.
 WORK = frozenset(
-    ("/v1/predict", "/v1/predict/file", "/v1/score", "/translate", "/translate_file", "/v2/translate", *OPENAI_PATHS)
+    ("/v1/predict", "/v1/predict/file", "/v1/score", "/translate", "/translate_file", "/v2/translate", "/v2/document")
+    + OPENAI[:3]
 )
+_PARAMETER = re.compile(r"([a-z_]+(?:\.\w+)*): ")
+CODES = {401: "invalid_api_key", 404: "model_not_found"}
 
 
 def error_table(path: str, status: int, message: str) -> dict[str, Any]:
     """{"error": "…"}, or as OpenAI and DeepL write it on their paths."""
-    if path in OPENAI_PATHS:
+    if path.startswith(OPENAI):
         kind = "server_error" if status >= 500 else "invalid_request_error"
-        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
-    if path.startswith("/v2/"):
+        place = _PARAMETER.match(message)
+        return {
+            "error": {
+                "message": message,
+                "type": kind,
+                "param": place[1] if place and status == 400 else None,
+                "code": CODES.get(status),
+            }
+        }
+    if path.startswith(DEEPL):
         return {"message": message}
     return {"error": message}
+
+
+def validation_status(path: str) -> int:
+    """The status for a field of the wrong type: 422 on our own paths, 400 where clients of others expect it."""
+    return 400 if path.startswith((*OPENAI, *DEEPL, *LIBRETRANSLATE)) else 422
+
+
+def key_status(path: str) -> int:
+    """The status for a wrong token."""
+    return 401 if path.startswith((*OPENAI, "/v1/models")) else 403
 
 
 def error_body(path: str, status: int, message: str) -> bytes:

@@ -17,12 +17,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.errors import DragomanError
 from dragoman.progress import Interrupted
-from dragoman.serving.answers import busy_message, error_table
+from dragoman.serving.answers import busy_message, error_table, key_status, validation_status
 from dragoman.serving.batcher import Busy
 from dragoman.serving.gate import BodyProblem, Gate
 from dragoman.serving.mistakes import UNREADABLE_BODY, shown, unknown_path, validation_problem
-from dragoman.serving.routes import deepl, inspection, libretranslate, openai, operations, predict
-from dragoman.serving.routes.libretranslate import WrongKey
+from dragoman.serving.request_fields import WrongKey
+from dragoman.serving.routes import (
+    deepl,
+    deepl_documents,
+    deepl_glossaries,
+    inspection,
+    libretranslate,
+    openai,
+    openai_audio,
+    openai_chat,
+    operations,
+    predict,
+)
 from dragoman.serving.state import ClientLeft, NotFound, ServerState, TooLate
 from dragoman.version import __version__
 
@@ -32,8 +43,8 @@ Translate, label, tag, complete, transcribe and caption with trained models.
 
 - `/v1/predict`, `/v1/score`, `/v1/inspect`: Dragoman's own API, for every task.
 - `/translate`, `/detect`, `/languages`, `/translate_file`: as LibreTranslate.
-- `/v1/completions`, `/v1/audio/transcriptions`: as OpenAI.
-- `/v2/translate`, `/v2/glossaries`, `/v2/languages`: as DeepL.
+- `/v1/chat/completions`, `/v1/completions`, `/v1/audio/transcriptions`: as OpenAI.
+- `/v2/translate`, `/v2/document`, `/v2/languages`, `/v3/glossaries`: as DeepL.
 """
 
 
@@ -44,7 +55,10 @@ def create_app(state: ServerState) -> ASGIApp:
         separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.server = state
-    for routes in (predict, inspection, operations, libretranslate, openai, deepl):
+    for routes in (
+        predict, inspection, operations, libretranslate, openai, openai_chat, openai_audio,
+        deepl, deepl_glossaries, deepl_documents,
+    ):  # fmt: skip
         app.include_router(routes.router)
     add_error_handlers(app)
     if state.config.page:
@@ -100,7 +114,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return answer(request, *validation_problem(request, error))
+        status, message = validation_problem(request, error)
+        return answer(request, validation_status(request.url.path) if status == 422 else status, message)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
@@ -121,7 +136,11 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(WrongKey)
     async def forbidden(request: Request, error: WrongKey) -> Response:
-        return answer(request, 403, "api_key: found none or a wrong one, expected the token of this server")
+        return answer(
+            request,
+            key_status(request.url.path),
+            "api_key: found none or a wrong one, expected the token of this server",
+        )
 
     @app.exception_handler(Busy)
     async def busy(request: Request, error: Busy) -> Response:

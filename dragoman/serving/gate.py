@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.serving.answers import WORK, busy_message, error_body
+from dragoman.serving.answers import WORK, busy_message, error_body, key_status
 from dragoman.serving.batcher import Busy
 from dragoman.serving.state import EXCHANGE, ServerState, Visit
 
@@ -98,7 +98,8 @@ class Exchange(Visit):
             return 413, self.too_large
         open_to_all = path in OPEN_PATHS or path.startswith(OPEN_FOLDERS) or self.is_preflight
         if not open_to_all and not self.authorised(self.state.config.token):
-            return 403, "token: found none or a wrong one; send 'Authorization: Bearer TOKEN' (or api_key=TOKEN)"
+            message = "token: found none or a wrong one; send 'Authorization: Bearer TOKEN' (or api_key=TOKEN)"
+            return key_status(path), message
         return None
 
     @property

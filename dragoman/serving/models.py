@@ -38,6 +38,7 @@ from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.serving.batcher import Cost
 from dragoman.serving.config import ModelConfig, ServeConfig
+from dragoman.serving.formality import languages_of_tags
 
 if TYPE_CHECKING:
     from dragoman.reports.inspection import Inspection
@@ -110,7 +111,7 @@ class ServedModel:
         source, target = languages_of_name(self.name)
         self.source = config.source or source or UNKNOWN
         self.tags: tuple[str, ...] = self.engine.tags if isinstance(self.engine, Predictor) else ()
-        self.targets = self.tags or (config.target or target or UNKNOWN,)
+        self.targets = languages_of_tags(self.tags) or (config.target or target or UNKNOWN,)
         self.operations: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
             "predict": self._predict,
             "files": self._predict_files,

@@ -29,6 +29,14 @@ class Spool:
         path.write_bytes(data)
         return key
 
+    def replace(self, key: str, data: bytes) -> None:
+        """Store other data under an id; whoever reads it meanwhile sees the old or the new."""
+        assert _ID.fullmatch(key), "an id that `add` returned"
+        part = self.folder / f"{key}.{secrets.token_hex(4)}"
+        part.touch(mode=0o600)
+        part.write_bytes(data)
+        part.replace(self.folder / key)
+
     def get(self, key: str) -> bytes | None:
         """A stored file; None: there is none of this id, or its time is over.
 

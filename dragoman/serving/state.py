@@ -77,6 +77,7 @@ class ServerState:
     def __init__(self, config: ServeConfig, models: Models, spool: Spool) -> None:
         self.config, self.limits, self.models, self.spool = config, config.limits, models, spool
         self.glossaries = Spool(spool.folder / "glossaries", kept=math.inf)
+        self.documents = Spool(spool.folder / "documents")  # what is known about documents, apart from their bytes
         self.metrics = Metrics()
         self.speeds = Speeds(lambda work: work.kind)
         limits = config.limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,10 +19,12 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.inference.completer import Completer
 from dragoman.inference.token_stream import OnToken, TokenStream, observed
+from dragoman.serving.answers import busy_message
+from dragoman.serving.batcher import Busy
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import InputBuilder, decoding_options
 from dragoman.serving.schemas import PredictRequest
-from dragoman.serving.state import ServerState
+from dragoman.serving.state import ServerState, TooLate
 
 END = object()
 
@@ -35,16 +37,52 @@ class TextSoFar:
     """The text of the tokens chosen so far, and what each token adds to it."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
-        self.decode, self.tokens, self.text = decode, list[int](), ""
+        self.decode, self.tokens, self.stream = decode, list[int](), TextStream()
 
     def add(self, token: int) -> str:
         """What a token adds; nothing while it is a part of a character."""
         self.tokens.append(token)
-        text = self.decode(self.tokens)
-        if text.endswith("\ufffd") or not text.startswith(self.text):
+        return self.stream.add(self.decode(self.tokens))
+
+
+class TextStream:
+    """Turns a text that grows into parts whose concatenation is the whole text, cut at the first stop text.
+
+    A part is sent once nothing that follows can change it: not the last bytes of a character, nothing that may be the
+    beginning of a stop text.
+    """
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self.stops = stops
+        self.sent, self.stopped = "", False
+
+    def add(self, text: str) -> str:
+        """What can be sent now that the text is this."""
+        text, self.stopped = cut(text.rstrip("\ufffd"), self.stops)
+        return self._send(text if self.stopped else text[: len(text) - self._open(text)])
+
+    def finish(self, text: str) -> str:
+        """The rest of the whole text."""
+        text, self.stopped = cut(text, self.stops)
+        return self._send(text)
+
+    def _send(self, text: str) -> str:
+        if not text.startswith(self.sent):  # a tokenizer that took back what it said: wait for the whole text
             return ""
-        delta, self.text = text[len(self.text) :], text
-        return delta
+        part, self.sent = text[len(self.sent) :], text
+        return part
+
+    def _open(self, text: str) -> int:
+        """How many characters at the end may be the beginning of a stop text."""
+        return max(
+            (length for stop in self.stops for length in range(1, len(stop)) if text.endswith(stop[:length])), default=0
+        )
+
+
+def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before a stop text, and whether there is one: the one that a writer of the text completes first."""
+    places = [(place + len(stop), place) for stop in stops if stop and (place := text.find(stop)) >= 0]
+    return (text[: min(places)[1]], True) if places else (text, False)
 
 
 def search_tokens(model: ServedModel, text: ConstrainedInput, options: DecodingOptions, on_token: OnToken) -> Any:
@@ -129,8 +167,10 @@ def event_stream(state: ServerState, events: AsyncIterator[str]) -> StreamingRes
                 yield event
         except DragomanError as error:
             yield sse({"error": str(error)}, "error")
-        except TimeoutError:
+        except (TimeoutError, TooLate):
             yield sse({"error": f"the output took longer than {state.limits.request_time:g} seconds"}, "error")
+        except Busy as error:
+            yield sse({"error": busy_message(error)}, "error")
 
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(guarded(), media_type="text/event-stream", headers=headers)
@@ -172,10 +212,12 @@ def stream_prediction(
     async def events() -> AsyncIterator[str]:
         so_far = TextSoFar(decode)
         async for event in token_events(state, search):
-            if isinstance(event, dict):
-                yield sse(event, "done")
-            else:
+            if not isinstance(event, dict):
                 yield sse({"delta": so_far.add(event[0]), "score": event[1]})
+                continue
+            if rest := so_far.stream.finish(event["text"]):
+                yield sse({"delta": rest, "score": 0.0})
+            yield sse(event, "done")
 
     state.check_streams()
     return event_stream(state, events())

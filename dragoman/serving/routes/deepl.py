@@ -1,77 +1,177 @@
-"""The part of DeepL's API (version 2) that translates texts, with glossaries, which become terminology."""
+"""DeepL's API: texts, languages and usage. Glossaries and documents have files of their own."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import time
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import BaseModel, BeforeValidator, Field
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dragoman.data.languages import UNKNOWN, language_name
-from dragoman.errors import ConfigError
-from dragoman.serving.routes.libretranslate import Code, TranslateRequest, body_schema, fields_of, read, translate_texts
+from dragoman.errors import ConfigError, hint
+from dragoman.serving.formality import Formality, supports_formality
+from dragoman.serving.glossaries import terms_of
+from dragoman.serving.request_fields import Fields, body_schema, fields_of, read_fields
 from dragoman.serving.routes.predict import PROBLEMS
-from dragoman.serving.schemas import Phrase, Text
-from dragoman.serving.state import NotFound, ServerState, state_of
+from dragoman.serving.schemas import Text
+from dragoman.serving.state import ServerState, state_of
+from dragoman.serving.tag_rules import TagRules, restore
+from dragoman.serving.text_translation import AUTO, TranslationJob, UnservedPairError, translate_texts
 
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses=PROBLEMS)
-MAX_ENTRIES = 10_000
-Glossary = dict[str, Any]
+Code = Annotated[str, Field(min_length=1, max_length=35)]
+Id = Annotated[str, Field(max_length=100)]
+Tags = Annotated[
+    list[Annotated[str, Field(max_length=100)]],
+    BeforeValidator(lambda value: [tag for part in _listed(value) for tag in str(part).split(",") if tag]),
+    Field(max_length=100),
+]
+MODEL_TYPES = ("latency_optimized", "quality_optimized", "prefer_quality_optimized")
 
 
-class DeepLRequest(BaseModel):
-    """Texts to translate; fields that steer DeepL's own models are ignored."""
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
-    text: Annotated[list[Text], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+class LanguagePair(BaseModel):
+    """What requests for texts and documents have in common."""
+
+    model_config = ConfigDict(extra="forbid")
     target_lang: Code
     source_lang: Code | None = None
-    glossary_id: Annotated[str, Field(max_length=100)] | None = None
+    glossary_id: Id | None = None
+    glossary_ids: Tags = Field([], description="several glossaries; the first that has a term decides")
+    formality: Annotated[Formality, BeforeValidator(_lower)] = "default"
+    style_id: None = Field(None, description="refused: this server has no style rules")
+    translation_memory_id: None = Field(None, description="refused: this server has no translation memories")
+    translation_memory_threshold: int | None = Field(None, description="no effect without a translation memory")
+    enable_beta_languages: bool | None = Field(None, description="no effect: all languages are served alike")
+    auth_key: Annotated[str, Field(max_length=1_000)] | None = None
+
+
+class DeepLRequest(LanguagePair):
+    """Texts to translate."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"text": ["Guten Morgen!"], "target_lang": "EN-US"}]}
+    )
+    text: Annotated[list[Text], BeforeValidator(_listed), Field(min_length=1)]
     tag_handling: Literal["xml", "html"] | None = None
+    tag_handling_version: Literal["v1", "v2"] | None = Field(None, description="no effect: there is one version")
+    ignore_tags: Tags = []
+    splitting_tags: Tags = []
+    non_splitting_tags: Tags = []
+    outline_detection: bool = True
+    split_sentences: Annotated[Literal["0", "1", "nonewlines"], BeforeValidator(str)] = "1"
+    preserve_formatting: bool | None = Field(None, description="no effect: formatting is never changed")
+    show_billed_characters: bool = False
+    model_type: Literal["latency_optimized", "quality_optimized", "prefer_quality_optimized"] | None = None
+    context: Text | None = Field(None, description="no effect: a run reads one sentence at a time")
+    custom_instructions: None = Field(None, description="refused: a run takes no instructions")
 
 
-class GlossaryRequest(BaseModel):
-    """A glossary to store."""
+def describe(name: str, error: Any, fields: Fields) -> str:
+    """A mistake in the words of DeepL."""
+    if name == "file":
+        return "Invalid file data: expected an uploaded file (multipart/form-data)."
+    if error["type"] == "missing":
+        return f"Parameter '{name}' not specified."
+    if error["type"] == "extra_forbidden":
+        return f"Parameter '{name}' not supported. {hint(name, DeepLRequest.model_fields)}"
+    if error["type"] == "none_required":
+        return f"Parameter '{name}' not supported: {DeepLRequest.model_fields[name].description}"
+    return f"Value for '{name}' not supported: {error['msg']}"
 
-    name: Annotated[str, Field(min_length=1, max_length=1_000)]
-    source_lang: Code
-    target_lang: Code
-    entries: Text
-    entries_format: Literal["tsv", "csv"] = "tsv"
+
+@contextmanager
+def language_errors() -> Iterator[None]:
+    """Say in the words of DeepL which language is not served."""
+    try:
+        yield
+    except UnservedPairError as error:
+        name = "source_lang" if error.place == "source" else "target_lang"
+        found = f"found {error.source} → {error.target}, expected one of: {error.served}"
+        raise ConfigError(f"Value for '{name}' not supported: {found}") from None
+
+
+def job_of(state: ServerState, body: LanguagePair) -> TranslationJob:
+    """The languages, glossary and formality of a request."""
+    if body.glossary_id and body.glossary_ids:
+        raise ConfigError("Parameter 'glossary_ids' not supported: found glossary_id with it, expected one of them.")
+    terms: dict[str, str | list[str]] = {}
+    for glossary_id in [body.glossary_id] if body.glossary_id else body.glossary_ids:
+        if body.source_lang is None:
+            raise ConfigError("Use of a glossary requires the source_lang parameter to be specified")
+        terms = terms_of(state, glossary_id, body.source_lang, body.target_lang) | terms
+    source = (body.source_lang or AUTO).lower()
+    return TranslationJob(source, body.target_lang.lower(), glossary=terms or None, formality=body.formality)
 
 
 @router.post("/translate", openapi_extra=body_schema(DeepLRequest))
 async def translate(request: Request) -> Any:
     """Translate texts; `glossary_id` names a glossary that was stored before."""
     state = state_of(request)
-    body = await read(request, DeepLRequest)
+    body = await read_fields(request, DeepLRequest, describe)
     state.check_texts(body.text)
-    terms = glossary_of(state, body.glossary_id)["entries"] if body.glossary_id else None
-    asked = TranslateRequest(
-        q=body.text, source=(body.source_lang or "auto").lower(), target=body.target_lang.lower(),
-        format="html" if body.tag_handling else "text", glossary=terms,
-    )  # fmt: skip
-    found, detected = await translate_texts(request, state, asked, body.text)
-    return {
-        "translations": [
-            {"detected_source_language": one["language"].upper(), "text": text.text, "billed_characters": 0}
-            for text, one in zip(found, detected, strict=True)
-        ]
-    }
+    texts = body.text
+    job = replace(job_of(state, body), split=body.split_sentences != "0")
+    if body.tag_handling:
+        if not job.split:
+            raise ConfigError(
+                "Value for 'split_sentences' not supported: with tag_handling sentences are always split."
+            )
+        rules = TagRules(
+            frozenset(body.ignore_tags),
+            frozenset(body.splitting_tags),
+            frozenset(body.non_splitting_tags),
+            body.outline_detection,
+        )
+        job = replace(job, form="html")
+        texts = [rules.prepare(text) for text in texts]
+    elif body.split_sentences == "nonewlines":
+        texts = [re.sub(r"[ \t]*\r?\n[ \t]*", " ", text) for text in texts]
+    with language_errors():
+        found, languages = await translate_texts(request, state, job, texts)
+    translations = []
+    for text, translated, (code, _) in zip(body.text, found, languages, strict=True):
+        table: dict[str, Any] = {
+            "detected_source_language": code.upper(),
+            "text": restore(translated.text) if body.tag_handling else translated.text,
+        }
+        if body.show_billed_characters:
+            table["billed_characters"] = len(text)
+        if body.model_type is not None:
+            table["model_type_used"] = body.model_type.removeprefix("prefer_")
+        translations.append(table)
+    return {"translations": translations}
 
 
 @router.get("/languages")
-async def languages(request: Request, type: Literal["source", "target"] = "source") -> list[dict[str, Any]]:
+async def languages(request: Request) -> list[dict[str, Any]]:
     """The languages that can be translated from or into; DeepL's own client sends `type` as a form."""
-    targets = "target" in (type, (await fields_of(request)).get("type"))
+    kind = (await fields_of(request)).get("type", "source")
+    if kind not in ("source", "target"):
+        raise ConfigError("Parameter 'type' is invalid. 'source' and 'target' are valid values.")
     translators = state_of(request).models.translators
-    codes = [code for one in translators for code in (one.targets if targets else (one.source,))]
-    found = [{"language": code.upper(), "name": language_name(code)} for code in dict.fromkeys(codes)]
-    return [one | {"supports_formality": False} for one in found] if targets else found
+    if kind == "source":
+        codes = dict.fromkeys(one.source for one in translators)
+        return [{"language": code.upper(), "name": language_name(code)} for code in codes]
+    formal: dict[str, bool] = {}
+    for one in translators:
+        for code in one.targets:
+            formal[code] = formal.get(code, False) or supports_formality(one.tags, code)
+    return [
+        {"language": code.upper(), "name": language_name(code), "supports_formality": formality}
+        for code, formality in formal.items()
+    ]
 
 
 @router.get("/glossary-language-pairs")
@@ -90,91 +190,3 @@ async def glossary_languages(request: Request) -> dict[str, Any]:
 async def usage() -> dict[str, int]:
     """How much was translated; this server counts nothing."""
     return {"character_count": 0, "character_limit": 10**12}
-
-
-@router.post("/glossaries", status_code=201, openapi_extra=body_schema(GlossaryRequest))
-async def create_glossary(request: Request) -> Any:
-    """Store a glossary until the server stops."""
-    state = state_of(request)
-    body = await read(request, GlossaryRequest)
-    table = {
-        "name": body.name,
-        "ready": True,
-        "source_lang": body.source_lang.lower(),
-        "target_lang": body.target_lang.lower(),
-        "creation_time": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
-        "entries": parse_entries(body.entries, body.entries_format),
-    }
-    if state.glossaries.full:
-        raise ConfigError("glossaries: found as many as this server keeps; delete one first")
-    key = state.glossaries.add(json.dumps(table).encode("utf-8", "surrogatepass"))
-    return JSONResponse(about(key, table), 201)
-
-
-@router.get("/glossaries")
-async def list_glossaries(request: Request) -> dict[str, Any]:
-    """All stored glossaries."""
-    state = state_of(request)
-    found = []
-    for key in state.glossaries.ids():
-        if (data := state.glossaries.get(key)) is not None:
-            found.append(about(key, json.loads(data)))
-    return {"glossaries": found}
-
-
-@router.get("/glossaries/{key}")
-async def get_glossary(request: Request, key: str) -> Glossary:
-    """A stored glossary without its entries."""
-    return about(key, glossary_of(state_of(request), key))
-
-
-@router.get("/glossaries/{key}/entries", response_class=PlainTextResponse)
-async def glossary_entries(request: Request, key: str) -> Response:
-    """The entries of a glossary, separated by tabs."""
-    entries = glossary_of(state_of(request), key)["entries"]
-    text = "\n".join(f"{term}\t{translation}" for term, translation in entries.items())
-    return Response(text.encode("utf-8", "replace"), media_type="text/tab-separated-values")
-
-
-@router.delete("/glossaries/{key}", status_code=204)
-async def delete_glossary(request: Request, key: str) -> Response:
-    """Forget a glossary."""
-    state = state_of(request)
-    glossary_of(state, key)
-    state.glossaries.remove(key)
-    return Response(status_code=204)
-
-
-def glossary_of(state: ServerState, key: str) -> Glossary:
-    """A stored glossary; raises NotFound."""
-    data = state.glossaries.get(key)
-    if data is None:
-        raise NotFound(f"glossary_id: found {key[:40]!r}, expected the id of a stored glossary")
-    found: Glossary = json.loads(data)
-    return found
-
-
-def about(key: str, table: Glossary) -> Glossary:
-    """A glossary as DeepL describes it."""
-    entries = table["entries"]
-    return {"glossary_id": key, "entry_count": len(entries)} | {
-        name: value for name, value in table.items() if name != "entries"
-    }
-
-
-def parse_entries(text: str, form: str) -> dict[str, Phrase]:
-    """The terms and translations of a glossary in a tab-separated or CSV file."""
-    entries: dict[str, str] = {}
-    try:
-        rows = [line.split("\t") for line in text.splitlines()] if form == "tsv" else [*csv.reader(io.StringIO(text))]
-    except csv.Error as error:
-        raise ConfigError(f"entries: found no CSV ({error}), expected lines of term and translation") from None
-    for number, row in enumerate(rows, 1):
-        if not any(cell.strip() for cell in row):
-            continue
-        if len(row) < 2 or not row[0].strip() or not row[1].strip() or max(len(row[0]), len(row[1])) > 1_000:
-            raise ConfigError(f"entries: found {'/'.join(row)[:60]!r} in line {number}, expected term and translation")
-        entries[row[0].strip()] = row[1].strip()
-    if not 0 < len(entries) <= MAX_ENTRIES:
-        raise ConfigError(f"entries: found {len(entries):,}, expected 1 to {MAX_ENTRIES:,}")
-    return entries

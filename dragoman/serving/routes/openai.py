@@ -1,49 +1,122 @@
-"""The parts of OpenAI's API that fit: completions of a language model, transcriptions of recordings."""
+"""OpenAI's completions and models. Chat and transcriptions have files of their own."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, File, Form, Request, UploadFile
-from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.base import UNK
 from dragoman.decoding.complete import CompletionOptions
-from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.completer import Completed, Completer
 from dragoman.inference.token_stream import OnToken
-from dragoman.serving.models import ServedModel, Upload, Work, fault_of
-from dragoman.serving.routes.predict import PROBLEMS, file_model
+from dragoman.serving.models import ServedModel, Work, fault_of
+from dragoman.serving.routes.operations import model_table
+from dragoman.serving.routes.predict import PROBLEMS
 from dragoman.serving.schemas import Text
 from dragoman.serving.state import ServerState, state_of
-from dragoman.serving.streaming import TextSoFar, complete_tokens, event_stream, sse, token_events
+from dragoman.serving.streaming import TextStream, complete_tokens, cut, event_stream, sse, token_events
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"], responses=PROBLEMS)
 
+# Fields that the server does not have, with the values that ask for nothing. Another value is refused.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "suffix": ("",),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "moderation": (),
+}
+# Fields that say who asks and why: they change no answer.
+NO_EFFECT = frozenset(
+    {"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"}
+)
+Stops = Annotated[
+    list[Annotated[str, Field(max_length=1_000)]],
+    BeforeValidator(lambda value: [] if value is None else [value] if isinstance(value, str) else value),
+    Field(max_length=4),
+]
 
-class CompletionRequest(BaseModel):
+
+class StreamOptions(BaseModel):
+    """What a stream says beside its text."""
+
+    model_config = ConfigDict(extra="forbid")
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class Generation(BaseModel):
+    """What completions and chat have in common."""
+
+    model_config = ConfigDict(extra="allow")
+    model: Annotated[str, Field(max_length=200)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Stops = []
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def usage_wanted(self) -> bool:
+        """Whether a stream ends with the number of tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionRequest(Generation):
     """A prompt or several to continue; temperature 0 is greedy search."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"model": "shakespeare", "prompt": "ROMEO:", "max_tokens": 40, "seed": 1}]}
+        extra="allow",
+        json_schema_extra={"examples": [{"model": "shakespeare", "prompt": "ROMEO:", "max_tokens": 40, "seed": 1}]},
     )
-    model: Annotated[str, Field(max_length=200)] | None = None
-    prompt: Text | list[Text] = ""
-    max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 16
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
-    n: Annotated[int, Field(ge=1, le=128)] = 1
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
-    stream: bool = False
-    echo: bool = False
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    prompt: Text | Annotated[list[Text], Field(min_length=1)] = ""
+    max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=0)] | None = Field(
+        None, description="0: the log-probability of each token; those of other tokens are not given"
+    )
+
+
+def check_fields(body: Generation) -> None:
+    """Refuse fields that ask for what the server does not have; a field that changes nothing is let through."""
+    for name, value in (body.model_extra or {}).items():
+        if value is None or name in NO_EFFECT or value in NEUTRAL.get(name, ()):
+            continue
+        if name in NEUTRAL:
+            raise ConfigError(f"{name}: this server does not support it; leave it out")
+        raise ConfigError(f"{name}: no such field. {hint(name, [*type(body).model_fields, *NEUTRAL])}")
+    if body.stream_options is not None and not body.stream:
+        raise ConfigError("stream_options: found without stream, expected stream = true")
+
+
+@router.get("/models/{name}")
+async def retrieve_model(request: Request, name: str) -> dict[str, Any]:
+    """One model of the server."""
+    return model_table(state_of(request).model(name))
 
 
 def completion_model(state: ServerState, name: str | None) -> tuple[ServedModel, Completer]:
@@ -51,151 +124,177 @@ def completion_model(state: ServerState, name: str | None) -> tuple[ServedModel,
     written = [model for model in state.models if isinstance(model.engine, Completer)]
     model = written[0] if name is None and written else state.model(name)
     if not isinstance(model.engine, Completer):
-        raise ConfigError(f'model: "{model.name}" has task = "{model.task}", expected a language model')
+        raise ConfigError(
+            f'model: "{model.name}" has task = "{model.task}", expected a language model; for a translation ask '
+            "/v1/chat/completions"
+        )
     return model, model.engine
 
 
-def completion_options(body: CompletionRequest, state: ServerState) -> CompletionOptions:
+def completion_options(state: ServerState, body: Generation, max_tokens: int, temperature: float) -> CompletionOptions:
     """How to continue the prompts."""
-    for name, value, most in (("max_tokens", body.max_tokens, state.limits.tokens), ("n", body.n, state.limits.beam)):
+    samples = body.n or 1
+    for name, value, most in (("max_tokens", max_tokens, state.limits.tokens), ("n", samples, state.limits.beam)):
         if value > most:
             raise ConfigError(f"{name}: found {value}, expected at most {most} on this server")
-    if body.temperature == 0:
-        if body.n > 1:
-            raise ConfigError(f"n: found {body.n} with temperature 0, expected 1: greedy search gives one")
-        return CompletionOptions(body.max_tokens)
+    if temperature == 0:
+        if samples > 1:
+            raise ConfigError(f"n: found {samples} with temperature 0, expected 1: greedy search gives one")
+        return CompletionOptions(max_tokens)
+    return CompletionOptions(max_tokens, sampling_of(body, temperature), samples)
+
+
+def sampling_of(body: Generation, temperature: float) -> Sampling:
+    """How to draw tokens; without a seed every request draws others."""
     seed = secrets.randbits(62) if body.seed is None else body.seed
-    return CompletionOptions(
-        body.max_tokens, Sampling(temperature=body.temperature, top_p=body.top_p, seed=seed), body.n
-    )
+    return Sampling(temperature=temperature, top_p=1.0 if body.top_p is None else body.top_p, seed=seed)
 
 
 @router.post("/completions")
 async def completions(request: Request, body: CompletionRequest) -> Any:
     """Continue prompts with a language model."""
     state = state_of(request)
+    check_fields(body)
     model, completer = completion_model(state, body.model)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     state.check_texts(prompts)
-    options = completion_options(body, state)
+    temperature = 1.0 if body.temperature is None else body.temperature
+    options = completion_options(state, body, 16 if body.max_tokens is None else body.max_tokens, temperature)
+    if body.logprobs is not None and (body.stream or body.stop):
+        raise ConfigError("logprobs: found stream or stop with it, expected neither")
+    head = answer_head(model, "cmpl", "text_completion")
     if body.stream:
-        if len(prompts) != 1 or body.n > 1:
+        if len(prompts) != 1 or options.samples > 1:
             raise ConfigError("stream: needs one prompt and n = 1")
-        return stream_completion(state, model, completer, prompts[0], body, options)
-    outputs = await state.compute(request, Work(model.name, "complete", options), prompts)
+
+        def choice(text: str, reason: str | None, first: bool) -> dict[str, Any]:
+            text = prompts[0] + text if first and body.echo else text
+            return {"text": text, "index": 0, "logprobs": None, "finish_reason": reason}
+
+        parts = completion_parts(state, model, completer, prompts[0], body.stop, options)
+        return await stream_choices(state, head, choice, parts, body.usage_wanted)
+    outputs = await complete(request, state, model, options, prompts)
     choices: list[dict[str, Any]] = []
     for prompt, several in zip(prompts, outputs, strict=True):
+        continued = continuation(completer, prompt)
+        for one in several:
+            text, stopped = cut(continued(one.text), body.stop)
+            logprobs = None
+            if body.logprobs is not None:
+                logprobs = {"tokens": one.tokens, "token_logprobs": one.token_scores}
+            choices.append({
+                "text": prompt + text if body.echo else text,
+                "index": len(choices),
+                "logprobs": logprobs,
+                "finish_reason": "stop" if stopped or one.ended else "length",
+            })  # fmt: skip
+    return {**head, "choices": choices, "usage": completion_usage(completer, prompts, outputs)}
+
+
+async def complete(
+    request: Request, state: ServerState, model: ServedModel, options: CompletionOptions, prompts: Sequence[str]
+) -> list[list[Completed]]:
+    """The continuations of every prompt."""
+    outputs = await state.compute(request, Work(model.name, "complete", options), prompts)
+    for several in outputs:
         if fault := fault_of(several):
             raise DataError(fault)
-        for one in several:
-            choices.append(choice_table(completer, prompt, one, body, len(choices)))
+    return outputs
+
+
+def completion_usage(
+    completer: Completer, prompts: Sequence[str], outputs: Sequence[Sequence[Completed]]
+) -> dict[str, int]:
+    """The numbers of tokens."""
     read = sum(len(completer.encode(prompt, "prompt", allow_unknown=True)) for prompt in prompts)
-    written = sum(len(one.tokens) for several in outputs for one in several)
-    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-    return {**header(model), "choices": choices, "usage": usage}
+    return usage_table(read, sum(len(one.tokens) for several in outputs for one in several))
 
 
-def header(model: ServedModel) -> dict[str, Any]:
+def usage_table(read: int, written: int) -> dict[str, int]:
+    """The numbers of tokens as OpenAI names them."""
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+def answer_head(model: ServedModel, kind: str, name: str) -> dict[str, Any]:
     """The fields that every answer begins with."""
-    return {
-        "id": f"cmpl-{secrets.token_hex(12)}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": model.name,
-    }
+    return {"id": f"{kind}-{secrets.token_hex(12)}", "object": name, "created": int(time.time()), "model": model.name}
 
 
-def new_text(completer: Completer, prompt: str, text: str) -> str:
-    """The text that follows the prompt."""
-    if text.startswith(prompt):
-        return text[len(prompt) :]
-    return text[len(completer.decode(completer.encode(prompt, "prompt", allow_unknown=True))) :]
+def continuation(completer: Completer, prompt: str) -> Callable[[str], str]:
+    """A function from a prompt with its continuation to the continuation alone.
+
+    A tokenizer may drop the space at the end of a prompt and write it before the next word: then it is dropped there.
+    """
+    row = completer.encode(prompt, "prompt", allow_unknown=True)
+    read = completer.decode(row)
+    begin = len(prompt if UNK in row else read)
+    dropped = prompt[-1:].isspace() and not read[-1:].isspace()
+
+    def new_text(text: str) -> str:
+        return text[begin + (dropped and text[begin : begin + 1] == " ") :]
+
+    return new_text
 
 
-def cut(text: str, stop: str | list[str] | None) -> tuple[str, bool]:
-    """The text before the first of some texts, and whether one was found."""
-    places = [text.find(one) for one in ([stop] if isinstance(stop, str) else stop or []) if one]
-    found = [place for place in places if place >= 0]
-    return (text[: min(found)], True) if found else (text, False)
-
-
-def choice_table(
-    completer: Completer, prompt: str, one: Completed, body: CompletionRequest, index: int
-) -> dict[str, Any]:
-    """One completion."""
-    text, stopped = cut(new_text(completer, prompt, one.text), body.stop)
-    logprobs: dict[str, Any] | None = None
-    if body.logprobs is not None:
-        logprobs = {"tokens": one.tokens, "token_logprobs": one.token_scores, "top_logprobs": None, "text_offset": []}
-    reason = "stop" if stopped or one.ended else "length"
-    return {"text": prompt + text if body.echo else text, "index": index, "logprobs": logprobs, "finish_reason": reason}
-
-
-def stream_completion(
+async def completion_parts(
     state: ServerState,
     model: ServedModel,
     completer: Completer,
     prompt: str,
-    body: CompletionRequest,
+    stops: Sequence[str],
     options: CompletionOptions,
-) -> Any:
-    """Events with the text that every token adds."""
+) -> AsyncIterator[tuple[str, str | None, Mapping[str, int]]]:
+    """Parts of a completion as they are written; the last has the reason of its end and the numbers of tokens."""
 
     def search(on_token: OnToken) -> Any:
         return complete_tokens(model, prompt, options, on_token)
 
     row = completer.encode(prompt, "prompt", allow_unknown=True)
-    begin = completer.decode(row)
+    continued, stream, tokens = continuation(completer, prompt), TextStream(stops), list[int]()
+    rest = ""
+    async for event in token_events(state, search):
+        if isinstance(event, dict):
+            rest = stream.finish(continued(event["text"]))
+            break
+        tokens.append(event[0])
+        if part := stream.add(continued(completer.joined(prompt, row, tokens))):
+            yield part, None, {}
+        if stream.stopped:
+            break
+    yield rest, "stop" if stream.stopped else "length", usage_table(len(row), len(tokens))
+
+
+async def stream_choices(
+    state: ServerState,
+    head: Mapping[str, Any],
+    choice: Callable[[str, str | None, bool], dict[str, Any]],
+    parts: AsyncIterator[tuple[str, str | None, Mapping[str, int]]],
+    usage_wanted: bool,
+) -> Any:
+    """Events with the parts of one answer; `choice` makes the table of a part, and is told which is the first.
+
+    The first part is computed before the answer begins, so that a mistake or a full queue has its status.
+    """
+    state.check_streams()
+    first = await anext(parts)
+
+    async def from_first() -> AsyncIterator[tuple[str, str | None, Mapping[str, int]]]:
+        yield first
+        async for part in parts:
+            yield part
 
     async def events() -> AsyncIterator[str]:
-        head = header(model)
-        so_far = TextSoFar(lambda tokens: completer.decode([*row, *tokens]))
-        so_far.text = begin
-        written, stopped = "", False
-
-        def event(text: str, reason: str | None) -> str:
-            return sse({**head, "choices": [{"text": text, "index": 0, "logprobs": None, "finish_reason": reason}]})
-
-        if body.echo:
-            yield event(prompt, None)
-        async for one in token_events(state, search):
-            if isinstance(one, dict):
-                break
-            delta = so_far.add(one[0]) if one[0] != EOS else "\n"
-            if one[0] == EOS:
-                so_far.tokens.append(EOS)
-                so_far.text = completer.decode([*row, *so_far.tokens])
-            before, stopped = cut(written + delta, body.stop)
-            if stopped:
-                yield event(before[len(written) :], None)
-                break
-            written += delta
-            if delta:
-                yield event(delta, None)
-        yield event("", "stop" if stopped else "length")
+        usage = {"usage": None} if usage_wanted else {}
+        yield sse({**head, "choices": [choice("", None, True)], **usage})
+        counted: Mapping[str, int] = {}
+        async for text, reason, counts in from_first():
+            counted = counts or counted
+            if text:
+                yield sse({**head, "choices": [choice(text, None, False)], **usage})
+            if reason:
+                yield sse({**head, "choices": [choice("", reason, False)], **usage})
+        if usage_wanted:
+            yield sse({**head, "choices": [], "usage": dict(counted)})
         yield sse("[DONE]")
 
-    state.check_streams()
     return event_stream(state, events())
-
-
-@router.post("/audio/transcriptions")
-async def transcriptions(
-    request: Request,
-    file: Annotated[UploadFile, File(description="a recording")],
-    model: Annotated[str | None, Form(max_length=200)] = None,
-    response_format: Annotated[Literal["json", "text", "verbose_json"], Form()] = "json",
-    language: Annotated[str | None, Form(max_length=35)] = None,
-) -> Any:
-    """The transcript of a recording."""
-    state = state_of(request)
-    served = file_model(state, model, "transcribe")
-    upload = Upload(await file.read())
-    (output,) = await state.compute(request, Work(served.name, "files", DecodingOptions()), [upload])
-    if fault := fault_of(output):
-        raise DataError(fault)
-    if response_format == "text":
-        return PlainTextResponse(output.text + "\n")
-    if response_format == "verbose_json":
-        return {"task": "transcribe", "language": language or served.targets[0], "text": output.text, "segments": []}
-    return {"text": output.text}

@@ -16,7 +16,7 @@ async function answer(response) {
   let data = null;
   try { data = JSON.parse(text); } catch { /* not JSON: said below */ }
   if (response.ok) return data;
-  if (response.status === 403) {
+  if (response.status === 401 || response.status === 403) {
     const typed = window.prompt("This server needs a token.");
     if (typed) { token = typed; sessionStorage.setItem("dragoman-token", typed); }
   }

@@ -1,0 +1,47 @@
+"""Formal and informal outputs of a run that was trained with tags for them, such as "de-formal" and "de-informal"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from dragoman.data.languages import same_language
+from dragoman.errors import ConfigError
+
+Formality = Literal["default", "more", "less", "prefer_more", "prefer_less"]
+SUFFIXES = {"more": "-formal", "less": "-informal"}
+
+
+def language_of_tag(tag: str) -> str:
+    """The language of a tag: "de" of "de-formal"."""
+    for suffix in SUFFIXES.values():
+        if tag.endswith(suffix):
+            return tag.removesuffix(suffix)
+    return tag
+
+
+def languages_of_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """The languages of some tags, each once."""
+    return tuple(dict.fromkeys(map(language_of_tag, tags)))
+
+
+def supports_formality(tags: Sequence[str], language: str) -> bool:
+    """Whether a run with these tags can write a language formally and informally."""
+    return all(f"{language}{suffix}" in tags for suffix in SUFFIXES.values())
+
+
+def tag_with_formality(tags: Sequence[str], tag: str, target: str, formality: Formality) -> str:
+    """The tag for a language in this formality; "" for a run without tags."""
+    wanted = formality.removeprefix("prefer_")
+    language = language_of_tag(tag)
+    if formality == "default" and target in tags:
+        return target
+    if wanted in SUFFIXES:
+        chosen = f"{language}{SUFFIXES[wanted]}"
+        if chosen in tags:
+            return chosen
+        if not formality.startswith("prefer_"):
+            raise ConfigError(f"Target language '{target.upper()}' doesn't support formality (field formality).")
+    if not tag or tag in tags:
+        return tag
+    return next(other for other in tags if same_language(language_of_tag(other), language))

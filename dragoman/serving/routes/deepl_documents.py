@@ -1,0 +1,154 @@
+"""DeepL's documents: a client uploads one, asks how far its translation is, and fetches the result once."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import time
+from pathlib import PurePath
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from dragoman.documents.registry import FORMATS
+from dragoman.errors import ConfigError, DragomanError
+from dragoman.serving.batcher import Busy
+from dragoman.serving.request_fields import body_schema, read_fields
+from dragoman.serving.routes.deepl import LanguagePair, describe, job_of, language_errors
+from dragoman.serving.routes.predict import PROBLEMS
+from dragoman.serving.state import EXCHANGE, NotFound, ServerState, TooLate, Visit, state_of
+from dragoman.serving.text_translation import AUTO, TranslationJob, find_route, translate_document
+
+router = APIRouter(prefix="/v2/document", tags=["DeepL"], responses=PROBLEMS)
+LOG = logging.getLogger("dragoman.serving")
+MAX_RUNNING = 8  # documents at work in one process
+AT_ONCE = 0.5  # seconds: a small document is done before its upload is answered, and clients need not ask again
+_running: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
+EQUAL = "Source and target language are equal."
+
+
+class UploadRequest(LanguagePair):
+    """A document to translate."""
+
+    file: tuple[str, bytes] = Field(json_schema_extra={"type": "string", "format": "binary"})
+    filename: Annotated[str, Field(max_length=1_000)] = ""
+    output_format: Annotated[str, Field(max_length=20)] | None = None
+    enable_document_minification: bool | None = Field(None, description="no effect: documents are never minified")
+
+
+class KeyRequest(BaseModel):
+    """The key that the upload of a document was answered with."""
+
+    model_config = ConfigDict(extra="ignore")
+    document_key: Annotated[str, Field(max_length=200)]
+
+
+@router.post("", openapi_extra=body_schema(UploadRequest, "multipart/form-data"))
+async def upload(request: Request) -> dict[str, str]:
+    """Begin to translate a document; it and its result are kept for an hour."""
+    state = state_of(request)
+    body = await read_fields(request, UploadRequest, describe)
+    name = PurePath(body.filename or body.file[0])
+    suffix = name.suffix.lower()
+    if not body.file[1] or suffix not in FORMATS:
+        expected = f"a file that is not empty, with one of the file extensions {', '.join(FORMATS)}"
+        raise ConfigError(f"Invalid file data: expected {expected}.")
+    if body.output_format and f".{body.output_format.lower().lstrip('.')}" != suffix:
+        raise ConfigError("Value for 'output_format' not supported: a document keeps its format.")
+    job = job_of(state, body)
+    with language_errors():
+        if job.source != AUTO and find_route(state, job, job.source) is None:
+            raise ConfigError(EQUAL)
+        if job.source == AUTO:
+            check_target(state, job)
+    if len(_running) >= MAX_RUNNING:
+        raise Busy(5.0)
+    key = secrets.token_hex(32).upper()
+    about = {"key": key, "status": "translating", "name": name.name, "until": time.time() + state.limits.request_time}
+    document_id = state.documents.add(json.dumps(about).encode("utf-8", "replace"))
+    # The work outlives this request: it has a visit of its own, which no closed connection ends.
+    apart = Request({**request.scope, EXCHANGE: Visit(state.batcher)})
+    task = asyncio.create_task(work(apart, state, job, document_id, about, body.file[1]))
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    await asyncio.wait([task], timeout=AT_ONCE)
+    return {"document_id": document_id.upper(), "document_key": key}
+
+
+def check_target(state: ServerState, job: TranslationJob) -> None:
+    """Raise an error for a target that no run writes, whatever the document is written in."""
+    for source in state.models.sources(job.target):
+        find_route(state, job, source)
+        return
+    find_route(state, job, AUTO)
+
+
+async def work(
+    request: Request, state: ServerState, job: TranslationJob, document_id: str, about: dict[str, Any], data: bytes
+) -> None:
+    """Translate a document and store what became of it."""
+    try:
+        with language_errors():
+            result = await translate_document(request, state, job, about["name"], data)
+        if not result.translated:
+            raise ConfigError(EQUAL)
+        stored = state.spool.add(result.data)
+        about |= {"status": "done", "result": stored, "characters": result.characters}
+    except DragomanError as error:
+        about |= {"status": "error", "error": str(error)}
+    except (Busy, TooLate):
+        about |= {"status": "error", "error": "the server is too busy for this document; try again later"}
+    except Exception as error:
+        LOG.exception("internal error", exc_info=error)
+        about |= {"status": "error", "error": f"internal error: {type(error).__name__}"}
+    state.documents.replace(document_id, json.dumps(about).encode("utf-8", "replace"))
+
+
+async def stored(request: Request, document_id: str) -> dict[str, Any]:
+    """What is known about a document; raises NotFound without its key."""
+    body = await read_fields(request, KeyRequest, describe)
+    data = state_of(request).documents.get(document_id.lower())
+    about: dict[str, Any] = json.loads(data) if data is not None else {}
+    if not hmac.compare_digest(str(about.get("key", "")).encode(), body.document_key.upper().encode()) or not about:
+        raise NotFound("Document not found: expected the id and the key of a document of the last hour")
+    if about["status"] == "translating" and time.time() > about["until"] + 5:
+        about |= {"status": "error", "error": "the translation was interrupted; upload the document again"}
+    return about
+
+
+@router.post("/{document_id}", openapi_extra=body_schema(KeyRequest))
+async def status(request: Request, document_id: str) -> dict[str, Any]:
+    """How far the translation of a document is."""
+    about = await stored(request, document_id)
+    table: dict[str, Any] = {"document_id": document_id, "status": about["status"]}
+    if about["status"] == "translating":
+        table["seconds_remaining"] = 1  # clients wait so long before they ask again
+    elif about["status"] == "done":
+        table |= {"seconds_remaining": 0, "billed_characters": about["characters"]}
+    else:
+        table |= {"error_message": about["error"], "message": about["error"]}
+    return table
+
+
+@router.post("/{document_id}/result", openapi_extra=body_schema(KeyRequest))
+async def result(request: Request, document_id: str) -> Response:
+    """The translated document; the server forgets it after that."""
+    state = state_of(request)
+    about = await stored(request, document_id)
+    if about["status"] != "done":
+        raise ConfigError(about.get("error", "")) if about["status"] == "error" else Busy(1.0)
+    data = state.spool.get(about["result"])
+    if data is None:
+        raise NotFound("Document not found: it was fetched before, or is older than an hour")
+    state.spool.remove(about["result"])
+    state.documents.remove(document_id.lower())
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(about['name'])}",
+        "x-content-type-options": "nosniff",
+    }
+    return Response(data, media_type="application/octet-stream", headers=headers)

@@ -1,0 +1,132 @@
+"""OpenAI's transcriptions of recordings, as text, JSON or subtitles."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from dragoman.data.languages import UNKNOWN, language_name, same_language
+from dragoman.data.media.audio import open_audio
+from dragoman.decoding.options import DecodingOptions
+from dragoman.decoding.sampling import Sampling
+from dragoman.errors import ConfigError, DataError, hint
+from dragoman.inference.prediction import Prediction
+from dragoman.serving.models import Upload, Work, fault_of
+from dragoman.serving.request_fields import Fields, body_schema, read_fields
+from dragoman.serving.routes.predict import PROBLEMS, file_model
+from dragoman.serving.state import ServerState, state_of
+from dragoman.serving.streaming import event_stream, sse
+
+router = APIRouter(prefix="/v1/audio", tags=["OpenAI"], responses=PROBLEMS)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+class TranscriptionRequest(BaseModel):
+    """A recording to transcribe."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    file: tuple[str, bytes] = Field(json_schema_extra={"type": "string", "format": "binary"})
+    model: Annotated[str, Field(max_length=200)] | None = None
+    response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = "json"
+    language: Annotated[str, Field(max_length=35)] | None = Field(None, description="must be the language of the run")
+    temperature: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="0: beam search; above: a sample")
+    stream: bool = False
+    prompt: Annotated[str, Field(max_length=0)] = Field("", description="refused: a run takes no instructions")
+    granularities: Annotated[list[Literal["segment"]], BeforeValidator(_listed)] = Field(
+        [], alias="timestamp_granularities[]", description="words have no times"
+    )
+
+
+def describe(name: str, error: Any, fields: Fields) -> str:
+    """A mistake, with the field that has it."""
+    if name == "file":
+        return f"{name}: expected an uploaded recording (multipart/form-data)"
+    if error["type"] == "extra_forbidden":
+        return f"{name}: this server does not support it. {hint(name, TranscriptionRequest.model_fields)}"
+    return f"{name}: {error['msg']}"
+
+
+@router.post("/transcriptions", openapi_extra=body_schema(TranscriptionRequest, "multipart/form-data"))
+async def transcriptions(request: Request) -> Any:
+    """The transcript of a recording."""
+    state = state_of(request)
+    body = await read_fields(request, TranscriptionRequest, describe)
+    model = file_model(state, body.model, "transcribe")
+    language = model.targets[0]
+    if body.language and language != UNKNOWN and not same_language(body.language, language):
+        raise ConfigError(f'language: found {body.language}, expected {language}, the language of "{model.name}"')
+    if body.stream and body.response_format not in ("json", "text"):
+        raise ConfigError(f"stream: found response_format = {body.response_format} with it, expected json or text")
+    if body.granularities and body.response_format != "verbose_json":
+        raise ConfigError("timestamp_granularities: needs response_format = verbose_json")
+    method = Sampling(temperature=body.temperature) if body.temperature else None
+    work = Work(model.name, "files", DecodingOptions(method=method))
+    (output,) = await state.compute(request, work, [Upload(body.file[1])])
+    if fault := fault_of(output):
+        raise DataError(fault)
+    if body.stream:
+        return stream_transcript(state, output.text)
+    if body.response_format == "json":
+        return {"text": output.text}
+    if body.response_format == "text":
+        return PlainTextResponse(output.text + "\n")
+    seconds = duration(body.file[1])
+    if body.response_format == "srt":
+        return PlainTextResponse(f"1\n{clock(0, ',')} --> {clock(seconds, ',')}\n{output.text}\n\n")
+    if body.response_format == "vtt":
+        return PlainTextResponse(f"WEBVTT\n\n{clock(0, '.')} --> {clock(seconds, '.')}\n{output.text}\n\n")
+    spoken = body.language or language
+    return {
+        "task": "transcribe",
+        "language": language_name(spoken).lower() if spoken != UNKNOWN else UNKNOWN,
+        "duration": seconds,
+        "text": output.text,
+        "segments": [segment(output, seconds, body.temperature)],
+    }
+
+
+def duration(data: bytes) -> float:
+    """The seconds of a recording."""
+    with open_audio(data, "file") as file:
+        return round(float(file.frames) / float(file.samplerate), 3)
+
+
+def clock(seconds: float, mark: str) -> str:
+    """A time as subtitles write it."""
+    thousandths = round(1000 * seconds)
+    minutes, rest = divmod(thousandths, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{mark}{rest % 1000:03}"
+
+
+def segment(output: Prediction, seconds: float, temperature: float) -> dict[str, Any]:
+    """The whole recording as one segment: a run reads it at once, and says not when each word was spoken."""
+    text = output.text.encode("utf-8", "replace")
+    return {
+        "id": 0,
+        "seek": 0,
+        "start": 0.0,
+        "end": seconds,
+        "text": output.text,
+        "temperature": temperature,
+        "avg_logprob": sum(output.token_scores) / max(1, len(output.token_scores)),
+        "compression_ratio": len(text) / len(zlib.compress(text)),
+    }
+
+
+def stream_transcript(state: ServerState, text: str) -> Any:
+    """Events with the transcript, which is there as a whole: a beam search may change its first word at the end."""
+
+    async def events() -> AsyncIterator[str]:
+        if text:
+            yield sse({"type": "transcript.text.delta", "delta": text})
+        yield sse({"type": "transcript.text.done", "text": text})
+
+    return event_stream(state, events())

@@ -1,0 +1,233 @@
+"""Translate texts and documents between two languages: which run, which tag, and what the text is written in."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Literal, NamedTuple
+
+from starlette.requests import Request
+
+from dragoman.data.languages import UNKNOWN, detect, same_language
+from dragoman.data.tokenizers.base import UNK
+from dragoman.decoding.constraints.source import find_placeholders
+from dragoman.decoding.options import DecodingOptions
+from dragoman.documents.base import Output, Reading
+from dragoman.documents.registry import open_document
+from dragoman.errors import ConfigError
+from dragoman.serving.formality import Formality, tag_with_formality
+from dragoman.serving.models import ServedModel
+from dragoman.serving.options import InputBuilder, with_enough_beam
+from dragoman.serving.schemas import Options
+from dragoman.serving.state import ServerState
+from dragoman.serving.translate import Translated, Translator
+
+AUTO = "auto"
+SHORT = 20  # characters: of so few the statistics of bytes say little
+SURE = 3.0  # a text is left as it is only if the target language is this many times as probable as any other
+
+
+class UnservedPairError(ConfigError):
+    """A request names a language or a pair of languages that no run of the server translates."""
+
+    def __init__(self, place: Literal["source", "target", "pair"], source: str, target: str, served: str) -> None:
+        super().__init__(f"{place}: found {source} → {target}, expected one of: {served}")
+        self.place, self.source, self.target, self.served = place, source, target, served
+
+
+@dataclass(frozen=True)
+class TranslationJob:
+    """What to translate texts into, and how."""
+
+    source: str  # a language code, or "auto"
+    target: str
+    form: Literal["text", "html", ""] = "text"  # "": as the run's settings say
+    alternatives: int = 0
+    glossary: dict[str, str | list[str]] | None = None
+    formality: Formality = "default"
+    split: bool = True  # into sentences
+
+
+class Route(NamedTuple):
+    """The run between two languages, and the tag that it needs."""
+
+    model: ServedModel
+    tag: str
+
+
+def served_languages(state: ServerState) -> dict[str, list[str]]:
+    """Every language of the server, each with those that it can be translated into."""
+    table: dict[str, list[str]] = {}
+    for model in state.models.translators:
+        table.setdefault(model.source, []).extend(model.targets)
+    for target in [code for targets in table.values() for code in targets]:
+        table.setdefault(target, [])
+    return {code: list(dict.fromkeys(targets)) for code, targets in table.items()}
+
+
+def find_route(state: ServerState, job: TranslationJob, source: str) -> Route | None:
+    """The run and tag between two languages; None: they are one language, and there is nothing to translate."""
+    table = served_languages(state)
+    served = ", ".join(f"{code} → {target}" for code, targets in table.items() for target in targets) or "none"
+
+    def known(code: str) -> bool:
+        return any(same_language(code, other) for other in table)
+
+    if not known(job.target):
+        raise UnservedPairError("target", source, job.target, served)
+    if source != AUTO and not known(source):
+        raise UnservedPairError("source", source, job.target, served)
+    route = state.models.route(source, job.target)
+    if route is None:
+        if source != UNKNOWN and same_language(source, job.target):
+            return None
+        raise UnservedPairError("pair", source, job.target, served)
+    model, tag = route
+    return Route(model, tag_with_formality(model.tags, tag, job.target, job.formality))
+
+
+def detected_language(state: ServerState, text: str, job: TranslationJob) -> tuple[str, float]:
+    """The likeliest source language that can be translated into the target, and its probability in percent.
+
+    A text may be in the target language already. For a short one that takes more than a guess: left as it is, it
+    would look translated.
+    """
+    sources = state.models.sources(job.target)
+    if not sources:
+        find_route(state, job, AUTO)  # raises an error that names the target if it is unknown
+        raise UnservedPairError("pair", AUTO, job.target, "")
+    if sources == [UNKNOWN]:
+        return UNKNOWN, 0.0
+    ranked = rank_languages(state, text, [*sources, job.target])
+    code, share = ranked[0]
+    possible = [one for one in ranked if any(same_language(one[0], source) for source in sources)]
+    if possible and share < SURE * possible[0][1]:
+        code, share = possible[0]
+    return code, round(100 * share, 1)
+
+
+def rank_languages(state: ServerState, text: str, codes: Sequence[str]) -> list[tuple[str, float]]:
+    """The languages of a text, likeliest first.
+
+    The tokenizers of the runs help with a short text: a run needs fewer tokens for words that it was trained on.
+    """
+    order = {code: number for number, code in enumerate(dict.fromkeys(code.split("-")[0] for code in codes))}
+    shares = dict(detect(text, codes))
+    if len(shares) > 1 and len(text.strip()) < SHORT:
+        tokens = {code: _token_count(state, text.strip(), code) for code in shares}
+        fewest = min(tokens.values())
+        shares = {code: share * math.exp(fewest - tokens[code]) for code, share in shares.items()}
+        total = sum(shares.values())
+        shares = {code: share / total for code, share in shares.items()}
+    # Equal probabilities: the language that the server names first.
+    return sorted(shares.items(), key=lambda item: (-round(item[1], 6), order.get(item[0], len(order))))
+
+
+def _token_count(state: ServerState, text: str, code: str) -> float:
+    """The fewest tokens that a run of this language needs for a text; an unknown token counts as several."""
+    counts = [math.inf]
+    for model in state.models.translators:
+        sides = [model.predictor.source_tokenizer] if same_language(code, model.source) else []
+        if any(same_language(code, target) for target in model.targets):
+            sides.append(model.predictor.target_tokenizer)
+        for tokenizer in sides:
+            ids = tokenizer.encode(text)
+            counts.append(len(ids) + 4 * sum(index == UNK for index in ids))
+    return min(min(counts), 1_000.0)
+
+
+async def translate_texts(
+    request: Request, state: ServerState, job: TranslationJob, texts: list[str]
+) -> tuple[list[Translated], list[tuple[str, float]]]:
+    """The translations of texts; the language that each is in, and the probability of that in percent."""
+    languages = [(job.source, 100.0)] * len(texts)
+    if job.source == AUTO:
+        languages = [detected_language(state, text, job) for text in texts]
+    outputs: list[Translated] = [Translated(text) for text in texts]
+    for code in dict.fromkeys(code for code, _ in languages):
+        route = find_route(state, job, code)
+        if route is None:
+            continue
+        indices = [index for index, (other, _) in enumerate(languages) if other == code]
+        found = await translate_along(request, state, route, job, [texts[index] for index in indices])
+        for index, output in zip(indices, found, strict=True):
+            outputs[index] = output
+    return outputs, languages
+
+
+async def translate_along(
+    request: Request, state: ServerState, route: Route, job: TranslationJob, texts: list[str]
+) -> list[Translated]:
+    """Translations of texts by one run."""
+    model, tag = route
+    options = Options(terminology=job.glossary, tag=tag or None, n_best=1 + job.alternatives)
+    return await run_translation(
+        request, state, model, options, texts, job.form or model.default_format, split=job.split
+    )
+
+
+async def run_translation(
+    request: Request,
+    state: ServerState,
+    model: ServedModel,
+    options: Options,
+    texts: list[str],
+    form: str,
+    decoding: DecodingOptions | None = None,
+    split: bool = True,
+) -> list[Translated]:
+    """Translate with one run; placeholders of texts that have some are copied."""
+    translator = translator_of(request, state, model, options, texts, form, decoding)
+    if form == "html":
+        return await translator.html(texts)
+    return await (translator.split(texts) if split else translator.whole(texts))
+
+
+def translator_of(
+    request: Request,
+    state: ServerState,
+    model: ServedModel,
+    options: Options,
+    texts: Sequence[str],
+    form: str = "text",
+    decoding: DecodingOptions | None = None,
+) -> Translator:
+    """A run with the options of one request."""
+    if any(find_placeholders(text) for text in texts) and form == "text":
+        options = options.model_copy(update={"placeholders": True})
+    decoding = replace(decoding or DecodingOptions(), n_best=options.n_best, scores=False)
+    return Translator(state, request, model, with_enough_beam(decoding, model), InputBuilder(options, model))
+
+
+class TranslatedDocument(NamedTuple):
+    """A translated document."""
+
+    data: bytes
+    translated: bool  # no: it is in the target language already
+    characters: int  # of the units that were translated
+
+
+async def translate_document(
+    request: Request, state: ServerState, job: TranslationJob, name: str, data: bytes
+) -> TranslatedDocument:
+    """A document with all units translated that have no translation yet."""
+    reading = Reading("" if job.source == AUTO else job.source, job.target)
+    document = await asyncio.to_thread(open_document, PurePath(name).name or "file", data, reading)
+    chosen = [index for index, unit in enumerate(document.units) if not unit.translated]
+    text = " ".join(document.units[index].block.text for index in chosen)
+    state.check_texts([text])
+    source = detected_language(state, text, job)[0] if job.source == AUTO else job.source
+    route = find_route(state, job, source)
+    outputs: list[Output | None] = [None] * len(document.units)
+    if route is not None:
+        model, tag = route
+        options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)
+        translator = Translator(state, request, model, DecodingOptions(), InputBuilder(options, model))
+        blocks = [document.units[index].block for index in chosen]
+        for index, output in zip(chosen, await translator.blocks(blocks), strict=True):
+            outputs[index] = output
+    characters = sum(len(document.units[index].block.text) for index in chosen)
+    return TranslatedDocument(await asyncio.to_thread(document.render, outputs), route is not None, characters)
