@@ -191,7 +191,7 @@ def test_ruby_stays_with_its_letters() -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["<", "</", "<!", "<!--", "<a ", "<a x=", '<a x="', "<a x='", "<script>", "<script></script>", "<script><!--", "&", 
+    ["<", "</", "<!", "<!--", "<a ", "<a x=", '<a x="', "<a x='", "<script>", "<script></script>", "<script><!--", "&",
      "&#1",
      "<style></style>", "<title>", "<svg>", "<svg><p>", "<b>", "<code>", "<ruby>", "a=", "<p translate=no>", "İ<script>"],
 )  # fmt: skip

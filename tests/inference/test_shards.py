@@ -22,7 +22,7 @@ import pytest
 from dragoman.commands.shards import worker_part
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError, DragomanError
-from dragoman.inference.ensemble import write_members
+from dragoman.runs.folder import write_members
 from dragoman.inference.shards import work as shard_work
 from dragoman.inference.shards.cluster import work_on_cluster
 from dragoman.inference.shards.local import work_in_processes

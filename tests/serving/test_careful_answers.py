@@ -19,7 +19,7 @@ import pytest
 import safetensors.torch as weights_files
 import torch
 
-from dragoman.inference.ensemble import write_members
+from dragoman.runs.folder import write_members
 from dragoman.serving import spool as spools
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.models import ServedModel
@@ -151,26 +151,31 @@ def test_scores_of_fitted_models(mixed: Live) -> None:
 # --- long texts
 
 
-@pytest.mark.parametrize("more", [{}, {"stream": True}, {"forbid": ["Q"]}])
-def test_a_text_that_is_too_long_is_refused(live: Live, more: dict[str, Any]) -> None:
-    text = "abcdefghij" * 1_100
-    answer = live.client.post("/v1/predict", json={"input": text} | more)
-    found = "11,000 characters, expected at most data.max_characters = 10,000"
-    if "stream" in more:
-        assert found in answer.text
-        assert "error" in answer.text
-        return
-    assert (answer.status_code, found in answer.json()["error"]) == (400, True), answer.text[:300]
-    several = live.client.post("/v1/predict", json={"input": ["abc", text]} | more)
-    assert several.status_code == 400
+@pytest.mark.parametrize("more", [{}, {"forbid": ["Q"]}, {"beam": 1}])
+@pytest.mark.parametrize(("times", "part"), [(1_100, 171), (60, 150)])  # above data.max_characters, data.max_length
+def test_a_text_that_is_too_long_is_read_in_parts(live: Live, more: dict[str, Any], times: int, part: int) -> None:
+    """It is cut in halves until each can be read."""
+    text = "abcdefghij" * times
+    short, long = live.post("/v1/predict", {"input": ["abc", text]} | more)["outputs"]
+    (first,) = live.post("/v1/predict", {"input": text[:part]} | more)["outputs"]
+    assert long["text"].startswith(first["text"])
+    assert len(long["text"]) > 2 * len(first["text"]) > 0
+    assert short == live.post("/v1/predict", {"input": "abc"} | more)["outputs"][0]
+    if "beam" in more:
+        events = live.client.post("/v1/predict", json={"input": text, "stream": True}).text
+        deltas = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: {")]
+        assert "".join(event.get("delta", "") for event in deltas) == long["text"]
 
 
-def test_other_long_texts_are_read_in_parts_or_refused(live: Live) -> None:
+@pytest.mark.parametrize(("times", "limit"), [(1_100, "data.max_characters = 10,000"), (60, "data.max_length = 256")])
+def test_a_text_that_cannot_be_read_in_parts_is_refused(live: Live, times: int, limit: str) -> None:
+    for inputs in ("abcdefghij" * times, ["abc", "abcdefghij" * times]):
+        answer = live.client.post("/v1/predict", json={"input": inputs, "require": ["ABC"]})
+        assert (answer.status_code, f"expected at most {limit}" in answer.json()["error"]) == (400, True), answer.text
+
+
+def test_other_long_texts_are_refused(live: Live) -> None:
     text = "abcdefghij" * 60  # more than the 256 tokens of data.max_length
-    (whole,) = live.post("/v1/predict", {"input": text})["outputs"]
-    assert whole["text"]
-    constrained = live.client.post("/v1/predict", json={"input": text, "forbid": ["Q"]})
-    assert (constrained.status_code, "data.max_length" in constrained.json()["error"]) == (400, True)
     for pair in ({"source": text, "target": "A"}, {"source": "a", "target": text}):
         scored = live.client.post("/v1/score", json={"pairs": [pair]})
         assert (scored.status_code, "data.max_length" in scored.json()["error"]) == (400, True), scored.text
