@@ -299,6 +299,11 @@ class Predictor(LoadedRun):
                 parts[index] = own
         return parts
 
+    def reads_in_parts(self, one: ConstrainedInput, options: DecodingOptions) -> bool:
+        """Whether an input is read in parts: their tokens come in the order of the batches, not in that of the text."""
+        decoding = self._decoding(options, StreamOptions(on_warning=lambda line: None))
+        return bool(self._parts([self._with_numbers(one)], decoding, 1))
+
     def _joined_parts(
         self, inputs: list[ConstrainedInput], parts: dict[int, list[Part]], decoding: Decoding, first: int
     ) -> Iterator[tuple[int, Prediction]]:
