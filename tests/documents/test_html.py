@@ -80,7 +80,8 @@ def merged(tokens: list[Any]) -> list[Any]:
 
 
 PIECES = [
-    "<", ">", "/", "</", "<!", "<!--", "-->", "--", "--!>", "<?", "?>", "=", '"', "'", " ", "\n", "\f", "!", "-", "a", "B",
+    "<", ">", "/", "</", "<!", "<!--", "-->", "--", "--!>", "<?", "?>", "=", '"', "'", " ", "\n", "\f", "!",
+    "-", "a", "B",
     "<b", "<A", "</b>",
     "<br/>", "<p ", "x=y", 'x="y>z"', "x='<'", "href=foo\"bar", "&amp;", "&lt", "&copy=", "&notit;",
     "<script>", "</script>", "<script", "</script ", "<style>", "</style>", "<title>", "</title>", "<textarea>",
@@ -191,9 +192,10 @@ def test_ruby_stays_with_its_letters() -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["<", "</", "<!", "<!--", "<a ", "<a x=", '<a x="', "<a x='", "<script>", "<script></script>", "<script><!--", "&", 
+    ["<", "</", "<!", "<!--", "<a ", "<a x=", '<a x="', "<a x='", "<script>", "<script></script>", "<script><!--", "&",
      "&#1",
-     "<style></style>", "<title>", "<svg>", "<svg><p>", "<b>", "<code>", "<ruby>", "a=", "<p translate=no>", "İ<script>"],
+     "<style></style>", "<title>", "<svg>", "<svg><p>", "<b>", "<code>", "<ruby>", "a=", "<p translate=no>",
+     "İ<script>"],
 )  # fmt: skip
 def test_time_is_linear(part: str) -> None:
     def seconds(count: int) -> float:
