@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.campaign import documents
-from dragoman.analysis.alignment import WordAlignment
+from dragoman.analysis.alignment import WordAlignment, word_spans
 from dragoman.data.sentences import join_sentences, split_long, split_sentences
 from dragoman.documents.html import parse_blocks, tokens_of
 from dragoman.documents.markup import Aligned, Block, place_markup, words_of
@@ -108,8 +108,8 @@ def block_of_xliff(source: str) -> Block:
 
 
 def test_tags_nest_when_punctuation_moves() -> None:
-    block = block_of_xliff('<g id="1">alpha <mrk mtype="x">beta</mrk></g>.')
-    placed = place_markup(block, Aligned("gamma delta.", [0, 1]))
+    block = block_of_xliff('<g id="1">alpha <mrk mtype="x">beta</mrk> gamma</g>.')
+    placed = place_markup(block, Aligned("gamma delta.", [2, 1]))
     assert placed == '<g id="1">gamma <mrk mtype="x">delta</mrk></g>.'
     block = block_of_xliff('<g id="1">alpha</g> <mrk mtype="x"><g id="2">beta</g>.</mrk>')
     assert place_markup(block, Aligned("delta.", [1])) == '<g id="1"></g><mrk mtype="x"><g id="2">delta</g>.</mrk>'
@@ -155,6 +155,10 @@ def test_letters_of_an_alignment_between_spaces_are_linked_in_order() -> None:
     alignment = WordAlignment(("these", "letters"), ("漢字です",), frozenset(), torch.tensor([[0.2, 0.8]]))
     links = sentence_links(alignment, "these letters", "漢字です")
     assert (links.sources, links.targets) == ([1, 1, 1, 1], [0, 0])
+
+
+def test_words_of_an_alignment_are_those_of_documents() -> None:
+    assert word_spans("<2de> 漢字 x", ("de",), segment=words_of) == [(6, 7), (7, 8), (9, 10)]
 
 
 HOSTILE = ('<a "', "<", "x<b>", "<!--", "<code>x", "<code>x</code> ", "<b>x</b> ", "x<img> ", "<style>", "<i>x</b>")
