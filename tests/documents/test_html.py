@@ -89,7 +89,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @example(["<script>", "<!--", "<script", ">", "</script ", ">", "-->", "</script>"])
 @example(["<script>", "<!--", ">", "</script>"])
 @example(["İ", "<script>", "<b", ">", "</script>"])
@@ -206,5 +206,5 @@ def test_time_is_linear(part: str) -> None:
                 project(block, Aligned(block.text, list(reversed(range(len(block.text.split()))))))
         return time.process_time() - started
 
-    count = 40_000 // len(part)
-    assert min(seconds(2 * count) for _ in range(3)) < 3 * min(seconds(count) for _ in range(3)) + 0.05
+    count = 12_000 // len(part)
+    assert min(seconds(2 * count) for _ in range(2)) < 3 * seconds(count) + 0.05
