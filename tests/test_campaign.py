@@ -35,6 +35,10 @@ def test_mutated_files_end_well_or_in_one_error() -> None:
     assert re.search(r"^mutations: 90 cases, 0 failures", said, re.MULTILINE)
 
 
+def test_random_documents_keep_their_tags() -> None:
+    assert re.search(r"^documents: 16 cases, 0 failures", script("documents.py", "160"), re.MULTILINE)
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_faulty_file_operations_lose_nothing() -> None:
     assert re.search(r"^faults: 2 cases, 0 failures", script("faults.py", "2"), re.MULTILINE)

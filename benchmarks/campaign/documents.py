@@ -1,8 +1,8 @@
 """Random documents of every format with random outputs and random alignments: what other programs read is as it was.
 
-Each unit has random nested tags. Its output is random words, with a random alignment. The file must be well-formed, each
-tag must be there once and inside the same tag as before, codes in two parts must keep their order, and the text must be
-the output. With the source as output each unit must come back exactly. A case is one document.
+Each unit has random nested tags. Its output is random words, with a random alignment. The file must be well-formed,
+each tag must be there once and inside the same tag as before, codes in two parts must keep their order, and the text
+must be the output. With the source as output each unit must come back exactly. A case is one document.
 
 python benchmarks/campaign/documents.py [UNITS] [--formats html,docx] [--processes P] [--seconds S] [--output FAILURES]
 """
@@ -69,9 +69,9 @@ class Sample(NamedTuple):
 class Writer:
     """Random markup of one format."""
 
-    def __init__(self, draw: random.Random, around: str, points: str, pairs: str = "", escape: bool = True) -> None:
-        """Tags are templates, separated by a space bar: NUMBER is unique, … the content."""
-        self.draw, self.number, self.escape = draw, 0, escape
+    def __init__(self, draw: random.Random, around: str, points: str, pairs: str = "") -> None:
+        """Tags are templates with | between them: NUMBER is unique, … the content."""
+        self.draw, self.number = draw, 0
         self.around, self.points, self.pairs = (one.split("|") if one else [] for one in (around, points, pairs))
 
     def unit(self, depth: int = 0) -> str:
@@ -146,8 +146,9 @@ def exchange(draw: random.Random) -> Sample:
     second = draw.random() < 0.5
     if second:
         codes, space = ("ph", "sc", "ec", "sm", "em"), "urn:oasis:names:tc:xliff:document:2.0"
-        writer = Writer(draw, '<pc id="NUMBER">…</pc>|<mrk id="mNUMBER">…</mrk>', '<ph id="NUMBER"/>',
-                        '<sc id="NUMBER"/>…<ec startRef="NUMBER"/>|<sm id="mNUMBER"/>…<em startRef="mNUMBER"/>')  # fmt: skip
+        pairs = '<sc id="NUMBER"/>…<ec startRef="NUMBER"/>|<sm id="mNUMBER"/>…<em startRef="mNUMBER"/>'
+        around, points = '<pc id="NUMBER">…</pc>|<mrk id="mNUMBER">…</mrk>', '<ph id="NUMBER"/>'
+        writer = Writer(draw, around, points, pairs)
         units = "".join(
             f'<unit id="u{n}"><segment id="s{n}"><source>{writer.unit()}</source></segment></unit>'
             for n in range(UNITS)
@@ -155,8 +156,10 @@ def exchange(draw: random.Random) -> Sample:
         text = f'<xliff xmlns="{space}" version="2.0" srcLang="en"><file id="f">{units}</file></xliff>'
     else:
         codes, space = ("x", "ph", "bpt", "ept", "bx", "ex", "it"), "urn:oasis:names:tc:xliff:document:1.2"
-        writer = Writer(draw, '<g id="NUMBER">…</g>|<mrk mid="NUMBER" mtype="seg">…</mrk>', '<x id="NUMBER"/>|<ph id="NUMBER">c</ph>',
-                        '<bpt id="NUMBER">b</bpt>…<ept id="NUMBER">e</ept>|<bx id="aNUMBER" rid="NUMBER"/>…<ex id="bNUMBER" rid="NUMBER"/>')  # fmt: skip
+        pairs = '<bpt id="NUMBER">b</bpt>…<ept id="NUMBER">e</ept>'
+        pairs += '|<bx id="aNUMBER" rid="NUMBER"/>…<ex id="bNUMBER" rid="NUMBER"/>'
+        around, points = '<g id="NUMBER">…</g>|<mrk mid="NUMBER">…</mrk>', '<x id="NUMBER"/>|<ph id="NUMBER">c</ph>'
+        writer = Writer(draw, around, points, pairs)
         units = "".join(f'<trans-unit id="{n}"><source>{writer.unit()}</source></trans-unit>' for n in range(UNITS))
         text = f'<xliff xmlns="{space}" version="1.2"><file source-language="en"><body>{units}</body></file></xliff>'
 
@@ -213,7 +216,8 @@ def word(draw: random.Random) -> Sample:
             number += 1
             inner = "".join(run(number) for _ in range(draw.randint(1, 3)))
             parts.append(draw.choice([
-                inner, f'<w:hyperlink w:anchor="{number}">{inner}</w:hyperlink>', f'<w:ins w:id="{number}">{inner}</w:ins>',
+                inner, f'<w:hyperlink w:anchor="{number}">{inner}</w:hyperlink>',
+                f'<w:ins w:id="{number}">{inner}</w:ins>',
                 f'<w:bookmarkStart w:id="{number}"/>', f'<w:r><w:sym w:char="{number}"/></w:r>',
             ]))  # fmt: skip
         paragraphs.append(f"<w:p>{''.join(parts)}</w:p>")

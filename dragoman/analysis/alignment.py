@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from dragoman.progress import check_interrupted
 from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, links_text, swap_direction
 from dragoman.scoring.symmetrization import METHODS, symmetrize_links
 
+Segment = Callable[[str], Sequence[Span]]  # the words of a text
 Pair = tuple[str, str]  # a source as the model reads it, with its language tag, and a target
 
 
@@ -55,9 +56,13 @@ class WordAlignment:
 # --- from tokens to words
 
 
-def word_spans(text: str, tags: Sequence[str] = (), letters: bool = False) -> list[Span]:
-    """The character spans of whitespace-separated words, or of letters, without a leading language tag."""
+def word_spans(
+    text: str, tags: Sequence[str] = (), letters: bool = False, segment: Segment | None = None
+) -> list[Span]:
+    """The character spans of words, by default between white space, or of letters, without a leading language tag."""
     start = len(text) - len(split_tag(text, tags)[1])
+    if segment is not None:
+        return [(first + start, end + start) for first, end in segment(text[start:])]
     return [match.span() for match in re.compile(r"\S" if letters else r"\S+").finditer(text, start)]
 
 
@@ -126,13 +131,13 @@ def links_from_weights(weights: Tensor, threshold: float | None = None) -> Links
 
 
 def pair_attention(
-    predictor: Predictor, pairs: Sequence[Pair], batch_size: int = 32
+    predictor: Predictor, pairs: Sequence[Pair], batch_size: int = 32, segment: Segment | None = None
 ) -> Iterator[tuple[int, PairAttention]]:
     """(index, attention) of every pair with words on both sides, in batches of similar lengths."""
     tags = predictor.tags
     letters = predictor.by_letter  # there is nothing to align between one word and another but their letters
-    source_words = [word_spans(text, tags, letters[0]) for text, _ in pairs]
-    target_words = [word_spans(text, (), letters[1]) for _, text in pairs]
+    source_words = [word_spans(text, tags, letters[0], segment) for text, _ in pairs]
+    target_words = [word_spans(text, (), letters[1], segment) for _, text in pairs]
     kept = [index for index in range(len(pairs)) if source_words[index] and target_words[index]]
     encoded = predictor.codec.encode_pairs([pairs[index][0] for index in kept], [pairs[index][1] for index in kept])
     sources, targets = (dict(zip(kept, side, strict=True)) for side in encoded)
@@ -283,24 +288,28 @@ def align_pairs(
     threshold: float | None = None,
     tag: str | None = None,
     batch_size: int = 32,
+    segment: Segment | None = None,
 ) -> Iterator[WordAlignment]:
-    """The word alignment of every pair, in order and with bounded memory; a pair without words has no links."""
+    """The word alignment of every pair, in order and with bounded memory; a pair without words has no links.
+
+    `segment` gives the words of a text; by default they are between white space, or letters in a run of single words.
+    """
     view = view or select_view(predictor)
     stream = iter(pairs)
     while chunk := list(islice(stream, WINDOW)):
         texts = list(predictor.read_as([source for source, _ in chunk], tag))
         window = [(source, target) for source, (_, target) in zip(texts, chunk, strict=True)]
-        attentions = pair_attention(predictor, window, batch_size)
+        attentions = pair_attention(predictor, window, batch_size, segment)
         aligned = {index: attention.aligned(view, threshold) for index, attention in attentions}
         for index, (source, target) in enumerate(window):
-            yield aligned.get(index) or without_links(source, target, predictor)
+            yield aligned.get(index) or without_links(source, target, predictor, segment)
 
 
-def without_links(source: str, target: str, predictor: Predictor) -> WordAlignment:
+def without_links(source: str, target: str, predictor: Predictor, segment: Segment | None = None) -> WordAlignment:
     """The alignment of a pair where one side has no words."""
     first, second = predictor.by_letter
-    left = [source[slice(*span)] for span in word_spans(source, predictor.tags, first)]
-    right = [target[slice(*span)] for span in word_spans(target, (), second)]
+    left = [source[slice(*span)] for span in word_spans(source, predictor.tags, first, segment)]
+    right = [target[slice(*span)] for span in word_spans(target, (), second, segment)]
     return WordAlignment(tuple(left), tuple(right), frozenset(), torch.zeros(len(right), len(left)))
 
 

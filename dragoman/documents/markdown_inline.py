@@ -108,7 +108,7 @@ class _Inline:
         for match in re.finditer("`+", text):
             self.ticks.setdefault(len(match[0]), []).append(match.start())
         self.done: dict[int, _Run] = {}  # marks by token
-        self.dollars = self.comments = True  # whether a formula, a comment may still end
+        self.endless: set[str] = set()  # marks that nothing closes from here on
         self._read()
         self._emphasis(0)
         self._write_marks()
@@ -134,14 +134,11 @@ class _Inline:
             places = self.ticks[len(match[0])]
             index = bisect_left(places, match.end())
             return places[index] + len(match[0]) if index < len(places) else match.start()
-        if match["comment"]:
-            end = self.text.find("-->", match.end()) if self.comments else -1
-            self.comments = end >= 0
-            return end + 3 if end >= 0 else match.start()
-        if match["math"]:
-            ending = re.compile(r"(?<=[^\s\\])" + re.escape(match[0]) + r"(?![0-9$])")
-            found = ending.search(self.text, match.end()) if self.dollars else None
-            self.dollars = found is not None or not self.dollars
+        if match["comment"] or match["math"]:
+            ending = re.compile("-->" if match["comment"] else rf"(?<=[^\s\\]){re.escape(match[0])}(?![0-9$])")
+            found = None if match[0] in self.endless else ending.search(self.text, match.end())
+            if found is None:
+                self.endless.add(match[0])
             return found.end() if found else match.start()
         return match.end()
 

@@ -365,9 +365,12 @@ class _Projection:
             self.write(child, start, stop)
             self.add(child.closing)
             if child.filled and (self.bare or not "".join(self.out[opened:-1]).strip()):
-                self.out[size:] = self.out[opened:-1]
+                inner = "".join(self.out[opened:-1])
+                del self.out[size:]
+                self.last = self.out[-1][-1] if self.out else ""
+                self.add(" " * (self.last == "`" == inner[:1]))
+                self.add(inner)
                 self.left_out += [child.opening, child.closing]
-                self.last = next((part[-1] for part in reversed(self.out) if part), "")
             place = stop
         self.add(self.escape(self.text[place:high]))
 

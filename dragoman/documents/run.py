@@ -12,7 +12,7 @@ from typing import Any
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Document, Output
-from dragoman.documents.markup import Block
+from dragoman.documents.markup import Block, words_of
 from dragoman.documents.translate import Align, Predict, Steps, advance, translate_blocks
 from dragoman.errors import DragomanError
 from dragoman.inference.inputs import StreamOptions
@@ -119,7 +119,8 @@ class DocumentTranslator:
         distinct = list(dict.fromkeys(request.pairs))
         try:
             tag = self.options.tag
-            found = dict(zip(distinct, align_pairs(self.predictor, distinct, view=self._view, tag=tag), strict=True))
+            aligned = align_pairs(self.predictor, distinct, view=self._view, tag=tag, segment=words_of)
+            found = dict(zip(distinct, aligned, strict=True))
         except DragomanError:
             return [None] * len(request.pairs)
         return [found[pair] for pair in request.pairs]

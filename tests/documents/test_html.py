@@ -80,7 +80,8 @@ def merged(tokens: list[Any]) -> list[Any]:
 
 
 PIECES = [
-    "<", ">", "/", "</", "<!", "<!--", "-->", "--", "--!>", "<?", "?>", "=", '"', "'", " ", "\n", "\f", "!", "-", "a", "B",
+    "<", ">", "/", "</", "<!", "<!--", "-->", "--", "--!>", "<?", "?>", "=", '"', "'", " ", "\n", "\f", "!",
+    "-", "a", "B",
     "<b", "<A", "</b>",
     "<br/>", "<p ", "x=y", 'x="y>z"', "x='<'", "href=foo\"bar", "&amp;", "&lt", "&copy=", "&notit;",
     "<script>", "</script>", "<script", "</script ", "<style>", "</style>", "<title>", "</title>", "<textarea>",
@@ -88,7 +89,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @example(["<script>", "<!--", "<script", ">", "</script ", ">", "-->", "</script>"])
 @example(["<script>", "<!--", ">", "</script>"])
 @example(["İ", "<script>", "<b", ">", "</script>"])
@@ -193,16 +194,17 @@ def test_ruby_stays_with_its_letters() -> None:
     "part",
     ["<", "</", "<!", "<!--", "<a ", "<a x=", '<a x="', "<a x='", "<script>", "<script></script>", "<script><!--", "&",
      "&#1",
-     "<style></style>", "<title>", "<svg>", "<svg><p>", "<b>", "<code>", "<ruby>", "a=", "<p translate=no>", "İ<script>"],
+     "<style></style>", "<title>", "<svg>", "<svg><p>", "<b>", "<code>", "<ruby>", "a=", "<p translate=no>",
+     "İ<script>"],
 )  # fmt: skip
 def test_time_is_linear(part: str) -> None:
     def seconds(count: int) -> float:
         page = part * count
-        started = time.perf_counter()
+        started = time.process_time()
         for block in parse_blocks(page):
             if isinstance(block, Block):
                 project(block, Aligned(block.text, list(reversed(range(len(block.text.split()))))))
-        return time.perf_counter() - started
+        return time.process_time() - started
 
-    count = 40_000 // len(part)
-    assert min(seconds(2 * count) for _ in range(3)) < 3 * min(seconds(count) for _ in range(3)) + 0.05
+    count = 12_000 // len(part)
+    assert min(seconds(2 * count) for _ in range(2)) < 3 * seconds(count) + 0.05
