@@ -39,8 +39,7 @@ gpu-test:
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -o addopts='' -q -m gpu -W error \
 		-W ignore::pytest.PytestConfigWarning -p no:cacheprovider --durations=5 $(GPU_TESTS)
 
-# Long proofs, each with a count and a time: faulty file operations, kills, symbolic links, mutated files, equal outputs in any batch, equal searches in
-# other libraries, flat memory, every architecture on a real task. Not part of `make test`. MUTATIONS=1000000 takes
+# Long proofs, each with a count and a time (docs/security.md lists them). Not part of `make test`. MUTATIONS=1000000 takes
 # about two hours of one quiet core.
 MUTATIONS ?= 100000
 PROCESSES ?= 2
@@ -52,6 +51,7 @@ campaign: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/invariance.py 1000 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/differential.py 1000 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/documents.py 100000 --processes $(PROCESSES)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/linear_time.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/soak.py 30
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hostile_commands.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/serving_fuzz.py
