@@ -8,6 +8,7 @@ Marks are as well nested as `place_markup` leaves them, so a run is never cut op
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -233,16 +234,17 @@ class Part(Document):
     def _parse(self, paragraph: _Paragraph) -> tuple[Content, list[Segment], str]:
         place = paragraph.start
         stretches = []
-        for inner in self._inside(paragraph.start, paragraph.end):
-            stretches.append((place, self._starts[inner]))
-            place = self._ends[inner]
-        tokens = [
+        for index in self._inside(paragraph.start, paragraph.end):
+            stretches.append((place, self._starts[index]))
+            place = self._ends[index]
+        inner = (
             XMLToken(token.kind, self._name(token.name), start + token.start, start + token.end)
             for start, end in [*stretches, (place, paragraph.end)]
             for token in xml_tokens(self.text[start:end], self.name)
-        ]
+        )
+        tokens = list(itertools.islice(inner, MAX_TOKENS + 1))
         if len(tokens) > MAX_TOKENS:
-            raise DataError(f"{self.name}: found a paragraph of {len(tokens):,} tags, expected at most {MAX_TOKENS:,}")
+            raise DataError(f"{self.name}: found a paragraph of more than {MAX_TOKENS:,} tags, expected fewer")
         content = Content(self.text, tokens, paragraph.name, paragraph.prefix, paragraph.fields)
         pieces, fields = self.dialects[paragraph.name].read(content)
         return content, segments_of(pieces), fields
