@@ -15,8 +15,11 @@ from lxml import etree
 from dragoman.documents.package import MAX_NODES
 from dragoman.documents.registry import open_document
 from dragoman.errors import DataError
+from tests.conftest import Workshop, call
 from tests.documents.samples import WORD, outputs, package
 
+DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+OPEN = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 REAL = sorted((Path(__file__).parents[3] / "shared" / "data" / "documents").glob("*.docx"))
 
@@ -196,6 +199,14 @@ NCX = """<ncx><docTitle><text>the title</text></docTitle><docAuthor><text>ann au
 </navMap></ncx>"""
 
 
+def zipped(members: dict[str, str]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, text in members.items():
+            file.writestr(name, text)
+    return out.getvalue()
+
+
 def book(**others: str) -> bytes:
     members = {
         "META-INF/container.xml": '<container><rootfiles><rootfile full-path="OEBPS/a.opf"/></rootfiles></container>',
@@ -260,3 +271,21 @@ def test_fields_of_a_header_fit() -> None:
     assert (count, comment, start + size) == (2, 0, len(data) - 22)
     assert data[start : start + 4] == b"PK\1\2"
     assert data[:4] == b"PK\3\4"
+
+
+def test_the_command_reads_every_package(inside: Workshop) -> None:
+    slide = f'<a:p xmlns:a="{DRAWING}"><a:r><a:t>abc</a:t></a:r></a:p>'
+    page = f'<text:p xmlns:text="{OPEN}">abc</text:p>'
+    files = {
+        "a.epub": book(),
+        "a.pptx": zipped({"ppt/presentation.xml": "<a/>", "ppt/slides/slide1.xml": slide}),
+        "a.odt": zipped({"content.xml": page}),
+        "a.odp": zipped({"content.xml": page}),
+    }
+    paths = [inside.write(name, data) for name, data in files.items()]
+    said = call("translate", inside.run, *paths, "-o", inside.folder / "packages/", "--beam", "1")
+    assert said.code == 0, said.err
+    for name, data in files.items():
+        with zipfile.ZipFile(inside.folder / "packages" / name) as file:
+            assert file.testzip() is None
+            assert file.namelist() == zipfile.ZipFile(io.BytesIO(data)).namelist()
