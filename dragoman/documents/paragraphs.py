@@ -273,21 +273,20 @@ class Part(Document):
             for style, start, end, level in kept:
                 writer.keep(style, self._stretch(start, end, outputs), level)
 
-        waiting = iter(own)
-        for segment in segments:
-            for piece in segment.before:
+        def write(pieces: Sequence[Piece]) -> None:
+            for piece in pieces:
                 if piece.kind == "text":
                     writer.text(piece.style, piece.text)
                 else:
                     keep(piece.kept)
+
+        waiting = iter(own)
+        for segment in segments:
+            write(segment.before)
             if segment.block is not None:
                 output = next(waiting)
                 write_unit(segment, segment.block.raw if output is None else output.markup, writer, keep)
-            for piece in segment.after:
-                if piece.kind == "text":
-                    writer.text(piece.style, piece.text)
-                else:
-                    keep(piece.kept)
+            write(segment.after)
         return writer.result()
 
 
@@ -314,8 +313,9 @@ def write_unit(segment: Segment, markup: str, writer: Writer, keep: Callable[[Se
 
 def _in_order(segment: Segment, markup: str) -> Iterator[tuple[int, int]]:
     """The points of ranges that end before they begin, exchanged."""
+    places = {int(match[2]): match.start() for match in _MARK.finditer(markup)} if segment.ranges else {}
     for first, last in segment.ranges:
-        if markup.find(f"<{last}/>") < markup.find(f"<{first}/>"):
+        if places[last] < places[first]:
             yield from ((first, last), (last, first))
 
 

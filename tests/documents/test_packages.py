@@ -53,6 +53,16 @@ def test_a_paragraph_has_a_limit_of_its_own() -> None:
         open_document("a.docx", package(f'<w:document xmlns:w="{W}"><w:p>{runs}</w:p></w:document>'))
 
 
+def test_fields_that_never_end_take_no_memory_of_their_own() -> None:
+    begin = '<w:p><w:r><w:fldChar w:fldCharType="begin"/></w:r></w:p>'
+    data = package(f'<w:document xmlns:w="{W}">{begin * 4_000}</w:document>')
+    tracemalloc.start()
+    open_document("a.docx", data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5_000_000  # 8 MB more if each paragraph lists all fields before it
+
+
 def test_memory_of_a_large_document_follows_its_text() -> None:
     """Less than 2 kB for each paragraph."""
     data = package(f'<w:document xmlns:w="{W}">{"<w:p><w:r><w:t>a</w:t></w:r></w:p>" * 1_000}</w:document>')
