@@ -63,7 +63,8 @@ def translate(
     dragoman translate runs/en-de docs/*.md -o translated/
 
     \b
-    .docx              paragraphs, tables, headers, footers, notes; formatting follows its words
+    .docx .odt         paragraphs, tables, headers, footers, notes; formatting follows its words
+    .pptx .odp .epub   slides with notes, electronic books with their table of contents
     .html .md          tags, links, emphasis and code are kept, tags go where the words go
     .xlf .xliff .tmx   XLIFF 1.2 and 2.x, TMX; quality of each translation in match-quality
     .po .pot           gettext, with plural forms

@@ -30,9 +30,7 @@ class Package:
         self.data, self.suffix = data, suffix
         self._nodes = 0
         if data.startswith(OLD_OFFICE):
-            raise DataError(
-                f"document: found a password or an older format, expected {suffix}; save it without password"
-            )
+            raise DataError(f"document: found a password or an older format, expected {suffix} without a password")
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
             self.members = {info.filename: info for info in self._zip.infolist()}
@@ -49,13 +47,15 @@ class Package:
 
     def read(self, name: str) -> bytes:
         """The content of a member that will be parsed. Those of one package together must not have too many nodes."""
-        data = self._zip.read(self.members[name])
-        self._nodes += data.count(b"<") + data.count(b"=")  # no fewer than its tags and attributes
-        if self._nodes > MAX_NODES:
-            raise DataError(
-                f"document, {name}: found more than {MAX_NODES:,} tags and attributes, expected fewer; split the file"
-            )
-        return data
+        parts: list[bytes] = []
+        with self._zip.open(self.members[name]) as member:
+            while chunk := member.read(CHUNK):
+                self._nodes += chunk.count(b"<") + chunk.count(b"=")  # no fewer than its tags and attributes
+                if self._nodes > MAX_NODES:
+                    limit = f"{MAX_NODES:,} tags and attributes"
+                    raise DataError(f"document, {name}: found more than {limit}, expected fewer; split the file")
+                parts.append(chunk)
+        return b"".join(parts)
 
     def write(self, changed: Mapping[str, bytes]) -> bytes:
         """The package with some members replaced; all others keep their compressed bytes, order, names and times."""

@@ -8,6 +8,7 @@ Marks are as well nested as `place_markup` leaves them, so a run is never cut op
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -233,16 +234,17 @@ class Part(Document):
     def _parse(self, paragraph: _Paragraph) -> tuple[Content, list[Segment], str]:
         place = paragraph.start
         stretches = []
-        for inner in self._inside(paragraph.start, paragraph.end):
-            stretches.append((place, self._starts[inner]))
-            place = self._ends[inner]
-        tokens = [
+        for index in self._inside(paragraph.start, paragraph.end):
+            stretches.append((place, self._starts[index]))
+            place = self._ends[index]
+        inner = (
             XMLToken(token.kind, self._name(token.name), start + token.start, start + token.end)
             for start, end in [*stretches, (place, paragraph.end)]
             for token in xml_tokens(self.text[start:end], self.name)
-        ]
+        )
+        tokens = list(itertools.islice(inner, MAX_TOKENS + 1))
         if len(tokens) > MAX_TOKENS:
-            raise DataError(f"{self.name}: found a paragraph of {len(tokens):,} tags, expected at most {MAX_TOKENS:,}")
+            raise DataError(f"{self.name}: found a paragraph of more than {MAX_TOKENS:,} tags, expected fewer")
         content = Content(self.text, tokens, paragraph.name, paragraph.prefix, paragraph.fields)
         pieces, fields = self.dialects[paragraph.name].read(content)
         return content, segments_of(pieces), fields
@@ -271,21 +273,20 @@ class Part(Document):
             for style, start, end, level in kept:
                 writer.keep(style, self._stretch(start, end, outputs), level)
 
-        waiting = iter(own)
-        for segment in segments:
-            for piece in segment.before:
+        def write(pieces: Sequence[Piece]) -> None:
+            for piece in pieces:
                 if piece.kind == "text":
                     writer.text(piece.style, piece.text)
                 else:
                     keep(piece.kept)
+
+        waiting = iter(own)
+        for segment in segments:
+            write(segment.before)
             if segment.block is not None:
                 output = next(waiting)
                 write_unit(segment, segment.block.raw if output is None else output.markup, writer, keep)
-            for piece in segment.after:
-                if piece.kind == "text":
-                    writer.text(piece.style, piece.text)
-                else:
-                    keep(piece.kept)
+            write(segment.after)
         return writer.result()
 
 
@@ -312,8 +313,9 @@ def write_unit(segment: Segment, markup: str, writer: Writer, keep: Callable[[Se
 
 def _in_order(segment: Segment, markup: str) -> Iterator[tuple[int, int]]:
     """The points of ranges that end before they begin, exchanged."""
+    places = {int(match[2]): match.start() for match in _MARK.finditer(markup)} if segment.ranges else {}
     for first, last in segment.ranges:
-        if markup.find(f"<{last}/>") < markup.find(f"<{first}/>"):
+        if places[last] < places[first]:
             yield from ((first, last), (last, first))
 
 

@@ -26,6 +26,7 @@ CONTAINERS = frozenset(
         "w:ruby",
     }
 )
+MAX_OPEN_FIELDS = 20  # over several paragraphs
 CONTENT = {"w:sdt": "w:sdtContent", "w:ruby": "w:rubyBase"}  # the child of a container that has its text
 _SELECTED = re.compile(r"<[\w.-]*:?(?:date|dropDownList|comboBox|checkbox|dataBinding|citation|bibliography|picture)\b")
 _HIDDEN = re.compile(r"""<(?:[\w.-]+:)?vanish(?:\s*/|\s(?![^>]*?val\s*=\s*["'](?:0|false|off|none)["'])[^>]*/?)?>""")
@@ -158,7 +159,9 @@ def _with_fields(pieces: list[Piece], fields: str) -> tuple[list[Piece], str]:
                 out.append(Piece("point", _all_kept(pieces[index : end + 1]), name="field"))
             index = end + 1
             continue
-        fields = {"begin": fields + "c", "separate": fields[:-1] + "r", "end": fields[:-1]}.get(piece.name, fields)
+        if piece.name in ("begin", "separate", "end"):
+            fields = fields + "c" if piece.name == "begin" else fields[:-1] + "r" * (piece.name == "separate")
+            fields = fields[-MAX_OPEN_FIELDS:]
         stays = "c" in fields and piece.kind in ("text", "break")
         out.append(Piece("point", piece.kept, name="code") if stays else piece)
         index += 1

@@ -21,7 +21,7 @@ export function translateView(root, model, models, change) {
   const count = el("span", { class: "small soft", "aria-live": "off" });
   const unknown = el("p", { class: "small unknown", "aria-live": "polite" });
   const clear = iconButton("close", "Clear the text", () => { area.value = ""; changed(); area.focus(); });
-  const filePicker = el("input", { type: "file", class: "hidden-visually", "aria-label": "File to translate", accept: ".txt,.md,.html,.htm,.srt,.vtt,.po,.xlf,.xliff,.tmx,.docx", onchange: () => filePicker.files[0] && translateFile(filePicker.files[0]) });
+  const filePicker = el("input", { type: "file", class: "hidden-visually", "aria-label": "File to translate", accept: ".txt,.md,.html,.htm,.srt,.vtt,.po,.xlf,.xliff,.tmx,.docx,.pptx,.odt,.odp,.epub", onchange: () => filePicker.files[0] && translateFile(filePicker.files[0]) });
   const fileButton = el("button", { type: "button", class: "quiet", onclick: () => filePicker.click() }, icon("file"), "Translate a file");
 
   function mark(sentence, words) {
