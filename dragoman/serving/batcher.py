@@ -113,6 +113,7 @@ class Batcher:
         self._waiting = 0  # inputs in the queue
         self._computing = 0  # inputs in the present batch
         self._begun = 0.0  # when the present batch began
+        self._expected = math.inf  # seconds that it takes at most: the mean of all kinds of inputs may be far off
         self.entering = 0  # requests that were let in and have not submitted their inputs yet
         self._seconds_per_input = 0.0  # moving average over batches
         self._thread = threading.Thread(target=self._work, name="dragoman-batcher", daemon=True)
@@ -152,7 +153,7 @@ class Batcher:
         Requests take turns, so a request with one input waits for one input of each of the others.
         """
         ahead = self.entering + sum(min(len(request.inputs), inputs) for request in tuple(self._requests))
-        present = self._computing * self._seconds_per_input - (time.monotonic() - self._begun)
+        present = min(self._computing * self._seconds_per_input, self._expected) - (time.monotonic() - self._begun)
         own = max(0, inputs - self.batch_size)
         return max(0.0, present) + (ahead + own) * self._seconds_per_input
 
@@ -230,7 +231,9 @@ class Batcher:
         self._requests = deque([*others, *(request for request in served if request.inputs)])
         self._waiting -= len(taken)
         self._computing, self._begun = len(taken), time.monotonic()
-        return key, taken, batch_cost(steps, rows)
+        cost = batch_cost(steps, rows)
+        self._expected = max(self.batch_time, self.speeds.seconds(key, cost))
+        return key, taken, cost
 
     def _work(self) -> None:
         tidy = False  # whether free memory was given back since the last batch

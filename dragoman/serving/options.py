@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cached_property
 from typing import Any
 
 from dragoman.config import settings
@@ -77,7 +78,7 @@ def constraints_of(request: Options) -> OutputConstraints:
     return parse_constraints({name: getattr(request, name) for name in CONSTRAINTS}, "request")
 
 
-def terminology_of(request: Options) -> Terminology | None:
+def terms_of(request: Options) -> dict[str, tuple[str, ...]] | None:
     """The terms of a request; empty terms are errors."""
     if request.terminology is None:
         return None
@@ -91,7 +92,7 @@ def terminology_of(request: Options) -> Terminology | None:
         terms[term.strip()] = tuple(text.strip() for text in texts)
     if len(terms) > 10_000:
         raise ConfigError(f"terminology: found {len(terms):,} terms, expected at most 10,000")
-    return Terminology(terms)
+    return terms
 
 
 def tagged(text: str, tag: str | None, model: ServedModel) -> str:
@@ -111,7 +112,7 @@ class InputBuilder:
     def __init__(self, request: Options, model: ServedModel) -> None:
         self.model, self.tag, self.placeholders = model, request.tag, request.placeholders
         self.constraints = constraints_of(request)
-        self.terms = terminology_of(request)
+        self._terms = terms_of(request)
         if request.tag is not None:
             check_tag(request.tag, model.tags)
 
@@ -123,7 +124,17 @@ class InputBuilder:
     @property
     def constrained(self) -> bool:
         """Whether some output may have constraints: such inputs are searched apart from others."""
-        return bool(self.constraints) or self.terms is not None or self.placeholders
+        return bool(self.constraints) or self._terms is not None or self.placeholders
+
+    @property
+    def read_first(self) -> list[str]:
+        """Texts that are read before the first input is made: ten thousand terms take most of a second."""
+        return list(self._terms or ())
+
+    @cached_property
+    def terms(self) -> Terminology | None:
+        """The terms, ready to be looked for."""
+        return None if self._terms is None else Terminology(self._terms)
 
 
 def check_media_request(request: Any) -> None:

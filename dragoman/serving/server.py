@@ -32,7 +32,7 @@ from dragoman.serving.state import ServerState
 
 LOG = logging.getLogger("dragoman.serving")
 CONFIG_VARIABLE = "DRAGOMAN_SERVE_CONFIG"
-ANSWERING = 1.0  # seconds before the end of the grace period in which requests without a result are answered
+ANSWERING = 1.0  # seconds, see `answering_time`
 LINGER = 2.0  # seconds: a client that got an answer may be about to send its next request on the same connection
 HANDSHAKE = 0.25  # seconds: a client that has begun to connect when the server stops gets through
 SAME_SIGNAL = 1.0  # seconds: Ctrl+C and a supervisor may send one signal each
@@ -70,7 +70,8 @@ class DrainingServer(uvicorn.Server):
         self.state.draining, self._signalled = True, now
         if self.on_late is not None:
             # Not even an event loop that is held up, or a thread inside a library, may keep the process alive.
-            watchdog = threading.Timer(self.state.limits.grace, self.on_late)
+            grace = self.state.limits.grace
+            watchdog = threading.Timer(grace - answering_time(grace) / 2, self.on_late)
             watchdog.daemon = True
             watchdog.start()
         # A signal handler runs between two instructions of the loop: only wake it up here.
@@ -91,8 +92,8 @@ class DrainingServer(uvicorn.Server):
             server.close()
         for _ in range(5):  # turns of the loop: the connections just accepted get their protocols
             await asyncio.sleep(0)
-        answering = min(ANSWERING, limits.grace / 4)
-        end = self._signalled + limits.grace - answering
+        answering = answering_time(limits.grace)
+        end = self._signalled + limits.grace - 2 * answering
         while self.server_state.connections and time.monotonic() < end:
             for connection in list(self.server_state.connections):
                 if isinstance(connection, GuardedProtocol) and connection.idle_for() > LINGER:
@@ -114,6 +115,11 @@ class DrainingServer(uvicorn.Server):
         self.listening.listen(BACKLOG)
         freeze_garbage_collector()
         self.on_ready()
+
+
+def answering_time(grace: float) -> float:
+    """Seconds that requests without a result are given for their last answer."""
+    return min(ANSWERING, grace / 5)
 
 
 def run_worker(
@@ -170,7 +176,7 @@ def end_process(spool: str | None, grace: float, say: Callable[[str], None]) -> 
     """End the process at once: a thread still computes after the grace period."""
     if spool is not None:
         shutil.rmtree(spool, ignore_errors=True)
-    say(f"stopped {grace:g} seconds after the signal (limits.grace) although a computation had not ended")
+    say(f"stopped because the grace period of {grace:g} seconds (limits.grace) is over; a computation had not ended")
     os._exit(1)
 
 

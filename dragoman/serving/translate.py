@@ -68,7 +68,7 @@ class Translator:
     async def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """A prediction for each text as the model reads it; equal texts are computed once."""
         distinct = list(dict.fromkeys(texts))
-        inputs = await in_thread(lambda: [self.build(text) for text in distinct], distinct)
+        inputs = await in_thread(lambda: [self.build(text) for text in distinct], [*distinct, *self.build.read_first])
         found: dict[str, Prediction] = {}
         # Inputs with constraints are searched apart: they must not change which engine computes the others.
         for constrained in (False, True):
