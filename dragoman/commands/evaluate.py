@@ -133,6 +133,7 @@ def evaluate_pairs(
 ) -> None:
     """Evaluate a run whose outputs are found by a search, and print its scores."""
     from dragoman.data.media.feature_extractor import FeatureExtractor
+    from dragoman.data.readers.lines import is_jsonl
     from dragoman.files import atomic_write
     from dragoman.inference.baselines import text_baselines
     from dragoman.inference.evaluation import metric_names
@@ -144,6 +145,12 @@ def evaluate_pairs(
     select_metrics(given["metrics"], run.config.data.units)
     predictor = load_predictor(run.folder, device, decoding)
     pairs = read_examples(data, files, run.task.example_format(run.config), "pair", several_references=True)
+    several = max(len(pair.references) for pair in pairs)
+    if several > 1 and isinstance(files, str) and not data.columns and not is_jsonl(files):
+        print_warning(
+            f"{files}: found {several + 1} columns: every column after the first is a reference, and the nearest one "
+            "counts; if a column is something else, such as an earlier output, name source and reference: --columns 1,2"
+        )
     unreadable: list[Any] = []
     on_unreadable = unreadable.append if evaluation.skip_unreadable else None
     with progress_bar("pairs", len(pairs)) if sys.stderr.isatty() else nullcontext() as progress:

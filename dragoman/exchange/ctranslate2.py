@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.data.tokenizers.base import EOS, SOS, UNK, Tokenizer
+from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
+from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.files import digest, make_temporary, remove_folder
@@ -358,6 +360,31 @@ def replace_folder(beside: Path, folder: Path) -> None:
     raise ConfigError(f"{folder}: cannot be replaced; other processes keep writing it")
 
 
+README = """# A model for CTranslate2
+
+`source.spm` and `target.spm` are the SentencePiece models of its tokens. To translate lines of text
+(`pip install ctranslate2 sentencepiece`), run this in the folder:
+
+```python
+import sys
+
+import ctranslate2
+import sentencepiece
+
+translator = ctranslate2.Translator(".")
+source, target = (sentencepiece.SentencePieceProcessor(model_file=f"{side}.spm") for side in ("source", "target"))
+for line in sys.stdin:
+    tokens = PREFIX + source.encode(line.strip(), out_type=str)  # CTranslate2 adds the end of the sentence
+    (result,) = translator.translate_batch([tokens], beam_size=5, disable_unk=True)
+    print(target.decode(result.hypotheses[0]))
+```
+"""
+OTHER_README = """# A model for CTranslate2
+
+Its tokens are {kinds}. `tokenizer/` has their vocabularies, one token a line: CTranslate2 reads and writes them.
+"""
+
+
 class CTranslate2Exporter:
     """The exporter of `dragoman export --to ctranslate2`."""
 
@@ -374,3 +401,21 @@ class CTranslate2Exporter:
         model = run.model(torch.device("cpu"))
         assert isinstance(model, EncoderDecoder)
         export(model, source, target, path, options.get("precision", "float32"))
+        write_tokenizers(path, *run.tokenizers())
+
+
+def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+    """The files that turn text into tokens and back, and how to use them: CTranslate2 itself reads tokens alone."""
+    sides = {"source": source, "target": target}
+    if not all(isinstance(one, SubwordTokenizer | SentencePieceTokenizer) for one in sides.values()):
+        (folder / "tokenizer").mkdir()
+        for side, tokenizer in sides.items():
+            tokenizer.save(folder / "tokenizer", side)
+        kinds = " and ".join(dict.fromkeys(one.kind for one in sides.values()))
+        (folder / "README.md").write_text(OTHER_README.format(kinds=kinds), encoding="utf-8")
+        return
+    for side, tokenizer in sides.items():
+        assert isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer)
+        (folder / f"{side}.spm").write_bytes(tokenizer.model)
+    prefix = getattr(source.config, "prefix", "") if isinstance(source, SentencePieceTokenizer) else ""
+    (folder / "README.md").write_text(README.replace("PREFIX", repr([prefix] if prefix else [])), encoding="utf-8")

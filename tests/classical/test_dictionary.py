@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.classical.dictionary import Memorise, Nearest, NearestConfig, edit_distances
+from dragoman.classical.dictionary import Copy, Memorise, Nearest, NearestConfig, edit_distances
 from dragoman.classical.rows import Ragged
+from dragoman.data.batch import batch_of
+from dragoman.errors import ConfigError
 from dragoman.scoring.edit import edit_distance
 from tests.conftest import call
 
@@ -113,3 +115,8 @@ def test_copying_needs_one_vocabulary(folder: Path, cached: Path) -> None:
 def test_weights_of_another_model_are_refused() -> None:
     with pytest.raises(Exception, match="do not fit the configuration"):
         Memorise().load({"pairs": torch.tensor(1)})
+
+
+def test_a_model_without_probabilities_refuses_to_score_given_outputs() -> None:
+    with pytest.raises(ConfigError, match="Copy models find outputs, but have no probabilities of given ones"):
+        Copy().score(batch_of([[4, 5]], [[4, 5]]))

@@ -151,3 +151,15 @@ def test_mistakes_come_before_the_search(
         run.evaluate([("a", "A")], intervals=True, draws=3)
     with pytest.raises(DataError, match="input 1: require: found"):
         run.evaluate([("a", "A")], require=[" "])
+
+
+def test_more_than_two_columns_are_said_to_be_references(inside: Workshop) -> None:
+    """The third column may be an earlier output, which would make a perfect score."""
+    said = call("evaluate", inside.run, "test.tsv")
+    assert said.code == 0, said.err
+    assert "test.tsv: found 3 columns: every column after the first is a reference" in said.err
+    assert "--columns 1,2" in said.err
+    named = call("evaluate", inside.run, "test.tsv", "--columns", "1,2")
+    assert (named.code, "columns" in named.err) == (0, False)
+    both = call("evaluate", inside.run, "test.tsv", "--columns", "1,2,3")
+    assert (both.code, "columns" in both.err) == (0, False)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from dragoman.exchange import registry
+from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
 from tests.conftest import Workshop, call
+from tests.exchange.test_huggingface_import import TEXTS, tiny_run
 
 
 def test_export_to_ctranslate2(inside: Workshop, tmp_path: Path) -> None:
@@ -19,11 +24,30 @@ def test_export_to_ctranslate2(inside: Workshop, tmp_path: Path) -> None:
     answer = call("export", inside.run, "--to", "ctranslate2", "--output", folder)
     assert answer.code == 0, answer.err
     assert answer.out == f"written: {folder}\n"
-    assert {"model.bin", "config.json"} <= {path.name for path in folder.iterdir()}
+    assert {"model.bin", "config.json", "tokenizer", "README.md"} <= {path.name for path in folder.iterdir()}
     assert not [path.name for path in folder.parent.iterdir() if path != folder]
     again = call("export", inside.run, "--to", "ctranslate2", "--output", folder)
     assert again.code == 2
     assert "exists already; expected a new name" in again.err
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_export_to_ctranslate2_translates_text_without_dragoman(tmp_path: Path, shared: bool) -> None:
+    """The program in its README, as a stranger would run it."""
+    pytest.importorskip("ctranslate2", reason="the extra 'fast' (ctranslate2) is not installed")
+    run = tiny_run(tmp_path, "pre", "all" if shared else "target")
+    folder = tmp_path / "exported"
+    assert call("export", run, "--to", "ctranslate2", "--output", folder).code == 0
+    program = (folder / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    lines = "".join(f"{text}\n" for text in TEXTS["source"])
+    said = subprocess.run(
+        [sys.executable, "-I", "-c", f"{program}\nassert 'dragoman' not in sys.modules"],
+        input=lines, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=120,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    expected = load_predictor(run, "cpu", engine="ctranslate2", beam=5).predict(TEXTS["source"])
+    assert said.stdout.splitlines() == [one.text.strip() for one in expected]
 
 
 def test_an_unknown_format_names_the_nearest(inside: Workshop, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.errors import DragomanError
 from dragoman.exchange.huggingface.importing import import_folder
-from dragoman.inference.load import load_run
+from dragoman.inference.load import load_predictor, load_run
 from dragoman.runs import Run
 from dragoman.runs.folder import licence_of
 from tests.conftest import call
@@ -111,13 +112,28 @@ def test_marian_splits_texts_as_transformers_does(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- exports
 
 
-@pytest.mark.parametrize(("norm", "tie"), [("pre", "all"), ("pre", "target"), ("post", "all"), ("post", "none")])
+VARIANTS = [("pre", "all"), ("pre", "target"), ("post", "all"), ("post", "none")]
+
+
+@pytest.mark.parametrize(("norm", "tie"), VARIANTS)
 def test_transformers_opens_an_exported_run(tmp_path: Path, norm: str, tie: str) -> None:
     from dragoman.exchange.registry import export_run
 
     run = tiny_run(tmp_path, norm, tie)
     export_run(run, tmp_path / "exported", "huggingface")
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "exported").eval()
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = transformers.logging.get_logger("transformers")
+    logger.addHandler(handler)
+    theirs, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "exported", output_loading_info=True)
+    logger.removeHandler(handler)
+    assert not messages, messages
+    assert not any(report.values()), report  # missing, unexpected, mismatched
+    theirs.eval()
+    again = import_folder(tmp_path / "exported", tmp_path / "again")
+    assert again.family == ("pegasus" if norm == "pre" else "marian")
+    same_outputs(tmp_path / "trained", tmp_path / "again")
     tokenizer = MarianTokenizer.from_pretrained(tmp_path / "exported")
     inputs = tokenizer(TEXTS["source"], text_target=TEXTS["target"], return_tensors="pt", padding=True)
     ours = Run(run).model(torch.device("cpu"))
@@ -137,6 +153,17 @@ def test_transformers_opens_an_exported_run(tmp_path: Path, norm: str, tie: str)
     predicted = load_run(run, "cpu", beam=1, max_length=19).predict(TEXTS["source"])
     assert texts == [one.text for one in predicted]
     assert EOS in written[0].tolist()
+
+
+def same_outputs(first: Path, second: Path) -> None:
+    """Two runs write and score the same."""
+    runs = [load_predictor(run, "cpu") for run in (first, second)]
+    outputs = [run.predict(TEXTS["source"], beam=3, length_penalty=1.0, max_length=19) for run in runs]
+    for one, other in zip(*outputs, strict=True):
+        assert one.text.strip() == other.text  # SentencePiece cuts a space at the end
+        assert one.token_scores == pytest.approx(other.token_scores, abs=1e-4)
+    losses = [run.evaluate(list(zip(*TEXTS.values(), strict=True)))["loss"] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def tiny_run(folder: Path, norm: str, tie: str) -> Path:

@@ -22,7 +22,7 @@ from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.exchange.huggingface.family import Names, bart_layers, linear
-from dragoman.layers.positions import SinusoidalConfig
+from dragoman.layers.positions import SinusoidalConfig, sinusoids
 from dragoman.layers.self_attention import FullConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig
@@ -185,6 +185,11 @@ def weights(model: EncoderDecoder) -> dict[str, Tensor]:
     out["final_logits_bias"] = F.pad(bias, (0, size - len(bias)), value=NEVER)[None]
     for name in list(tables)[: 1 if model.config.tie == "all" else None]:
         out[name] = F.pad(reordered("embedding", tables[name], order), (0, 0, 0, size - len(tables[name])))
+    encoder = model.config.encoder
+    assert isinstance(encoder, TransformerConfig)
+    if encoder.norm == "pre":  # Pegasus reads its sinusoids from the file; Marian computes them
+        for side in ("encoder", "decoder"):
+            out[f"model.{side}.embed_positions.weight"] = sinusoids(POSITIONS, encoder.width, "halves").float()
     return {name: tensor.contiguous().clone() for name, tensor in out.items()}
 
 

@@ -121,10 +121,11 @@ class Vocabulary:
         return torch.cat([weight, torch.zeros_like(weight[:1])])[list(self.rows)]  # −1 is the row of zeros
 
     def output_bias(self, bias: Tensor | None) -> Tensor:
-        """A bias in our order, in which the start symbol is never chosen: it is there a second time."""
+        """A bias in our order, in which a start symbol that is there a second time is never chosen."""
         out = torch.zeros(len(self.rows)) if bias is None else self.table(bias).clone()
         out[[row < 0 for row in self.rows]] = NEVER
-        out[SOS] = NEVER
+        if self.rows.count(self.rows[SOS]) > 1:
+            out[SOS] = NEVER
         return out
 
 

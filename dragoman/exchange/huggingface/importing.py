@@ -17,7 +17,7 @@ from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Family, Imported, check_weights
 from dragoman.exchange.huggingface.gpt2 import GPT2
 from dragoman.exchange.huggingface.m2m100 import M2M100
-from dragoman.exchange.huggingface.marian import Marian
+from dragoman.exchange.huggingface.marian import Marian, Pegasus
 from dragoman.exchange.huggingface.mbart import MBart
 from dragoman.exchange.huggingface.roberta import Roberta
 from dragoman.exchange.huggingface.t5 import T5
@@ -30,6 +30,7 @@ from dragoman.training.optimizer import OptimizerConfig
 # By `model_type`.
 FAMILIES: dict[str, Family] = {
     "marian": Marian(),
+    "pegasus": Pegasus(),
     "m2m_100": M2M100(),
     "mbart": MBart(),
     "t5": T5(),

@@ -1,16 +1,18 @@
-"""Marian: the OPUS-MT models (Tiedemann and Thottingal 2020)."""
+"""Marian: the OPUS-MT models (Tiedemann and Thottingal 2020); and both classes that `dragoman export` writes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig, SentencePieceTokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
-from dragoman.exchange.huggingface.family import Imported, Vocabulary, bart_layers, read_names, tokens_by_id
+from dragoman.exchange.huggingface.family import Imported, Vocabulary, bart_layers, linear, read_names, tokens_by_id
 from dragoman.layers.positions import SinusoidalConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig
@@ -20,35 +22,83 @@ ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", 
 
 
 class Marian:
-    """A post-norm Transformer with sinusoids. One vocabulary, but a SentencePiece model for each side."""
+    """A Transformer with sinusoids and a SentencePiece model for each side.
+
+    Published models have one table and one vocabulary. Those that `dragoman export` writes may have a table for each of
+    source, target and output layer, and then a vocabulary for each side.
+    """
+
+    norm: Literal["pre", "post"] = "post"
 
     def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
         """Their decoder starts with <pad>, whose embedding is zero in published models."""
         if not checkpoint.setting("share_encoder_decoder_embeddings", bool, True):
             raise DataError(f"{checkpoint.folder}: found separate vocabularies of source and target, expected one")
+        tied = checkpoint.setting("tie_word_embeddings", bool, True)
         size = checkpoint.vocabulary("model.shared.weight")
-        tokens = tokens_by_id(checkpoint.json("vocab.json"), size, f"{checkpoint.folder}/vocab.json")
-        unk = tokens.index("<unk>") if "<unk>" in tokens else 1
-        ids = {name: checkpoint.setting(f"{name}_token_id", int) for name in ("pad", "eos", "decoder_start")}
-        vocabulary = Vocabulary(tokens, ids["pad"], unk, ids["decoder_start"], ids["eos"])
-        source, target = (sentence_piece(checkpoint, f"{side}.spm", vocabulary.names) for side in ("source", "target"))
-        encoder, decoder = (transformer(checkpoint, side) for side in ("encoder", "decoder"))
+        vocabularies = self.vocabularies(checkpoint, size, tied)
+        source, target = (
+            sentence_piece(checkpoint, f"{side}.spm", vocabulary.names)
+            for side, vocabulary in zip(("source", "target"), vocabularies, strict=True)
+        )
+        encoder, decoder = (transformer(checkpoint, side, self.norm) for side in ("encoder", "decoder"))
+        names = bart_layers("encoder", encoder.layers) | bart_layers("decoder", decoder.layers)
+        if self.norm == "pre":
+            for side in ("encoder", "decoder"):
+                names |= linear(f"{side}.norm", f"model.{side}.layer_norm")
+        weights = read_names(checkpoint, names)
+        tables = {"encoder.input.embedding.weight": ("model.shared.weight", vocabularies[0])}
+        if not tied:
+            tables = {
+                "encoder.input.embedding.weight": ("model.encoder.embed_tokens.weight", vocabularies[0]),
+                "decoder.input.embedding.weight": ("model.decoder.embed_tokens.weight", vocabularies[1]),
+                "output.weight": ("lm_head.weight", vocabularies[1]),
+            }
+        for ours, (theirs, vocabulary) in tables.items():
+            table = checkpoint.tensor(theirs, (size, encoder.width))
+            weights[ours] = vocabulary.table(table[: len(vocabulary.tokens)])
+        tie: Literal["all", "target", "none"] = "all"
+        if not tied:
+            same = torch.equal(weights["decoder.input.embedding.weight"], weights["output.weight"])
+            tie = "target" if same else "none"
+        known = "final_logits_bias" in checkpoint.names()
+        bias = checkpoint.tensor("final_logits_bias", (1, size))[0] if known else None
+        weights["output.bias"] = vocabularies[1].output_bias(
+            None if bias is None else bias[: len(vocabularies[1].tokens)]
+        )
         config = TranslateConfig(
             data=DataConfig(train=str(checkpoint.folder.absolute())),
             tokenizer=TokenizersConfig(SentencePieceConfig(), SentencePieceConfig()),
-            model=EncoderDecoderConfig(tie="all", output_bias=True, encoder=encoder, decoder=decoder),
+            model=EncoderDecoderConfig(tie=tie, output_bias=True, encoder=encoder, decoder=decoder),
             search=search_settings(checkpoint.generation),
         )
-        weights = read_names(
-            checkpoint, bart_layers("encoder", encoder.layers) | bart_layers("decoder", decoder.layers)
-        )
-        table = checkpoint.tensor("model.shared.weight", (size, encoder.width))
-        weights["encoder.input.embedding.weight"] = vocabulary.table(table)
-        bias = (
-            checkpoint.tensor("final_logits_bias", (1, size))[0] if "final_logits_bias" in checkpoint.names() else None
-        )
-        weights["output.bias"] = vocabulary.output_bias(bias)
         return Imported(config, source, target, weights)
+
+    def vocabularies(self, checkpoint: Checkpoint, size: int, tied: bool) -> tuple[Vocabulary, Vocabulary]:
+        """The tokens of source and target; a vocabulary of its own may be smaller than the tables, which are padded."""
+        separate = not tied and (checkpoint.folder / "target_vocab.json").is_file()
+        ids = {name: checkpoint.setting(f"{name}_token_id", int) for name in ("pad", "eos", "decoder_start")}
+        found = []
+        for name in ("vocab.json", "target_vocab.json" if separate else "vocab.json"):
+            table = checkpoint.json(name)
+            tokens = tokens_by_id(table, min(size, len(table)) if separate else size, f"{checkpoint.folder}/{name}")
+            unk = tokens.index("<unk>") if "<unk>" in tokens else 1
+            found.append(Vocabulary(tokens, ids["pad"], unk, ids["decoder_start"], ids["eos"]))
+        return found[0], found[1]
+
+
+class Pegasus(Marian):
+    """The same with pre-norm layers, as `dragoman export` writes them. Published models have another tokenizer."""
+
+    norm = "pre"
+
+    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
+        """Refuse the tokenizer of published models."""
+        if not (checkpoint.folder / "source.spm").is_file():
+            raise DataError(
+                f"{checkpoint.folder}: found a Pegasus without source.spm, expected one that dragoman export wrote"
+            )
+        return super().read(checkpoint, options)
 
 
 def sentence_piece(checkpoint: Checkpoint, name: str, tokens: list[str], prefix: str = "") -> SentencePieceTokenizer:
@@ -68,7 +118,7 @@ def activation(checkpoint: Checkpoint, name: str) -> Any:
     return ACTIVATIONS[theirs]
 
 
-def transformer(checkpoint: Checkpoint, side: str) -> TransformerConfig:
+def transformer(checkpoint: Checkpoint, side: str, norm: Literal["pre", "post"] = "post") -> TransformerConfig:
     """The settings of one stack."""
     return TransformerConfig(
         layers=checkpoint.size(f"{side}_layers", most=1000),
@@ -76,7 +126,7 @@ def transformer(checkpoint: Checkpoint, side: str) -> TransformerConfig:
         heads=checkpoint.size(f"{side}_attention_heads"),
         feedforward=checkpoint.size(f"{side}_ffn_dim"),
         dropout=float(checkpoint.setting("dropout", (float, int), 0.1)),
-        norm="post",
+        norm=norm,
         activation=activation(checkpoint, "activation_function"),
         positions=SinusoidalConfig(layout="halves"),
         scale_embedding=checkpoint.setting("scale_embedding", bool, True),
