@@ -35,6 +35,10 @@ def test_mutated_files_end_well_or_in_one_error() -> None:
     assert re.search(r"^mutations: 90 cases, 0 failures", said, re.MULTILINE)
 
 
+def test_edited_shards_are_refused_and_killed_ones_lose_nothing() -> None:
+    assert re.search(r"^shards: .*2 cases, 0 failures", script("shards.py", "2"), re.MULTILINE)
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_faulty_file_operations_lose_nothing() -> None:
     assert re.search(r"^faults: 2 cases, 0 failures", script("faults.py", "2"), re.MULTILINE)
