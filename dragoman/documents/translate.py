@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dragoman.analysis.alignment import WordAlignment
@@ -49,7 +49,7 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
     """An output for every block, or the error of one of its sentences."""
     plans = [sentences_of(_without_gaps(block), fits) for block in blocks]
     read = [sentence.text for plan in plans for sentence in plan if has_letter(sentence.text)]
-    answers = iter((yield Predict(read)) if read else ())
+    answers: Iterator[Any] = iter((yield Predict(read)) if read else ())
     rows = [[next(answers) if has_letter(sentence.text) else None for sentence in plan] for plan in plans]
     faults = [next((one for one in row if isinstance(one, Exception)), None) for row in rows]
     needed = [
