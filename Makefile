@@ -47,6 +47,7 @@ campaign: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/faults.py 0 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/kills.py 1000 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/links.py --processes $(PROCESSES)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/shards.py 300 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/mutations.py $(MUTATIONS) --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/invariance.py 1000 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/differential.py 1000 --processes $(PROCESSES)

@@ -39,6 +39,10 @@ def test_random_documents_keep_their_tags() -> None:
     assert re.search(r"^documents: 16 cases, 0 failures", script("documents.py", "160"), re.MULTILINE)
 
 
+def test_edited_shards_are_refused_and_killed_ones_lose_nothing() -> None:
+    assert re.search(r"^shards: .*2 cases, 0 failures", script("shards.py", "2"), re.MULTILINE)
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_faulty_file_operations_lose_nothing() -> None:
     assert re.search(r"^faults: 2 cases, 0 failures", script("faults.py", "2"), re.MULTILINE)

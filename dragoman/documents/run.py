@@ -103,11 +103,10 @@ class DocumentTranslator:
         return [found[text] for text in request.texts]
 
     def _outputs(self, texts: Sequence[str]) -> list[Prediction]:
-        stream = StreamOptions(
-            on_warning=lambda line: None,
-            on_unknown=lambda number, surfaces: self.unseen.setdefault(texts[number - 1], surfaces),
-            input_name=lambda number: "text",
-        )
+        def unseen(number: int, surfaces: list[str]) -> None:
+            self.unseen[texts[number - 1]] = surfaces
+
+        stream = StreamOptions(on_warning=lambda line: None, on_unknown=unseen, input_name=lambda number: "text")
         return list(self.predictor.stream(texts, self.options, stream))
 
     @cached_property

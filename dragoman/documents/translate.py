@@ -7,7 +7,7 @@ once, and its caller sends the answers: the command line computes them, the serv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dragoman.analysis.alignment import WordAlignment
@@ -48,10 +48,8 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
     """An output for every block, or the error of one of its sentences."""
     plans = [sentences_of(block.text, fits, block.preserve) for block in blocks]
     read = [sentence.text for plan in plans for sentence in plan if has_letter(sentence.text)]
-    answers = iter((yield Predict(read)) if read else ())
-    rows: list[list[Any]] = [
-        [next(answers) if has_letter(sentence.text) else None for sentence in plan] for plan in plans
-    ]
+    answers: Iterator[Any] = iter((yield Predict(read)) if read else ())
+    rows = [[next(answers) if has_letter(sentence.text) else None for sentence in plan] for plan in plans]
     faults = [next((one for one in row if isinstance(one, Exception)), None) for row in rows]
     needed = [
         (sentence.text, prediction.text)

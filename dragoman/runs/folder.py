@@ -225,7 +225,7 @@ def nearest_run(folder: Path) -> Path | None:
     runs = [path for place in places if place.is_dir() for path in place.iterdir() if (path / "config.toml").is_file()]
     same = [path for path in runs if path.name == folder.name]
     near = nearest(folder.name, [path.name for path in runs])
-    return (same or [path for path in runs if path.name == near] or [None])[0]
+    return next(iter(same or [path for path in runs if path.name == near]), None)
 
 
 def check_format(folder: Path) -> None:

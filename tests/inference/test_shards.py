@@ -22,13 +22,13 @@ import pytest
 from dragoman.commands.shards import worker_part
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError, DragomanError
-from dragoman.runs.folder import write_members
 from dragoman.inference.shards import work as shard_work
 from dragoman.inference.shards.cluster import work_on_cluster
 from dragoman.inference.shards.local import work_in_processes
 from dragoman.inference.shards.plan import Job, check_input, described, run_digest
 from dragoman.inference.shards.reading import byte_range_lines
 from dragoman.inference.shards.work import predict_shard_of, work
+from dragoman.runs.folder import write_members
 from tests.conftest import Workshop, call, words
 
 LINES = words(80, seed=9)
