@@ -40,7 +40,7 @@ gpu-test:
 		-W ignore::pytest.PytestConfigWarning -p no:cacheprovider --durations=5 $(GPU_TESTS)
 
 # Long proofs, each with a count and a time: faulty file operations, kills, mutated files, equal outputs in any batch, equal searches in
-# other libraries, flat memory, every architecture on a real task. Not part of `make test`. MUTATIONS=1000000 takes
+# other libraries, every parser in linear time, flat memory, every architecture on a real task. Not part of `make test`. MUTATIONS=1000000 takes
 # about two hours of one quiet core.
 MUTATIONS ?= 100000
 PROCESSES ?= 2
@@ -50,6 +50,7 @@ campaign: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/mutations.py $(MUTATIONS) --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/invariance.py 1000 --processes $(PROCESSES)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/differential.py 1000 --processes $(PROCESSES)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/linear_time.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/soak.py 30
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hostile_commands.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/serving_fuzz.py

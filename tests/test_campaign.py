@@ -40,6 +40,13 @@ def test_faulty_file_operations_lose_nothing() -> None:
     assert re.search(r"^faults: 2 cases, 0 failures", script("faults.py", "2"), re.MULTILINE)
 
 
+def test_parsers_take_linear_time() -> None:
+    """The parts that once took quadratic time."""
+    only = r"split_sentences .(a|Dr|\.|\\n)|toml .a|po .\"a"
+    said = script("linear_time.py", "--milliseconds", "10", "--only", only)
+    assert re.search(r"^linear time: 13 cases, 0 failures", said, re.MULTILINE)
+
+
 def test_outputs_do_not_depend_on_their_batch() -> None:
     compared, differing = invariance.campaign(6, names=("mixed",))
     assert compared == 6 * 4 * 4

@@ -189,6 +189,11 @@ def wrong(value: object, words: str, choices: Iterable[str] = ()) -> str:
     return f"found {found}, expected {words}"
 
 
+MAX_PARTS = 100
+# tomllib takes quadratic time for a dotted key: 40 kB take seconds.
+_LONG_KEY = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % MAX_PARTS)
+
+
 def read_toml(path: str | Path) -> Table:
     """Read a TOML file; a ConfigError names the file and, for invalid TOML, the line."""
     path = Path(path)
@@ -202,6 +207,9 @@ def read_toml(path: str | Path) -> Table:
         raise ConfigError(f"{path}: no such file." + (f" Did you mean '{match}'?" if match else "")) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if long_key := _LONG_KEY.search(data):
+        line = data.count(b"\n", 0, long_key.start()) + 1
+        raise ConfigError(f"{path}:{line}: found a key of more than {MAX_PARTS} parts, expected fewer")
     try:
         return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:

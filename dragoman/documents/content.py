@@ -6,7 +6,6 @@ block tags end a block: a model reads none of them.
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from dragoman.documents.base import Output
 from dragoman.documents.inline import inline_tokens
 from dragoman.documents.markup import Block, Escape, Token, block_of, escape_text
-from dragoman.documents.references import REFERENCE, XML, escape_like, without_forbidden
+from dragoman.documents.references import REFERENCE, XML, escape_like, unescape_html, without_forbidden
 from dragoman.documents.xml import XMLToken, unescape_xml
 
 BREAKS = frozenset(
@@ -116,8 +115,8 @@ def _escapes(texts: str) -> tuple[Escape, Escape]:
 def _html_escapes(texts: str, bare: str) -> tuple[Escape, Escape]:
     """The same where the text is HTML with references of its own: they are escaped twice."""
     read, write = _escapes(texts)
-    inner = escape_like(bare, html.unescape, {"&": "&amp;", "<": "&lt;", ">": "&gt;"}, bare="&<>")
-    return lambda text: html.unescape(read(text)), lambda text: write(inner(text))
+    inner = escape_like(bare, unescape_html, {"&": "&amp;", "<": "&lt;", ">": "&gt;"}, bare="&<>")
+    return lambda text: unescape_html(read(text)), lambda text: write(inner(text))
 
 
 def _is_tag(match: re.Match[str]) -> bool:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import repeat
 
-from dragoman.documents.markup import Escape
-
+Escape = Callable[[str], str]
 REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});")
+_TOO_LONG = re.compile(r"&#(?:[0-9]{1000,}|[xX][0-9a-fA-F]{1000,})")  # beyond Unicode, as U+110000 is
 # XML 1.0 allows neither control characters nor half characters, escaped or not.
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 XML = {**MARKUP, "\r": "&#13;"}  # a parser reads a bare carriage return as a line feed
 
 _REQUIRED = {"&": r"&(?!\s)", "<": r"<(?!\s)", ">": r"(?<=--|\]\])>"}  # where even a bare one must be escaped
+
+
+def unescape_html(text: str) -> str:
+    """A text with the references of HTML resolved. `html.unescape` raises where one has thousands of digits."""
+    return html.unescape(_TOO_LONG.sub("&#x110000", text))
 
 
 def escape_like(source: str, unescape: Escape, needed: Mapping[str, str], bare: str = "") -> Escape:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 from dragoman.documents.base import Edit, Output, PartsDocument, Reading
 from dragoman.documents.markup import Escape, Token, block_of, unchanged
-from dragoman.documents.references import MARKUP, escape_like
+from dragoman.documents.references import MARKUP, escape_like, unescape_html
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
 _TIMING = re.compile(r"[ \t]*\d+(?::\d+){1,2}(?:[.,:]\d+)?[ \t]*-->[ \t]*\d")
@@ -135,7 +134,7 @@ class WebVTTDocument(SRTDocument):
     """Cues of WebVTT, where & and < are escaped and every other < begins a tag."""
 
     tag = _WEBVTT_TAG
-    unescape: Escape = staticmethod(html.unescape)
+    unescape: Escape = staticmethod(unescape_html)
 
     def escape_of(self, raw: str) -> Escape:
         """See SRTDocument."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, dataclass, field
@@ -540,6 +541,16 @@ def test_read_toml_reads_unicode_with_or_without_a_byte_order_mark(tmp_path: Pat
     assert read_toml(path) == {"name": "naïve 你好"}
     path.write_bytes('name = "naïve 你好"\n'.encode("utf-8-sig"))
     assert read_toml(str(path)) == {"name": "naïve 你好"}
+
+
+@pytest.mark.parametrize("key", ["a." * 30_000, "\n[" + "a." * 30_000 + "a]", "x = {" + "'a'." * 30_000 + "a = 1}"])
+def test_a_key_of_very_many_parts_is_refused_at_once(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(key, encoding="utf-8")
+    started = time.process_time()
+    with pytest.raises(ConfigError, match=r"a\.toml:[12]: found a key of more than 100 parts"):
+        read_toml(path)
+    assert time.process_time() - started < 1  # tomllib takes ten seconds
 
 
 @pytest.mark.parametrize(

@@ -102,3 +102,7 @@ def test_lines_are_cut_at_the_same_shares() -> None:
     assert written(document, "einszweidrei", "ja nein") == f"{TIME}\neinszweidrei\n\n{TIME}\nja\nnein\n"
     assert written(document, "", "") == f"{TIME}\n\n\n{TIME}\n\n"
     assert written(document, "一二三四五六七八", "-") == f"{TIME}\n一二\n三四五六七八\n\n{TIME}\n-\n"
+
+
+def test_a_reference_with_thousands_of_digits() -> None:
+    assert units("a.vtt", f"WEBVTT\n\n{TIME}\na &#{'9' * 5000}; b\n") == ["a \ufffd b"]

@@ -52,7 +52,7 @@ class PatternParser:
             re.compile(self.pattern)
         except RecursionError:
             raise ConfigError(f"pattern: found {len(self.pattern):,} characters nested too deeply") from None
-        except re.error as error:
+        except (re.error, OverflowError, ValueError) as error:  # the latter two of numbers in braces
             raise ConfigError(f"pattern: found {self.pattern!r}, expected a regular expression ({error})") from error
         if match := self._accept(FLAGS):
             self.flags = (re.I if "i" in match[1] else self.flags) | (re.S if "s" in match[1] else self.flags)

@@ -67,8 +67,10 @@ def test_common_patterns_match(pattern: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(a", "a(?=b)", "(?<!a)b", "^a", "a$", r"(a)\1", r"\bab", "a*+", "(?x)a", "(a{1000}){1000}"]
-)
+    "pattern",
+    ["(a", "a(?=b)", "(?<!a)b", "^a", "a$", r"(a)\1", r"\bab", "a*+", "(?x)a", "(a{1000}){1000}", "a{99999999999}",
+     f"a{{{'9' * 5000}}}"],
+)  # fmt: skip
 def test_expressions_that_are_not_regular_or_too_large_are_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match="pattern: found"):
         RegexConstraint(TOKEN_BYTES, pattern)
