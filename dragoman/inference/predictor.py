@@ -272,7 +272,7 @@ class Predictor(LoadedRun):
         for number, (text, constraints) in enumerate(inputs, first):
             if constraints.placeholders:
                 text = protected_pattern([name for name, _ in constraints.placeholders]).sub("", text)
-            if surfaces := self.unseen(text):
+            if text.strip() and (surfaces := self.unseen(text)):  # nothing reads an empty input
                 stream.on_unknown(number, surfaces)
 
     def _with_numbers(self, one: ConstrainedInput) -> ConstrainedInput:
