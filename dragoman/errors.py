@@ -24,6 +24,10 @@ class RunError(DragomanError):
     """A run folder that is missing or incomplete, or that does not fit the command."""
 
 
+class UnseenTextWarning(UserWarning):
+    """An input has characters or words that training did not have."""
+
+
 class MissingExtraError(DragomanError):
     """A feature needs an optional package that is not installed."""
 

@@ -145,12 +145,6 @@ def evaluate_pairs(
     select_metrics(given["metrics"], run.config.data.units)
     predictor = load_predictor(run.folder, device, decoding)
     pairs = read_examples(data, files, run.task.example_format(run.config), "pair", several_references=True)
-    several = max(len(pair.references) for pair in pairs)
-    if several > 1 and isinstance(files, str) and not data.columns and not is_jsonl(files):
-        print_warning(
-            f"{files}: found {several + 1} columns: every column after the first is a reference, and the nearest one "
-            "counts; if a column is something else, such as an earlier output, name source and reference: --columns 1,2"
-        )
     unreadable: list[Any] = []
     on_unreadable = unreadable.append if evaluation.skip_unreadable else None
     with progress_bar("pairs", len(pairs)) if sys.stderr.isatty() else nullcontext() as progress:
@@ -171,6 +165,12 @@ def evaluate_pairs(
         scores["alignment"] = align_outputs(predictions, pairs, given["characters"], show=not as_json)
     words = sum(len(pair.references[0].split()) for pair in pairs) / len(pairs)
     hidden = {"bleu"} if words < FEW_WORDS and not given["metrics"] and run.config.train.metric != "bleu" else set()
+    several = max(len(pair.references) for pair in pairs)
+    if several > 1 and isinstance(files, str) and not data.columns and not is_jsonl(files):
+        print_warning(
+            f"{files}: found {several + 1} columns: every column after the first is a reference, and the nearest one "
+            "counts; if a column is something else, such as an earlier output, name source and reference: --columns 1,2"
+        )
     print_scores(scores, as_json, hidden)
     print_unreadable(unreadable, "no score counts them")
 

@@ -20,7 +20,7 @@ from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.complete import Completion, CompletionOptions, Observe, complete
 from dragoman.decoding.options import replace_from_keywords
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.errors import ConfigError, DataError, RunError, UnseenTextWarning
 from dragoman.inference.evaluation import read_examples
 from dragoman.inference.loaded import describe
 from dragoman.inference.long_inputs import OnWarning, warn_caller
@@ -99,7 +99,7 @@ class Completer:
             if surfaces := [surface for line in prompt.split("\n") for surface in self.unseen(line)]:
                 unseen.add(number, surfaces)
         if message := unseen.message():
-            warn_caller(on_warning, message)
+            warn_caller(on_warning, message, UnseenTextWarning)
         completions = complete(
             self.model, rows, options, device=self.device, rows=batch_size, first=first, observe=observe
         )

@@ -36,7 +36,6 @@ class LoadedRun:
         self.run, self.config = run, run.config
         self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
-        self.unseen = UnseenText(run, self.source_tokenizer)
         self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.half = precision == "bfloat16"
         self.members = (run, *run.other_members)
@@ -47,6 +46,7 @@ class LoadedRun:
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
         codecs = [member.task.example_format(member.config).codec(*tokenizers) for member in self.members]
         self.codec = shared_codec(codecs, tokenizers)
+        self.unseen = UnseenText(run, self.source_tokenizer, copies=self.codec.copies)
         # target tokens for one source token, in training
         self.length_ratio = max(float(member.data["length_ratio"]) for member in self.members)
 

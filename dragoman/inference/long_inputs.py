@@ -83,7 +83,7 @@ def cut_near_middle(text: str) -> int:
     return min(ends, key=lambda end: abs(end - middle), default=middle) or 1
 
 
-def warn_caller(handler: OnWarning | None, message: str) -> None:
+def warn_caller(handler: OnWarning | None, message: str, category: type[Warning] = UserWarning) -> None:
     """Warn the caller: by its own function, or as a Python warning."""
     if handler is not None:
         handler(message)
@@ -91,4 +91,4 @@ def warn_caller(handler: OnWarning | None, message: str) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("dragoman."):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level)  # the warning names the line of the caller, not one of ours
+    warnings.warn(message, category, stacklevel=level)  # the warning names the line of the caller, not one of ours

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from dragoman.data.tokenizers.base import SPECIALS, UNK, Tokenizer
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer, split_tag
 from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER, TextPairTokenizer
+from dragoman.errors import UnseenTextWarning
 from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.runs import Run
 
@@ -38,11 +41,14 @@ class UnseenText:
     """Finds what training did not have in the texts of one run.
 
     A character with no token of its own is <unk> for most tokenizers. Sub-words spell it by its bytes instead, so no
-    token gives it away, and the model reads embeddings that it never learned.
+    token gives it away, and the model reads embeddings that it never learned. A model that copies words of its source
+    writes those that no vocabulary has, so nothing is unseen to it.
     """
 
-    def __init__(self, run: Run, tokenizer: Tokenizer, side: Literal["source", "target"] = "source") -> None:
-        self.run, self.tokenizer, self.side = run, tokenizer, side
+    def __init__(
+        self, run: Run, tokenizer: Tokenizer, side: Literal["source", "target"] = "source", copies: bool = False
+    ) -> None:
+        self.run, self.tokenizer, self.side, self.copies = run, tokenizer, side, copies
         self.inner = innermost(tokenizer)
 
     @cached_property
@@ -64,7 +70,7 @@ class UnseenText:
 
     def __call__(self, text: str, tokens: Sequence[Any] | None = None) -> list[str]:
         """The characters or words of a text, which may have a tag, that training did not have."""
-        if not self.inner.is_text:
+        if not self.inner.is_text or self.copies:
             return []
         if self.inner.kind in SPELLS_ANYTHING:
             plain = split_tag(text, self.tokenizer.tags)[1]
@@ -131,4 +137,12 @@ class UnseenInputs:
             yield from outputs
         finally:
             if message := self.message():
-                warn_caller(on_warning, message)
+                warn_caller(on_warning, message, UnseenTextWarning)
+
+
+@contextmanager
+def unseen_text_ignored() -> Iterator[None]:
+    """No warnings of unseen text, for predictions of which the user sees no text: speeds, comparisons of models."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnseenTextWarning)
+        yield

@@ -302,7 +302,6 @@ class ServedModel:
             )
 
     def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
-        self.refuse_ensemble("a word alignment")
         return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
 
     def inspect(self, text: str | Upload, target: str | None, tag: str | None, beam: int | None) -> Inspection:
@@ -326,7 +325,6 @@ class ServedModel:
         """The greedy continuation of the first tokens of an output; called in the thread of inspections."""
         from dragoman.analysis.beam_tree import continue_prefixes
 
-        self.refuse_ensemble("the continuation of a branch")
         predictor = self.predictor
         if not hasattr(predictor.model, "read") or not hasattr(predictor.model, "step"):
             raise RunError(f'model: "{self.name}" does not write token by token, so no search can go on')

@@ -23,7 +23,7 @@ from dragoman.commands.root import cli
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions, Draft, RerankModel
-from dragoman.errors import DragomanError, RunError
+from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.exchange.registry import EXPORTERS
 from dragoman.inference.load import load_predictor, load_run
 from dragoman.models.encoder_decoder import EncoderDecoder
@@ -275,7 +275,7 @@ def test_the_server_scores_aligns_and_continues_with_all_members_and_does_not_in
             assert calls.equal(), operation
         served.continue_search("abc def", [5])
         assert calls.equal()
-    with pytest.raises(RunError, match="found an ensemble of 3 models"):
+    with pytest.raises(ConfigError, match="is an ensemble of 3 models"):
         served.inspect("abc def", None, None, None)
 
 

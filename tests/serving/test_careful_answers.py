@@ -125,11 +125,17 @@ def test_the_score_of_an_ensemble_is_that_of_all_members(mixed: Live) -> None:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/inspect", {"input": "abc"}),
         ("/v1/inspect/continue", {"input": "abc", "tokens": []}),
         ("/v1/predict", {"input": "abc", "alignment": True}),
     ],
 )
+def test_alignments_and_continuations_are_those_of_all_members(mixed: Live, path: str, body: dict[str, Any]) -> None:
+    answers = [mixed.client.post(path, json=body | {"model": name}).json() for name in ("both", "second", "ab-cd")]
+    tables = [{**answer, "model": ""} for answer in answers]
+    assert tables[0] not in tables[1:]
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/inspect", {"input": "abc"})])
 def test_what_one_model_shows_is_refused_for_an_ensemble(mixed: Live, path: str, body: dict[str, Any]) -> None:
     answer = mixed.client.post(path, json=body | {"model": "both"})
     assert (answer.status_code, "ensemble of 2 models" in answer.json()["error"]) == (400, True), answer.text

@@ -39,7 +39,7 @@ from dragoman.auto.search.worker import OVERDUE, Job, Outcome, failure, outcome_
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.files import copy_into, make_folder, remove_folder, write_text
-from dragoman.runs.folder import write_members
+from dragoman.runs.folder import MEMBERS_FILE, write_members
 from dragoman.runs.lock import locked
 from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.training.runtime import resolve_device
@@ -215,7 +215,7 @@ class Search:
         waiting = [trial for trial in state.trials if not trial.cost and not trial.error]
         longest = budget * state.workers / len(state.trials)
         waiting.sort(key=lambda trial: (trial is not state.trials[0], not trial.fitted))
-        over = time.time() + budget
+        over = min(time.time() + budget, self.deadline)
         jobs = [(trial, self._probe_job(state, trial, device, longest)._replace(deadline=over)) for trial in waiting]
 
         def found() -> list[Trial]:
@@ -499,6 +499,7 @@ class Search:
         for path in best.iterdir():
             if path.name not in ("lock", "config.toml"):
                 copy_into(path, self.folder / path.name)
+        (self.folder / MEMBERS_FILE).unlink(missing_ok=True)
         if len(state.members) > 1:
             write_members(self.folder, [f"trials/{name}" for name in state.members[1:]])
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
