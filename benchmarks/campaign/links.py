@@ -82,39 +82,50 @@ class Linked:
 
     def __init__(self, folder: Path, only: str) -> None:
         self.driver = Driver(folder, ("ngram",))
-        self.cache = folder / "cache"
-        self.folder = folder
-        run, config = folder / "trained", str(self.driver.configs["best"])
+        self.cache, self.folder = folder / "cache", folder
+        run, config, pairs = folder / "trained", str(self.driver.configs["best"]), str(folder / "pairs.tsv")
+        lines, text = folder / "lines.txt", folder / "text.md"
+        lines.write_text("abc\nfed\ncab\n", encoding="utf-8")
+        text.write_text("abc\n\nfed *cab*\n", encoding="utf-8")
+        (folder / "empty").mkdir()
         self.do(["train", config, "--quiet", "--run", str(run), *SHORT, "train.tensorboard=true"])
-        (folder / "text.md").write_text("abc\n\nfed *cab*\n", encoding="utf-8")
-        (folder / "lines.txt").write_text("abc\nfed\ncab\n", encoding="utf-8")
-        lines = str(folder / "lines.txt")
-        fitted = folder / "fitted"
-        self.do(["train", str(self.driver.configs["ngram"]), "--quiet", "--run", str(fitted)])
-        (fitted / "weights.safetensors").unlink()  # as if it had been killed
-        search, pairs = folder / "search", str(folder / "pairs.tsv")
-        options = ["--trials", "2", "--ensemble", "2", "--run", str(search), "--quiet", *SHORT, "train.device=cpu"]
-        self.do(["train", pairs, *options])
-        table = json.loads((search / "search.json").read_text())
-        (search / "search.json").write_text(json.dumps(table | {"done": False}))
-        empty = folder / "empty"
-        empty.mkdir()
-        self.commands: dict[str, tuple[Path, Arguments]] = {
-            "resume": (run, lambda path: ["train", str(path), "--quiet", "train.steps=8"]),
-            "restart": (run, lambda path: ["train", config, "--restart", "--quiet", "--run", str(path), *SHORT]),
-            "fit": (fitted, lambda path: ["train", str(path), "--quiet"]),
-            "search": (search, lambda path: ["train", str(path), "--quiet"]),
-            "predict": (run, lambda path: ["predict", str(path), lines, "--engine", "ctranslate2", "--beam", "1"]),
-            "evaluate": (run, lambda path: ["evaluate", str(path), pairs]),
-            "calibrate": (run, lambda path: ["calibrate", str(path), pairs]),
-            "shortlist": (run, lambda path: ["shortlist", str(path)]),
-            "shards": (empty, lambda path: ["predict", str(run), lines, "--shards", str(path)]),
-            "translate": (empty, lambda path: ["translate", str(run), str(folder / "text.md"), "-o", str(path)]),
+        engine = ("--engine", "ctranslate2", "--beam", "1")
+        # The folder that a command writes to, and its arguments.
+        self.commands: dict[str, tuple[str, Arguments]] = {
+            "resume": ("trained", lambda path: ["train", str(path), "--quiet", "train.steps=8"]),
+            "restart": ("trained", lambda path: ["train", config, "--restart", "--quiet", "--run", str(path), *SHORT]),
+            "fit": ("fitted", lambda path: ["train", str(path), "--quiet"]),
+            "search": ("search", lambda path: ["train", str(path), "--quiet"]),
+            "predict": ("trained", lambda path: ["predict", str(path), str(lines), *engine]),
+            "evaluate": ("trained", lambda path: ["evaluate", str(path), pairs]),
+            "calibrate": ("trained", lambda path: ["calibrate", str(path), pairs]),
+            "shortlist": ("trained", lambda path: ["shortlist", str(path)]),
+            "shards": ("empty", lambda path: ["predict", str(run), str(lines), "--shards", str(path)]),
+            "translate": ("empty", lambda path: ["translate", str(run), str(text), "-o", str(path)]),
         }
         self.cases: list[tuple[str, str, str]] = []
-        for name, (template, arguments) in self.commands.items():
-            if only in ("", name):
-                self.cases += [(name, path, link) for path in self.written(template, arguments) for link in LINKS]
+        for name in [only] if only else self.commands:
+            if name in ("fit", "search"):
+                self.prepare(name)
+            self.cases += [(name, path, link) for path in self.written(*self.template(name)) for link in LINKS]
+
+    def prepare(self, name: str) -> None:
+        """Make a run that is as if its training had been killed at the very end."""
+        if name == "fit":
+            fitted = self.folder / "fitted"
+            self.do(["train", str(self.driver.configs["ngram"]), "--quiet", "--run", str(fitted)])
+            (fitted / "weights.safetensors").unlink()
+            return
+        search = self.folder / "search"
+        options = ["--trials", "2", "--ensemble", "2", "--run", str(search), "--quiet", *SHORT, "train.device=cpu"]
+        self.do(["train", str(self.folder / "pairs.tsv"), *options])
+        table = json.loads((search / "search.json").read_text())
+        (search / "search.json").write_text(json.dumps(table | {"done": False}))
+
+    def template(self, name: str) -> tuple[Path, Arguments]:
+        """The folder that a case copies, and the arguments of the command for the copy."""
+        folder, arguments = self.commands[name]
+        return self.folder / folder, arguments
 
     def do(self, arguments: list[str], watch: Path | None = None) -> tuple[int | None, str, list[str]]:
         """Run a command in a child: exit code, what it said, and which paths under `watch` it wrote."""
@@ -150,7 +161,7 @@ class Linked:
 
     def __call__(self, number: int, folder: Path) -> Outcome:
         name, path, link = self.cases[number]
-        template, arguments = self.commands[name]
+        template, arguments = self.template(name)
         place, mine = folder / template.name, folder / "mine"
         shutil.copytree(template, place)
         (mine / "folder").mkdir(parents=True)

@@ -474,7 +474,7 @@ def unfinished_search(searched: Path, tmp_path: Path) -> Path:
     return run
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "weights.safetensors", "data.json", "best/mine", "ensemble.json"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "best/mine", "ensemble.json"])
 def test_a_search_writes_through_no_link(name: str, unfinished_search: Path, tmp_path: Path) -> None:
     """The folder of a stranger, whose best run is copied over links to a file of the user's."""
     mine, link = tmp_path / "mine.txt", unfinished_search / name
@@ -488,7 +488,7 @@ def test_a_search_writes_through_no_link(name: str, unfinished_search: Path, tmp
     assert link.is_symlink() == (name == "best/mine")
 
 
-@pytest.mark.parametrize("name", ["trials", "best", "tokenizer", "trials/0"])
+@pytest.mark.parametrize("name", ["trials", "best", "trials/0"])
 def test_a_search_writes_into_no_linked_folder(name: str, unfinished_search: Path, tmp_path: Path) -> None:
     state = load_search(unfinished_search)
     mine, link = tmp_path / "mine", unfinished_search / name.replace("0", state.members[0])
