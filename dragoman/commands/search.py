@@ -89,7 +89,7 @@ def train_by_search(
 
     check_folder(folder)
     with leaderboard(display) as show:
-        search = Search(folder, display.info, show)
+        search = Search(folder, display.info, show, asked.started)
         if has_search(folder):
             state = load_search(folder)
             display.info(

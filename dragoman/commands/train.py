@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -136,13 +137,14 @@ def train(
     stops; the same command resumes, and the result is the same to the bit. With torchrun write --run-folder in place
     of --run, which torchrun would take for its own --run-path.
     """
+    started = time.time()  # the imports below take seconds, which count for --time
     from dragoman.auto.search.run import SearchOptions
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
     from dragoman.training.distributed import ProcessGroup
 
     display = Display(quiet=quiet or not ProcessGroup().is_main)
-    search = SearchOptions(**asked)
+    search = SearchOptions(**asked, started=started)
     if is_search(search, run_folder or what):
         if restart:
             raise click.UsageError(

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +67,17 @@ class SearchOptions:
     trials: int | None = None
     ensemble: int = 1
     workers: int | None = None  # processes; None: one for each core, or a few on a GPU
+    started: float = field(default_factory=time.time)  # time.time() when the time began
 
 
 class Search:
     """A search in a folder, which becomes the run folder of its winner."""
 
-    def __init__(self, folder: Path, say: Say, show: Show) -> None:
+    def __init__(self, folder: Path, say: Say, show: Show, started: float | None = None) -> None:
         self.folder, self.say, self.show = folder, say, show
         self.trials = folder / TRIALS
         self.workers = 1
-        self.started, self.spent_before = time.time(), 0.0
+        self.started, self.spent_before = time.time() if started is None else started, 0.0
         self.deadline = math.inf  # time.time() at which the search must end
 
     # ---------------------------------------------------------------------- start
