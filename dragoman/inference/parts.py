@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.language_tags import split_tag
-from dragoman.decoding.constraints.source import protected_pattern
+from dragoman.decoding.constraints.source import protected_spans
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.inference.long_inputs import InputTooLongError, LengthLimits, over_long, split_text
 from dragoman.inference.prediction import Prediction
@@ -42,9 +42,8 @@ def parts_around(text: str, names: Sequence[str]) -> list[Part]:
     """The parts of a text between the texts to copy; a number takes the letters with it that touch it, as in B12."""
     parts: list[Part] = []
     end = 0
-    for match in protected_pattern(names).finditer(text):
-        first, last = match.span()
-        if match[0][0].isdigit():
+    for first, last in protected_spans(text, names):
+        if text[first].isdigit():
             while first > end and text[first - 1].isalnum():
                 first -= 1
             while last < len(text) and text[last].isalnum():

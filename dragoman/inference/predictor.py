@@ -19,7 +19,7 @@ from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
-from dragoman.decoding.constraints.source import add_numbers, protected_pattern, restore_placeholders
+from dragoman.decoding.constraints.source import add_numbers, restore_placeholders, without_protected
 from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, ConstrainedInput
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Method, WithText
@@ -271,7 +271,7 @@ class Predictor(LoadedRun):
         assert stream.on_unknown is not None, "`stream` sets it"
         for number, (text, constraints) in enumerate(inputs, first):
             if constraints.placeholders:
-                text = protected_pattern([name for name, _ in constraints.placeholders]).sub("", text)
+                text = without_protected(text, [name for name, _ in constraints.placeholders])
             if text.strip() and (surfaces := self.unseen(text)):  # nothing reads an empty input
                 stream.on_unknown(number, surfaces)
 

@@ -32,7 +32,7 @@ from dragoman.inference.completer import Completed, Completer
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
-from dragoman.inference.long_inputs import InputTooLongError
+from dragoman.inference.long_inputs import InputTooLongError, LengthLimits, over_many_characters
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
@@ -231,7 +231,15 @@ class ServedModel:
 
     def _complete(self, options: CompletionOptions, inputs: list[str]) -> list[list[Completed]]:
         assert isinstance(self.engine, Completer)
+        for prompt in inputs:
+            self.check_prompt(prompt)
         return self.engine.complete(inputs, options, allow_unknown=True, batch_size=self.batch_size, on_warning=_ignore)
+
+    def check_prompt(self, prompt: str) -> None:
+        """Raise an error for a prompt that is too long: it is read in one step, which nothing can interrupt."""
+        problem, _ = over_many_characters(prompt, LengthLimits.of(self.engine.config))
+        if problem:
+            raise DataError(f"input: {problem}; send the end of the prompt alone")
 
     def _score(self, options: None, inputs: list[tuple[str, str]]) -> list[ScoredPair]:
         if isinstance(self.engine, Completer):

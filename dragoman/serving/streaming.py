@@ -104,6 +104,7 @@ def complete_tokens(model: ServedModel, prompt: str, options: CompletionOptions,
     """Continue a prompt, report every token, and return the completion as a table."""
     completer = model.engine
     assert isinstance(completer, Completer)
+    model.check_prompt(prompt)
     ((completed,),) = completer.complete(
         [prompt],
         options,

@@ -180,6 +180,15 @@ def test_a_text_that_cannot_be_read_in_parts_is_refused(live: Live, times: int, 
         assert (answer.status_code, f"expected at most {limit}" in answer.json()["error"]) == (400, True), answer.text
 
 
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+def test_a_prompt_that_is_too_long_is_refused(live: Live, more: dict[str, Any]) -> None:
+    answer = live.client.post(
+        "/v1/predict", json={"model": "characters", "input": "ab " * 4_000, "max_length": 2} | more
+    )
+    assert "found 12,000 characters, expected at most data.max_characters = 10,000" in answer.text
+    assert answer.status_code == (200 if more else 400)  # a stream has begun when its prompt is read
+
+
 def test_other_long_texts_are_refused(live: Live) -> None:
     text = "abcdefghij" * 60  # more than the 256 tokens of data.max_length
     for pair in ({"source": text, "target": "A"}, {"source": "a", "target": text}):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 from dragoman.data.readers.lines import read_lines
@@ -41,11 +41,11 @@ def find_placeholders(text: str, patterns: Sequence[str] = PLACEHOLDERS) -> tupl
 def restore_placeholders(output: str, source: str, placeholders: Sequence[tuple[str, int]]) -> str:
     """Insert missing placeholders at the same relative position as in the source, counted in its other words."""
     missing: list[tuple[int, str]] = []  # with the start of each in the source
-    pattern = protected_pattern([text for text, _ in placeholders])
-    written = Counter(match[0] for match in pattern.finditer(output))
+    texts = [text for text, _ in placeholders]
+    written = Counter(output[start:end] for start, end in protected_spans(output, texts))
     starts: dict[str, list[int]] = {}
-    for match in pattern.finditer(source):
-        starts.setdefault(match[0], []).append(match.start())
+    for start, end in protected_spans(source, texts):
+        starts.setdefault(source[start:end], []).append(start)
     for text, count in placeholders:
         if (absent := count - written[text]) > 0:
             missing += [(start, text) for start in starts.get(text, ())[-absent:]]
@@ -63,9 +63,26 @@ def restore_placeholders(output: str, source: str, placeholders: Sequence[tuple[
     )
 
 
-def protected_pattern(texts: Sequence[str]) -> re.Pattern[str]:
-    """Finds texts to copy; of two that begin alike, the longer one, so that 1 is not found in 12."""
-    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
+def protected_spans(text: str, texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Where texts to copy stand; of two that begin alike, the longer one, so that 1 is not found in 12.
+
+    A pattern with all of them would try each at every place, which takes minutes for a document of placeholders.
+    """
+    known, end = {*texts} - {""}, 0
+    lengths = sorted({len(one) for one in known}, reverse=True)
+    beginnings = re.compile("|".join(re.escape(char) for char in {one[0] for one in known}) or r"(?!)")
+    for match in beginnings.finditer(text):
+        start = match.start()
+        found = next((one for size in lengths if (one := text[start : start + size]) in known), "")
+        if found and start >= end:
+            end = start + len(found)
+            yield start, end
+
+
+def without_protected(text: str, texts: Sequence[str]) -> str:
+    """The rest of a text without the texts to copy."""
+    spans = [*protected_spans(text, texts), (len(text), len(text))]
+    return "".join(text[end:start] for (_, end), (start, _) in pairwise([(0, 0), *spans]))
 
 
 class Terminology:
