@@ -18,7 +18,7 @@ from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import limits_for
 from dragoman.decoding.trace import COMPLETE, KEPT
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import unseen_text_ignored
+from dragoman.inference.unseen import told_elsewhere
 
 MAX_CONTINUED = 400  # pruned nodes with a continuation in a file
 
@@ -58,8 +58,7 @@ def beam_tree(
 ) -> BeamTree:
     """Search for a text with a trace, and continue every pruned branch greedily, the most probable branches first."""
     options: dict[str, Any] = {} if beam is None else {"beam": beam}
-    with unseen_text_ignored():  # the caller says what training did not have
-        nodes = list(predictor.trace(text, **options))
+    nodes = list(predictor.trace(text, on_unknown=told_elsewhere, **options))
     pruned = [node for node in nodes if node["fate"] not in (KEPT, COMPLETE) and node["token"] != EOS]
     pruned = sorted(pruned, key=lambda node: -node["score"])[:max_continued]
     prefixes = [prefix_of(nodes, node["number"]) for node in pruned]

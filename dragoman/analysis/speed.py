@@ -13,7 +13,7 @@ from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.unseen import unseen_text_ignored
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.training.objectives import Likelihood, LikelihoodConfig
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.runtime import Runtime, side_stream
@@ -81,8 +81,7 @@ def benchmark_decoding(run: str, texts: Sequence[str], device: str, rounds: int)
             for beam in dict.fromkeys((1, max(2, predictor.config.search.beam))):
 
                 def decode(predictor: Predictor = predictor, beam: int = beam) -> list[Any]:
-                    with unseen_text_ignored():
-                        return predictor.predict(texts, beam=beam)
+                    return list(predictor.stream(texts, beam=beam, on_unknown=told_elsewhere))
 
                 tokens = sum(len(prediction.tokens) + 1 for prediction in decode())
                 seconds = [timed(decode, predictor.device) for _ in range(rounds)]

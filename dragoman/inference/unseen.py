@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -138,11 +136,3 @@ class UnseenInputs:
         finally:
             if message := self.message():
                 warn_caller(on_warning, message, UnseenTextWarning)
-
-
-@contextmanager
-def unseen_text_ignored() -> Iterator[None]:
-    """No warnings of unseen text, for predictions of which the user sees no text: speeds, comparisons of models."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnseenTextWarning)
-        yield

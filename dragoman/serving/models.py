@@ -21,7 +21,6 @@ from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.decoding.sampling import Sampling
@@ -268,7 +267,7 @@ class ServedModel:
     @property
     def members(self) -> int:
         """How many models compute together."""
-        return len(self.scorer.models) if isinstance(self.scorer, Ensemble) else 1
+        return len(self.engine.members) if isinstance(self.engine, Predictor) else 1
 
     def check_scores(self) -> None:
         """Raise an error for a run that has no probability of a given text."""

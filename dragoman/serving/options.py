@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import cached_property
-from typing import Any
 
 from dragoman.config import settings
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
@@ -135,10 +134,3 @@ class InputBuilder:
     def terms(self) -> Terminology | None:
         """The terms, ready to be looked for."""
         return None if self._terms is None else Terminology(self._terms)
-
-
-def check_media_request(request: Any) -> None:
-    """Options that need the text of a source."""
-    for name in ("terminology", "placeholders", "split"):
-        if getattr(request, name, None):
-            raise ConfigError(f"{name}: needs the text of a source; this model reads files")

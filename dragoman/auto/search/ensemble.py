@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dragoman.auto.search.worker import score_of
 from dragoman.inference.load import load_predictor
-from dragoman.inference.unseen import unseen_text_ignored
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import Run
 from dragoman.scoring.report import score_table
 from dragoman.training.runtime import resolve_device
@@ -27,8 +27,8 @@ def scores_with_others_and_alone(members: Sequence[Path], metric: str) -> tuple[
 
     def score(folders: Sequence[Path]) -> float:
         predictor = load_predictor(folders, str(device))
-        with unseen_text_ignored():
-            outputs = [one.text for one in predictor.predict(validator.texts, beam=1, scores=False)]
+        predictions = predictor.stream(validator.texts, beam=1, scores=False, on_unknown=told_elsewhere)
+        outputs = [one.text for one in predictions]
         return score_of(score_table(outputs, validator.references, (metric,), units=validator.units), metric)
 
     return score(members), score(members[:1])

@@ -442,8 +442,11 @@ class Search:
             jobs.append((trial, job))
         found: dict[str, Outcome] = {}
         errors: dict[str, str] = {}  # by trial
+
         # A member that has not begun begins in any case where no other is done: its earlier stages are all it has.
-        late = lambda: bool(found) and time.time() >= self.deadline  # noqa: E731
+        def late() -> bool:
+            return bool(found) and time.time() >= self.deadline
+
         for trial, job, outcome in self._outcomes(pool, jobs, late, self._overdue(state)):
             outcome = outcome_of_killed(job) if outcome.error == OVERDUE else outcome
             if outcome.error:

@@ -77,8 +77,6 @@ async def translated_outputs(
 ) -> list[dict[str, Any]]:
     """The outputs of a model that searches."""
     options = with_enough_beam(decoding_options(body, state.limits), model)
-    if body.alignment:
-        model.refuse_ensemble("a word alignment")
     translator = Translator(state, request, model, options, InputBuilder(body, model))
     if body.format == "html":
         if body.n_best > 1 or body.alignment:
