@@ -67,7 +67,6 @@ def sync(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """A hash of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

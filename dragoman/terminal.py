@@ -29,7 +29,6 @@ class GuardedStream:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write several texts."""
         for line in lines:
             self.write(line)
 

@@ -93,7 +93,6 @@ def memory_spans(tokens: Sequence[Span], text: str, entries: int, batch: Batch, 
 
 
 def space_spans(text: str) -> list[Span]:
-    """The spans between spaces."""
     return [match.span() for match in re.finditer("[^ ]+", text)]
 
 

@@ -45,7 +45,6 @@ class TemperatureFit(NamedTuple):
     reliability: Reliability  # of the most probable token at every position
 
     def as_dict(self) -> dict[str, Any]:
-        """The values for JSON."""
         return {
             "loss": self.loss,
             **reliability_table(self.reliability),
@@ -53,7 +52,6 @@ class TemperatureFit(NamedTuple):
 
 
 def reliability_table(diagram: Reliability) -> dict[str, Any]:
-    """The values for JSON."""
     return {"calibration_error": diagram.error, "bins": [one._asdict() for one in diagram.bins]}
 
 
@@ -65,7 +63,6 @@ class OutputCalibration(NamedTuple):
     after: Reliability  # of that product after Platt scaling, cross-fitted
 
     def as_dict(self) -> dict[str, Any]:
-        """The values for JSON."""
         bins = self.before.bins
         return {
             "count": self.before.count,
@@ -86,7 +83,6 @@ class Calibration:
     outputs: OutputCalibration
 
     def as_dict(self) -> dict[str, Any]:
-        """The values for JSON."""
         return {
             "temperature": self.temperature,
             "tokens": self.before.reliability.count,

@@ -49,7 +49,6 @@ class ForcedAlignment:
             yield name, word, *(("-",) * 3 if span is None else (f"{number:.3f}" for number in span))
 
     def as_json_line(self, name: str) -> str:
-        """One JSON object on one line."""
         words: list[dict[str, Any]] = [
             {"word": word} | {field: span and round(getattr(span, field), 4) for field in AlignedSpan._fields}
             for word, span in self.words

@@ -41,7 +41,6 @@ class ProbeTexts(NamedTuple):
 
     @property
     def joiner(self) -> str:
-        """What stands between words."""
         return " " if is_spaced(self.sentences) else ""
 
 

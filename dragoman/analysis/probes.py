@@ -86,7 +86,6 @@ class ProbeResult:
     examples: dict[str, list[ProbeExample]]
 
     def as_dict(self) -> dict[str, Any]:
-        """The result for JSON."""
         examples = {kind: [example._asdict() for example in several] for kind, several in self.examples.items()}
         return {
             "probe": self.probe,

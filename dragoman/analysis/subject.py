@@ -53,7 +53,6 @@ class Axis:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The axis for JSON."""
         return {
             "tokens": list(self.tokens), "words": list(self.words), "word_of": list(self.word_of), "unit": self.unit,
         }  # fmt: skip

@@ -151,7 +151,6 @@ class RunAligner:
     def __call__(
         self, pairs: Sequence[Pair], combine: str, threshold: float | None = None, tag: str | None = None
     ) -> Iterator[WordAlignment]:
-        """The links of every pair."""
         tagged = self.predictor.read_as((source for source, _ in pairs), tag)
         read = zip(tagged, (target for _, target in pairs), strict=True)
         tokenizers = self.predictor.source_tokenizer, self.predictor.target_tokenizer

@@ -72,7 +72,6 @@ def configure(
 def configure_pairs(
     files: Files, overrides: Sequence[str], progress: Progress, neural: bool = False
 ) -> tuple[Config, list[str]]:
-    """The same for pairs of text."""
     given = override({}, list(overrides))
     preset = None if given.get("preset") is None else str(given["preset"])
     if preset is not None:
@@ -109,7 +108,6 @@ def profile_files(
 
 
 def advice(profile: PairProfile) -> list[str]:
-    """Warnings about the data."""
     return [f"warning: {line}" for line in (*warnings(profile), label_advice(profile)) if line]
 
 

@@ -35,7 +35,6 @@ class Distilled:
     parameters: tuple[int, int]
 
     def lines(self, metric: str) -> list[str]:
-        """For people."""
         names = [name for name in dict.fromkeys((metric, "bleu", "chrf", "wer", "exact_match")) if name in self.teacher]
         shown = {name: metrics_by_name()[name].format for name in names}
         scores = ", ".join(
@@ -94,7 +93,6 @@ def write_data(teacher: Predictor, folder: Path, display: Display) -> list[Examp
 
 
 def write_rows(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
-    """Write pairs as JSON lines."""
     tables = ({"source": source, "target": target} for source, target, *_ in rows)
     write_text(path, "".join(json.dumps(table, ensure_ascii=False) + "\n" for table in tables))
 

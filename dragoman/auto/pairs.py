@@ -130,7 +130,6 @@ def vocabulary(profile: PairProfile, side: SideProfile) -> int:
 
 
 def tokenizer_reason(units: Mapping[str, Any], side: SideProfile, profile: PairProfile) -> str:
-    """Why this tokenizer."""
     if profile.formal:
         return (
             f"{side.units}, because the targets are a formal language whose rare words are copied from the source "

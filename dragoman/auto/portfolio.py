@@ -200,7 +200,6 @@ def candidates_for(profile: PairProfile, gpu: bool = False) -> list[Candidate]:
 
 
 def by_name(name: str) -> Candidate:
-    """An entry."""
     return next(candidate for candidate in PORTFOLIO if candidate.name == name)
 
 

@@ -11,7 +11,6 @@ COPYING = 0.5  # share of copied target text from which data are copy-heavy
 
 
 def portrait(profile: PairProfile) -> list[str]:
-    """A few lines for people."""
     lines = [
         f"data: {profile.pairs:,} pairs; {repetition(profile)}",
         f"source: {side_text(profile.source)}",

@@ -70,7 +70,6 @@ class _Column(NamedTuple):
     ids: list[NDArray[np.int64]]
 
     def rows(self, chosen: Sequence[int]) -> list[NDArray[np.int64]]:
-        """The chosen rows."""
         return [self.ids[index] for index in chosen]
 
 

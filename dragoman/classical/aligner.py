@@ -56,16 +56,13 @@ class WordAlignerModel(Transducer):
         self.same = [spelt.get(piece, -1) for piece in pieces[0]]
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        """What each of the two aligners learned."""
         return {**self.both.forward.tensor_specs("forward_", self.sizes),
                 **self.both.backward.tensor_specs("backward_", self.sizes[::-1])}  # fmt: skip
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        """Learn both directions from the training pairs."""
         return self.fit_rows(Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target), note)
 
     def fit_rows(self, sources: Ragged, targets: Ragged, note: Note = lambda doing, count: None) -> list[float]:
-        """The same for rows in memory."""
         losses = self.both.fit_rows(*self.numbered(sources, targets), self.sizes, note)
         self.load(
             {
@@ -77,7 +74,6 @@ class WordAlignerModel(Transducer):
         return losses
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors of a run."""
         super().load(tensors)
         self.__dict__.pop("translations", None)
         for side, aligner, sizes in (
@@ -119,14 +115,12 @@ class WordAlignerModel(Transducer):
         return best
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
-        """Word for word."""
         rows = [tuple(source) for source in sources]
         found = [tuple(token for token in self.translations[list(row)].tolist() if token >= 0) for row in rows]
         logs = self.log_probabilities(rows, found)
         return [[Output.of(tokens, log)] for tokens, log in zip(found, logs, strict=True)]
 
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
-        """log p(target | source and the length of the target)."""
         rows = self.numbered(Ragged.of(sources), Ragged.of(targets))
         logs: list[float] = self.both.forward.align_rows(*rows, keep=False).logs.tolist()
         return logs

@@ -52,7 +52,6 @@ def write_arpa(path: str | Path, model: NGramModel, tokenizer: Tokenizer) -> Non
 
 
 def arpa_lines(model: NGramModel, n: int, pieces: list[str]) -> Iterator[str]:
-    """The lines of one order."""
     words = ngram_words(model.levels, n, model.vocabulary)
     level, has_backoff = model.levels[n - 1], n < model.order
     for row, log, backoff in zip(

@@ -206,7 +206,6 @@ class ChunkSearch:
 
 
 def join(frontiers: list[Frontier]) -> Frontier:
-    """Several frontiers as one."""
     if len(frontiers) == 1:
         return frontiers[0]
     contexts = [np.concatenate(parts) for parts in zip(*(one.contexts for one in frontiers), strict=True)]

@@ -59,16 +59,13 @@ class Copy(Transducer):
     likelihood = "none"
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        """One number."""
         return {"pairs": TensorSpec(torch.int64, ())}
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        """Nothing but the number of training pairs."""
         self.load({"pairs": torch.tensor(len(corpus.train))})
         return []
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
-        """The sources."""
         return [[Output.of(source)] for source in sources]
 
 
@@ -83,7 +80,6 @@ class Dictionary(Transducer):
         self.vocabulary = vocabulary
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        """Sources, targets and counts."""
         return {
             **row_specs("sources", "source_offsets", "N", None),
             **row_specs("targets", "target_offsets", "N", self.vocabulary),
@@ -91,14 +87,12 @@ class Dictionary(Transducer):
         }
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        """Count the distinct pairs."""
         note("counting pairs", 0)
         sources, targets = Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target)
         self.count((sources[row], targets[row]) for row in range(len(sources)))
         return []
 
     def count(self, pairs: Iterable[tuple[Tokens, Tokens]]) -> None:
-        """Count pairs of token rows."""
         counts: dict[tuple[Tokens, Tokens], int] = {}
         for pair in pairs:
             counts[pair] = counts.get(pair, 0) + 1
@@ -119,7 +113,6 @@ class Dictionary(Transducer):
 
     @cached_property
     def targets(self) -> Ragged:
-        """The target of every entry."""
         return stored_rows("targets", "target_offsets", self.tensors)
 
     @cached_property
@@ -148,7 +141,6 @@ class Memorise(Dictionary):
         self.space, self.shared = space, shared
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
-        """By dictionary."""
         rows = [tuple(source) for source in sources]
         return [self.known(row, n_best) or [Output.of(self.longest_match(row), UNSEEN)] for row in rows]
 
@@ -197,11 +189,9 @@ class Nearest(Dictionary):
         return firsts, rows, bags.reshape(-1, BUCKETS).astype(np.int16), rows.lengths
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
-        """By edit distance; the score is minus the distance."""
         return [self.known_or_nearest(tuple(source), n_best) for source in sources]
 
     def known_or_nearest(self, source: Tokens, n_best: int) -> list[Output]:
-        """Outputs for one source."""
         if source in self.entries and n_best == 1:
             return [Output.of(self.known(source, 1)[0].tokens, 0.0)]
         near = self.nearest(source, n_best)

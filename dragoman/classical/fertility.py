@@ -34,7 +34,6 @@ class PairScores(NamedTuple):
     fertilities: Floats  # (S+1, T+2): φ! n(φ | e_i), and for the empty word its own term
 
     def score(self, alignment: Ints) -> float:
-        """log p(f, a | e)."""
         counts = np.bincount(alignment, minlength=self.links.shape[1])
         rows = np.arange(len(alignment))
         return float(self.links[rows, alignment].sum() + self.fertilities[np.arange(len(counts)), counts].sum())

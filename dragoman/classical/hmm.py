@@ -126,7 +126,6 @@ class DiscreteHMM:
         return behind
 
     def log_likelihood(self, row: Sequence[int]) -> float:
-        """log p(symbols)."""
         with np.errstate(divide="ignore"):
             return float(np.log(self.forward(row)[1]).sum())
 

@@ -74,7 +74,6 @@ class HMMTagger(FittedModel):
     # --- training
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        """Count tags, words and suffixes of the training sentences."""
         counts: dict[Tokens, NDArray[np.int64]] = {}
         grams: list[Counter[Tokens]] = [Counter(), Counter(), Counter()]
         store, size = corpus.train, len(corpus.train)
@@ -209,7 +208,6 @@ class HMMTagger(FittedModel):
         return ClassifierOutput(*(torch.from_numpy(array).to(device) for array in (values, shares, mask)))
 
     def forward(self, batch: Batch) -> Loss:
-        """Minus log p(tags | words), summed, and the number of words."""
         emissions, tags, mask = self.lattice(batch)
         joint = second_order_score(emissions, self.transitions, tags, mask)
         total = np.concatenate(

@@ -62,7 +62,6 @@ class Chunks:
         return out
 
     def parts(self, chunk: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens of a chunk."""
         number = int(np.searchsorted(self.firsts, chunk, side="right")) - 1
         a, b = self.shapes[number]
         row, column = divmod(chunk - int(self.firsts[number]), self.targets_of(b))
@@ -169,7 +168,6 @@ class Lattice:
         return values, scales
 
     def backward(self, weights: dict[int, Floats]) -> tuple[Floats, Floats]:
-        """The same from the end."""
         count = len(self.group.indices)
         values = np.zeros((count, self.length + 1, self.width + 1))
         scales = np.zeros((count, self.length + 1))

@@ -172,7 +172,6 @@ class KalmanRegressor(FittedModel):
         self.model: KalmanModel | None = None
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        """The parameters of `KalmanModel`."""
         states, channels = self.config.states, self.channels
         shapes = (
             (states, states),
@@ -185,7 +184,6 @@ class KalmanRegressor(FittedModel):
         return {name: TensorSpec(torch.float64, shape) for name, shape in zip(NAMES, shapes, strict=True)}
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        """EM over the training series, each followed by its target."""
         count = len(corpus.train)
         rows = np.unique(np.linspace(0, count - 1, min(count, MAX_SERIES)).astype(np.int64))
         pairs = zip(corpus.train.source.rows(rows), corpus.train.target.rows(rows), strict=True)
@@ -216,7 +214,6 @@ class KalmanRegressor(FittedModel):
         return losses
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors of a run."""
         super().load(tensors)
         self.model = KalmanModel(*(tensors[name].numpy() for name in NAMES))
 
@@ -234,12 +231,10 @@ class KalmanRegressor(FittedModel):
         return torch.from_numpy(out).to(batch.source.device)
 
     def forward(self, batch: Batch) -> Loss:
-        """Summed squared error and the count of numbers."""
         error = self.outputs(batch) - batch.target
         return Loss(error.square().sum(), torch.tensor(error.numel()))
 
     def score(self, batch: Batch) -> TokenScores:
-        """The negative squared error as score."""
         error = self.outputs(batch) - batch.target
         return TokenScores(-error.square(), torch.zeros_like(error).bool(), torch.ones_like(error).bool())
 

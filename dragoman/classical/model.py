@@ -38,7 +38,6 @@ class FittedModel(BaseModel):
         raise NotImplementedError
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        """What the tensors are."""
         raise NotImplementedError
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

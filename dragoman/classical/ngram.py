@@ -68,7 +68,6 @@ class NGramModel(FittedModel):
 
     @property
     def size(self) -> str:
-        """How many n-grams it has, in words."""
         return f"{sum(len(level.keys) for level in self.levels):,} n-grams of up to {self.order} tokens"
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
@@ -76,7 +75,6 @@ class NGramModel(FittedModel):
         return ngram_specs(self.config.order, self.vocabulary)
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        """Count the n-grams of the training text, smooth and prune."""
         note("counting n-grams", 0)
         self.fit_rows(corpus.train.target)
         return []
@@ -102,7 +100,6 @@ class NGramModel(FittedModel):
         self.load(self.tensors)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors of a run."""
         super().load(tensors)
         self.levels = [
             Level(*(tensors[f"{n}.{part}"].numpy().astype(kind, copy=False) for part, kind in PARTS[n > 1]))

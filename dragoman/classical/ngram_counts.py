@@ -42,7 +42,6 @@ class Spool:
         return self.size
 
     def append(self, values: NDArray[Any]) -> None:
-        """Write values at the end."""
         self._file.seek(0, 2)
         self._file.write(np.ascontiguousarray(values, self.dtype).data)
         self.size += len(values)
@@ -55,7 +54,6 @@ class Spool:
         return np.frombuffer(found, self.dtype)
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """All values, CHUNK at a time."""
         for first in range(0, self.size, CHUNK):
             yield self.read(first, first + CHUNK)
 
@@ -69,17 +67,14 @@ class Counted(NamedTuple):
 
     @classmethod
     def empty(cls) -> Counted:
-        """No n-grams."""
         return cls(Spool(np.int64), Spool(np.int32), Spool(np.int32))
 
     def append(self, keys: NDArray[Any], counts: NDArray[Any], suffixes: NDArray[Any]) -> None:
-        """More n-grams."""
         self.keys.append(keys)
         self.counts.append(counts)
         self.suffixes.append(suffixes)
 
     def close(self) -> None:
-        """Free the files."""
         for spool in (self.keys, self.counts, self.suffixes):
             spool.close()
 
@@ -95,7 +90,6 @@ class Run:
     head: tuple[NDArray[Any], ...] = ()  # keys, counts and suffixes that were read but not merged
 
     def close(self) -> None:
-        """Free the files."""
         self.found.close()
         self.inverse.close()
         self.places.close()
@@ -177,7 +171,6 @@ def _blocks_of_keys(stream: Spool, places: Spool, vocabulary: int) -> Iterator[t
 
 
 def _run_of(ends: Ints, keys: Ints, suffixes: NDArray[np.int32]) -> Run:
-    """The sorted run of a block."""
     own, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     last = np.empty(len(own), np.int32)
     last[inverse] = suffixes  # the same wherever the n-gram ends

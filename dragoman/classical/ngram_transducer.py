@@ -60,7 +60,6 @@ class NGramTransducer(Transducer):
         self.model: NGramModel | None = None
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        """The chunks, and the n-grams over them."""
         return {
             **row_specs("source_parts", "source_offsets", self.chunks, self.sizes[0]),
             **row_specs("target_parts", "target_offsets", self.chunks, self.sizes[1]),
@@ -68,12 +67,10 @@ class NGramTransducer(Transducer):
         }
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        """Align, cut, and count n-grams of chunks."""
         sources, targets = Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target)
         return self.fit_rows(sources, targets, note)
 
     def fit_rows(self, sources: Ragged, targets: Ragged, note: Note = lambda doing, count: None) -> list[float]:
-        """The same for rows in memory."""
         needed = targets.lengths / np.maximum(sources.lengths, 1)
         longest = next((size for size in range(self.config.max_target, 9) if (needed <= size).mean() >= REACHED), 8)
         shapes = shapes_of(self.config.max_source, longest)
@@ -101,7 +98,6 @@ class NGramTransducer(Transducer):
         return cut.losses
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors of a run."""
         self.chunks = max(0, tensors["source_offsets"].numel() - 1) if "source_offsets" in tensors else 0
         super().load(tensors)
         self.model = NGramModel(NGramConfig(self.config.order), FIRST + self.chunks)
@@ -117,13 +113,11 @@ class NGramTransducer(Transducer):
         return ChunkTable(self.model, left, right, self.same)
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
-        """Search chunk sequences of each source."""
         width = max(beam, self.config.hypotheses, 4 * n_best if n_best > 1 else 0)
         found = search_chunks(self.table, [tuple(source) for source in sources], width, n_best)
         return [[Output.of(tokens, score) for tokens, score in several] for several in found]
 
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
-        """The log-probability of the best cut of each pair."""
         width = 4 * self.config.hypotheses
         found = search_chunks(self.table, list(sources), width, 1, list(targets))
         return [several[0][1] if several else -np.inf for several in found]

@@ -65,7 +65,6 @@ class PhraseBased(Transducer):
         self.same = [spelled.get(piece, -1) for piece in pieces[0]]
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        """The phrase table, the weights and the language model."""
         return {
             **row_specs("sources", "source_offsets", "phrases", len(self.folded[0])),
             "entries": TensorSpec(torch.int64, ("phrases+1",), offsets_of="features"),
@@ -121,7 +120,6 @@ class PhraseBased(Transducer):
     # --- prediction
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors of a run."""
         super().load(tensors)
         self.model = NGramModel(NGramConfig(self.config.order), self.vocabulary)
         self.model.load({name: tensor for name, tensor in tensors.items() if name[0].isdigit()})
@@ -135,7 +133,6 @@ class PhraseBased(Transducer):
 
     @cached_property
     def target_rows(self) -> Ragged:
-        """The target of every entry."""
         return stored_rows("targets", "target_offsets", self.tensors)
 
     def options(self, source: Tokens) -> Options:
@@ -167,7 +164,6 @@ class PhraseBased(Transducer):
         return PhraseDecoder(self.model, weights, stack=stack, limit=limit, pool=4 * stack)
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
-        """Translate; sources of more than 60 tokens part by part."""
         decoder = self.decoder(self.tensors["weights"].numpy(), beam)
         out = []
         for source in sources:

@@ -62,7 +62,6 @@ class Stack(NamedTuple):
     features: Floats  # (H, 8)
 
     def take(self, rows: NDArray[np.int64]) -> Stack:
-        """Some hypotheses."""
         return Stack(
             self.covered[rows], self.last[rows], self.scores[rows], self.future[rows],
             [one[rows] for one in self.contexts], self.parents[rows], self.options[rows], self.features[rows],
@@ -250,7 +249,6 @@ class PhraseDecoder:
 
 
 def join(stacks: list[Stack]) -> Stack:
-    """Several stacks as one."""
     if len(stacks) == 1:
         return stacks[0]
     columns = [np.concatenate([stack[index] for stack in stacks]) for index in (0, 1, 2, 3, 5, 6, 7)]

@@ -35,7 +35,6 @@ class WordTable(NamedTuple):
 
     @classmethod
     def of(cls, left: Ragged, right: Ragged, links: LinkRows) -> WordTable:
-        """Count the links."""
         sources = left.flat[left.offsets[links.pairs] + links.sources].astype(np.int64)
         targets = right.flat[right.offsets[links.pairs] + links.targets].astype(np.int64)
         width = int(right.flat.max(initial=0)) + 1

@@ -22,7 +22,6 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], dtype: Any = np.int32) -> Ragged:
-        """The same rows."""
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
         return cls(np.fromiter((token for row in rows for token in row), dtype, int(offsets[-1])), offsets)
 
@@ -52,7 +51,6 @@ class Ragged:
 
     @property
     def lengths(self) -> IntArray:
-        """The length of every row."""
         return np.diff(self.offsets)
 
     def padded(self) -> IntArray:
@@ -67,7 +65,6 @@ class Ragged:
         return Ragged(numbers[self.flat], self.offsets)
 
     def take(self, rows: NDArray[np.int64]) -> Ragged:
-        """Some rows."""
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[rows], lengths)

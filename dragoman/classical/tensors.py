@@ -36,12 +36,10 @@ def row_specs(flat: str, offsets: str, count: Size, vocabulary: int | None, leas
 
 
 def row_tensors(flat: str, offsets: str, rows: Ragged) -> dict[str, Tensor]:
-    """Rows of tokens as tensors."""
     return {flat: torch.from_numpy(rows.flat), offsets: torch.from_numpy(rows.offsets)}
 
 
 def stored_rows(flat: str, offsets: str, tensors: Mapping[str, Tensor]) -> Ragged:
-    """The rows of such tensors."""
     return Ragged(tensors[flat].numpy(), tensors[offsets].numpy())
 
 

@@ -19,7 +19,6 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Above all numbers."""
         return len(self.numbers) + 1
 
     def learn(self, words: Iterable[str]) -> list[int]:

@@ -113,5 +113,4 @@ def kind_of(cls: Any) -> str | None:
 
 
 def kinds_of(classes: Iterable[Any]) -> dict[str, Any]:
-    """Classes by their `kind`."""
     return {kind: cls for cls in classes if (kind := kind_of(cls)) is not None}

@@ -40,7 +40,6 @@ class Segment(NamedTuple):
 
     @property
     def source_mask(self) -> Tensor:
-        """(B, T), True = real."""
         return self.source != PAD
 
     def to(self, device: torch.device) -> Segment:
@@ -66,7 +65,6 @@ class SegmentCollator(Collator):
     """Segments in place of batches."""
 
     def dummy(self, rows: int, source: int, target: int) -> Any:
-        """A segment of `source` tokens, for measuring memory and speed."""
         tokens = torch.full((rows, source), len(SPECIALS))
         return Segment(tokens, tokens)
 
@@ -194,7 +192,6 @@ class BpttPlan:
         return Segment(torch.from_numpy(source), torch.from_numpy(target), fresh=number == 0)
 
     def epoch(self, epoch: int, streams: slice = ALL) -> Iterator[Segment]:
-        """All segments of an epoch."""
         for number in range(len(self)):
             yield self.read(epoch, number, streams)
 
@@ -220,7 +217,6 @@ class OverlappingBpttPlan(BpttPlan):
         self.stream_tokens = -(-(self.count + self.context * (self.streams - 1)) // self.streams)
 
     def __len__(self) -> int:
-        """Segments."""
         return -(-self.stream_tokens // self.segment)
 
     def spans(self, epoch: int, number: int) -> NDArray[np.int64]:

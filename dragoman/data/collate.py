@@ -43,15 +43,12 @@ class TokenCollator(ColumnCollator):
     """Token rows with <eos> appended: (B, S)."""
 
     def padded_lengths(self, lengths: Lengths) -> Lengths:
-        """One more, for <eos>."""
         return lengths + 1
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, S), padded with <pad>."""
         return pad_tokens(rows, width)
 
     def dummy(self, rows: int, width: int) -> Tensor:
-        """The first token of the vocabulary, repeated."""
         return pad_tokens([[len(SPECIALS)] * (width - 1)] * rows)
 
 
@@ -62,11 +59,9 @@ class ScalarCollator(ColumnCollator):
         self.dtype = dtype
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, K)."""
         return torch.tensor(np.stack([np.asarray(row) for row in rows]), dtype=self.dtype)
 
     def dummy(self, rows: int, width: int) -> Tensor:
-        """Zeros (B, 1), which stand for any number of them."""
         return torch.zeros(rows, 1, dtype=self.dtype)
 
 
@@ -77,11 +72,9 @@ class TagCollator(ColumnCollator):
     """
 
     def padded_lengths(self, lengths: Lengths) -> Lengths:
-        """Words."""
         return lengths // 2
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, 2, W): tags, then positions."""
         width = width or max(len(row) // 2 for row in rows)
         out = np.zeros((len(rows), 2, width), dtype=np.int64)
         out[:, 0] = NO_TAG
@@ -92,7 +85,6 @@ class TagCollator(ColumnCollator):
         return torch.from_numpy(out)
 
     def dummy(self, rows: int, width: int) -> Tensor:
-        """Words whose first token is at position 0."""
         return torch.zeros(rows, 2, width, dtype=torch.int64)
 
 
@@ -131,7 +123,6 @@ class ConcatenatedTextsCollator(TokenCollator):
         return lengths + self.ends
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, S), with <eos> after both texts."""
         if self.ends > 1:
             arrays = [np.asarray(row, dtype=np.int64) for row in rows]
             rows = [np.repeat(row, np.where(row == self.separator, self.ends, 1)) for row in arrays]
@@ -146,11 +137,9 @@ class SeriesCollator(ColumnCollator):
         self.channels = channels
 
     def padded_lengths(self, lengths: Lengths) -> Lengths:
-        """Steps."""
         return lengths // self.channels
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, S) or (B, S, C), float32."""
         width = width or max(len(row) for row in rows) // self.channels
         out = np.full((len(rows), width * self.channels), np.nan, dtype=np.float32)
         for index, row in enumerate(rows):
@@ -158,7 +147,6 @@ class SeriesCollator(ColumnCollator):
         return torch.from_numpy(out if self.channels == 1 else out.reshape(len(rows), width, self.channels))
 
     def dummy(self, rows: int, width: int) -> Tensor:
-        """Zeros."""
         return torch.zeros((rows, width) if self.channels == 1 else (rows, width, self.channels))
 
 
@@ -173,7 +161,6 @@ class FrameCollator(ColumnCollator):
         self.features, self.dtype = features, dtype
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, T, F), float32 or int16."""
         shape = (len(rows), width or max(len(row) for row in rows), self.features)
         out: NDArray[Any] = (
             np.full(shape, -1, np.int16) if self.dtype == "uint8" else np.full(shape, np.nan, np.float32)
@@ -183,7 +170,6 @@ class FrameCollator(ColumnCollator):
         return torch.from_numpy(out)
 
     def dummy(self, rows: int, width: int) -> Tensor:
-        """Zeros."""
         return torch.zeros(rows, width, self.features, dtype=torch.int16 if self.dtype == "uint8" else torch.float32)
 
 
@@ -198,7 +184,6 @@ class PictureCollator(ColumnCollator):
         return torch.from_numpy(np.stack([np.asarray(row) for row in rows]))
 
     def dummy(self, rows: int, width: int) -> Tensor:
-        """Black pictures."""
         return torch.zeros(rows, self.height, self.features, dtype=torch.uint8)
 
 

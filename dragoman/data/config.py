@@ -67,7 +67,6 @@ class DataConfig:
     cache: str = setting("", help="folder for tokenised data; default $DRAGOMAN_CACHE or ~/.cache/dragoman")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         tags = tags_of(self.train)
         for name, files in (("train", self.train), ("valid", self.valid)):
             if files == ():
@@ -101,7 +100,6 @@ class TokenizersConfig:
     )
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if isinstance(self.target, CharactersConfig) and self.target.features:
             yield f'target.features: found "{self.target.features}", expected none: only sources have features'
 
@@ -112,7 +110,6 @@ def file_list(files: Files) -> list[str | Pairs]:
 
 
 def paths_of(files: Files) -> list[str]:
-    """The paths of all entries."""
     return [path for entry in file_list(files) for path in (entry.paths if isinstance(entry, Pairs) else [entry])]
 
 

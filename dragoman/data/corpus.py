@@ -61,7 +61,6 @@ class Corpus:
 
 
 def file_digest(path: str) -> str:
-    """A hash of a file's bytes."""
     try:
         return digest(Path(path))
     except OSError as error:

@@ -86,7 +86,6 @@ class Pairs:
     )
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         named = [name for name in ("source", "target", "file") if getattr(self, name) is not None]
         if named in (["source"], ["target"]):
             yield f"{'target' if named == ['source'] else 'source'}: missing; expected text"
@@ -97,7 +96,6 @@ class Pairs:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The one or two files."""
         return tuple(path for path in (self.source, self.target, self.file) if path is not None)
 
 

@@ -127,7 +127,6 @@ class FeatureRows:
         return len(self.numbers)
 
     def lengths(self) -> NDArray[np.int32]:
-        """Frames of every row."""
         return self.column.lengths()[self.numbers]
 
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:

@@ -90,7 +90,6 @@ class Column:
         return np.frombuffer(read_at(self._tokens, (end - start) * width, start * width), self.dtype)
 
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
-        """These rows."""
         width, out = self.dtype.itemsize, []
         for index in indices:
             start, end = _SPAN.unpack(read_at(self._offsets, 16, 8 * int(index)))
@@ -163,7 +162,6 @@ class StoreWriter:
             file.write(np.zeros(1, np.int64).tobytes())
 
     def add(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
-        """Append rows to both columns."""
         for column, rows in zip(COLUMNS, (sources, targets), strict=True):
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             flat = np.fromiter(chain.from_iterable(rows), self.dtypes[column], int(lengths.sum()))

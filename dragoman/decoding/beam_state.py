@@ -37,7 +37,6 @@ class BeamState(NamedTuple):
     divisors: Tensor  # (L + 1,) of Σ log p, by length (`Scorer.divisors`)
 
     def select(self, sources: Tensor) -> BeamState:
-        """Keep some sources."""
         return self._replace(
             **{
                 name: tensor.index_select(0, sources)

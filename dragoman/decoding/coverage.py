@@ -55,7 +55,6 @@ class CoverageTracker:
         self.total = total.gather(1, parents[:, :, None].expand(-1, -1, total.shape[2]))
 
     def select(self, sources: Tensor) -> None:
-        """Keep or repeat some sources."""
         self.mask = self.mask.index_select(0, sources)
         if self.total is not None:
             self.total = self.total.index_select(0, sources)

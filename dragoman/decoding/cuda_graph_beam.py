@@ -85,13 +85,11 @@ class GraphBeamStep(GraphStep):
         return beam
 
     def body(self) -> None:
-        """One step, from tokens to tokens."""
         super().body()
         assert self.output is not None
         (self.advance_in_kernels if self.in_kernels else self.advance_plain)(self.output)
 
     def advance_plain(self, log_probabilities: Tensor) -> None:
-        """As `beam_search` does it."""
         candidates = top_candidates(self.beam, top_next_tokens(log_probabilities, self.shape.width))
         beam, kept = update(self.beam, candidates, n_best=self.key.n_best, stop=self.key.stop)
         self.parents.copy_((candidates.parents.gather(1, kept) + self.first_rows).flatten())

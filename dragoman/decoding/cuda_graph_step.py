@@ -86,7 +86,6 @@ class GraphStep:
 
     @property
     def size(self) -> int:
-        """Bytes of its buffers."""
         return sum(tensor.nbytes for tensor in tensors_of((self.static, self.cache)))
 
     def begin(self, state: State) -> None:
@@ -137,7 +136,6 @@ class GraphStep:
         self.graph = graph
 
     def run(self) -> Tensor:
-        """One step; its output (N, V)."""
         if self.graph is not None:
             self.graph.replay()
         else:
@@ -162,7 +160,6 @@ def copy_tensors(target: Any, source: Any) -> None:
 
 
 def tensors_of(tree: Any) -> Iterator[Tensor]:
-    """The tensors of a nest."""
     if isinstance(tree, Tensor):
         yield tree
     else:

@@ -38,7 +38,6 @@ class BeamGroups:
         self.scorer = scorer
 
     def rows(self, sources: int, device: torch.device) -> Tensor:
-        """Which source each row is."""
         return torch.arange(sources, device=device).repeat_interleave(self.count)
 
     def choose(self, rows: Tensor, scores: Tensor, fallback: Tensor | None, choose: Chooser, width: int) -> Choice:

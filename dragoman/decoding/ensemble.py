@@ -24,15 +24,12 @@ class EnsembleState(NamedTuple):
     states: tuple[Any, ...]
 
     def select(self, rows: Tensor) -> EnsembleState:
-        """Keep, drop or repeat whole sources."""
         return EnsembleState(tuple(state.select(rows) for state in self.states))
 
     def reorder(self, rows: Tensor) -> EnsembleState:
-        """Reorder hypotheses within their source."""
         return EnsembleState(tuple(state.reorder(rows) for state in self.states))
 
     def expand(self, hypotheses: int) -> EnsembleState:
-        """Give every source this many copies of its one hypothesis."""
         return EnsembleState(tuple(state.expand(hypotheses) for state in self.states))
 
 

@@ -59,7 +59,6 @@ class MaskDecoder:
         return [None] * len(batch.source)
 
     def parse_reference(self, text: str) -> Any:
-        """There is none."""
         return None
 
     def report(self, predicted: Sequence[Any], references: Sequence[Any]) -> dict[str, dict[str, float]]:

@@ -29,7 +29,6 @@ class LabelPrediction:
         return self.text
 
     def as_table(self) -> dict[str, Any]:
-        """The text and all details."""
         return {"text": self.text, **self.details}
 
     def as_json(self, **before: Any) -> str:
@@ -83,11 +82,9 @@ class LabelDecoder:
         return predictions
 
     def references(self, batch: Batch, codec: Any) -> list[Any]:
-        """Label names."""
         return [codec.names[label] for label in batch.target[:, 0].tolist()]
 
     def parse_reference(self, text: str) -> Any:
-        """A label is its own name."""
         return text
 
     def report(self, predicted: Sequence[Any], references: Sequence[Any]) -> dict[str, dict[str, float]]:
@@ -106,7 +103,6 @@ class NumberDecoder:
     outputs: OutputKind = "numbers"
 
     def decode(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[LabelPrediction]:
-        """Numbers."""
         predictions = []
         for row in finite_outputs(model, batch).values.double().tolist():
             values = codec.unscale(row)
@@ -119,11 +115,9 @@ class NumberDecoder:
         return [number_or_numbers(codec.unscale(row)) for row in batch.target.tolist()]
 
     def parse_reference(self, text: str) -> Any:
-        """One or more numbers."""
         return number_or_numbers([number for step in parse_steps(text) for number in step])
 
     def report(self, predicted: Sequence[Any], references: Sequence[Any]) -> dict[str, dict[str, float]]:
-        """Numbers have no labels."""
         return {}
 
 
@@ -150,7 +144,6 @@ class TagDecoder:
         return [tuple(codec.pieces([tag for tag in row if tag >= 0])) for row in batch.target[:, 0].tolist()]
 
     def parse_reference(self, text: str) -> Any:
-        """Tags separated by spaces."""
         return tuple(text.split(" "))
 
     def report(self, predicted: Sequence[Any], references: Sequence[Any]) -> dict[str, dict[str, float]]:

@@ -37,7 +37,6 @@ class NGramLM:
         return torch.stack([self.next_token(text) for text in texts])
 
     def next_token(self, text: Text) -> Tensor:
-        """Those of one text (V,)."""
         history = (SOS, *text)[-max(1, self.model.order - 1) :]
         if history not in self._cache:
             if len(self._cache) * self.model.vocabulary > MAX_CACHED:

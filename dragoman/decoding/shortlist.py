@@ -38,15 +38,12 @@ class ShortlistState(NamedTuple):
     listed: Tensor  # (B, K)
 
     def select(self, rows: Tensor) -> ShortlistState:
-        """Keep, drop or repeat whole sources."""
         return ShortlistState(self.inner.select(rows), self.listed[rows])
 
     def reorder(self, rows: Tensor) -> ShortlistState:
-        """Reorder hypotheses within their source."""
         return ShortlistState(self.inner.reorder(rows), self.listed)
 
     def expand(self, hypotheses: int) -> ShortlistState:
-        """Give every source this many copies of its one hypothesis."""
         return ShortlistState(self.inner.expand(hypotheses), self.listed)
 
 

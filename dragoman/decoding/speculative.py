@@ -70,7 +70,6 @@ class PrefixReader:
             self.length = common
 
     def select(self, rows: Tensor) -> None:
-        """Keep some rows."""
         self.state = self.state.select(rows)
 
     def _unread(self, rows: Sequence[Sequence[int]]) -> Tensor:

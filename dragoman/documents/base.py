@@ -76,7 +76,6 @@ class TextDocument(Document):
         return ()
 
     def render(self, outputs: Sequence[Output | None]) -> bytes:
-        """See Document."""
         edits: list[Edit] = []
         for index, output in enumerate(outputs):
             if output is not None:
@@ -114,7 +113,6 @@ class PartsDocument(TextDocument):
         self.spans.append((start, end))
 
     def edits(self, index: int, output: Output) -> Iterable[Edit]:
-        """See TextDocument."""
         yield Edit(*self.spans[index], output.markup)
 
 

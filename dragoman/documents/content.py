@@ -40,7 +40,6 @@ class Content:
 
     @property
     def blocks(self) -> list[Block]:
-        """The blocks in order."""
         return [part for part in self.parts if isinstance(part, Block)]
 
     def written(self, outputs: Sequence[Output | None]) -> tuple[str, str, float | None] | None:

@@ -157,7 +157,6 @@ class MarkdownDocument(PartsDocument):
         self.add(inline_markdown(text, self.labels), lines[0].span[0], lines[-1].span[1])
 
     def _add_row(self, place: int, row: str) -> None:
-        """The cells of a table."""
         for match in re.finditer(r"(?:\\.|`[^`]*`|[^|\\])+", row):
             if cell := match[0].strip():
                 start = place + match.start() + match[0].index(cell)
@@ -173,7 +172,6 @@ class MarkdownDocument(PartsDocument):
             start += len(raw)
 
     def edits(self, index: int, output: Output) -> Iterable[Edit]:
-        """See TextDocument."""
         width, prefix = self.wrapped[index]
         start, end = self.spans[index]
         block = self.units[index].block

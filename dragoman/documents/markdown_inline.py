@@ -53,7 +53,6 @@ def escape_punctuation(text: str) -> str:
 
 
 def escape_cell(text: str) -> str:
-    """The text of a table's cell."""
     return escape_markdown(text).replace("|", "\\|")
 
 

@@ -251,7 +251,6 @@ class _Taken:
         insort(self.intervals, interval)
 
     def holds(self, word: int) -> bool:
-        """Whether a word is taken."""
         index = bisect_right(self.intervals, word, key=lambda interval: interval[0])
         return index > 0 and self.intervals[index - 1][1] > word
 
@@ -334,7 +333,6 @@ class _Projection:
         return first, second
 
     def add(self, part: str) -> None:
-        """Add to the output."""
         if part:
             self.out.append(part)
             self.last = part[-1]

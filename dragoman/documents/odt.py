@@ -103,7 +103,6 @@ class TextWriter(Writer):
         self.spaced = True
 
     def text(self, style: str, text: str) -> None:
-        """See Writer."""
         for part in re.split(r"( +)", text):
             if not part.startswith(" "):
                 self.parts.append(part)
@@ -118,12 +117,10 @@ class TextWriter(Writer):
             self.spaced = True
 
     def keep(self, style: str | None, xml: str, level: int = 0) -> None:
-        """See Writer."""
         self.parts.append(xml)
         self.spaced = self.spaced and bool(_INVISIBLE.match(xml))
 
     def result(self) -> str:
-        """See Writer."""
         return "".join(self.parts)
 
 

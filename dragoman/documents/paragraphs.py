@@ -250,7 +250,6 @@ class Part(Document):
         return content, segments_of(pieces), fields
 
     def render(self, outputs: Sequence[Output | None]) -> bytes:
-        """See Document."""
         return self.file.encode(self._stretch(0, len(self.text), outputs), references=True)
 
     def _stretch(self, start: int, end: int, outputs: Sequence[Output | None]) -> str:
@@ -291,7 +290,6 @@ class Part(Document):
 
 
 def write_unit(segment: Segment, markup: str, writer: Writer, keep: Callable[[Sequence[Kept]], None]) -> None:
-    """Write a text with marks."""
     styles = [segment.style]
     place = 0
     numbers = dict(_in_order(segment, markup))

@@ -143,7 +143,6 @@ class PODocument(TextDocument):
             self.places.append((target or last, "" if target else name, source.text))
 
     def edits(self, index: int, output: Output) -> Iterable[Edit]:
-        """See TextDocument."""
         place, missing, source = self.places[index]
         # gettext demands the same line break at both ends
         text = "\n" * source.startswith("\n") + output.markup.strip("\n") + "\n" * source.endswith("\n")
@@ -154,7 +153,6 @@ class PODocument(TextDocument):
             yield Edit(place.start, place.end, written)
 
     def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
-        """The flag `fuzzy` of every message with a new translation."""
         for entry in self.entries:
             if any(outputs[index] is not None for index in entry.units) and self._fuzzy(entry) is not self.review:
                 yield self._flag(entry)

@@ -211,12 +211,10 @@ class RunWriter(Writer):
         self.waiting = ""  # text
 
     def text(self, style: str, text: str) -> None:
-        """See Writer."""
         self._open(style)
         self.waiting += text
 
     def keep(self, style: str | None, xml: str, level: int = 0) -> None:
-        """See Writer."""
         if style is None or level:
             self._open(None)
             start, end = f"<{self.prefix}r>{style}" * (level > 0), f"</{self.prefix}r>" * (level < 0)
@@ -227,7 +225,6 @@ class RunWriter(Writer):
             self.parts.append(xml)
 
     def result(self) -> str:
-        """See Writer."""
         self._open(None)
         return "".join(self.parts)
 

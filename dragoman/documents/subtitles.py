@@ -34,7 +34,6 @@ class _Group(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The lines as one text."""
         joined = [joiner(left, right) + right for left, right in pairwise(self.lines)]
         return "".join([self.lines[0], *joined])
 
@@ -51,7 +50,6 @@ class SRTDocument(PartsDocument):
     unescape: Escape = staticmethod(unchanged)
 
     def escape_of(self, raw: str) -> Escape:
-        """The escape of a cue's text."""
         return unchanged
 
     def __init__(self, data: bytes, reading: Reading) -> None:
@@ -116,7 +114,6 @@ class SRTDocument(PartsDocument):
             yield Token("text", "", raw[place:])
 
     def edits(self, index: int, output: Output) -> Iterable[Edit]:
-        """See TextDocument."""
         groups, after = self.groups[index], self.after[index]
         texts = output.markup.split("\n")
         if len(texts) != len(groups):  # the model wrote a line break of its own
@@ -137,7 +134,6 @@ class WebVTTDocument(SRTDocument):
     unescape: Escape = staticmethod(unescape_html)
 
     def escape_of(self, raw: str) -> Escape:
-        """See SRTDocument."""
         return escape_like(self.tag.sub("", raw), self.unescape, MARKUP, bare="&<>")
 
     def _is_timing(self, line: str) -> bool:

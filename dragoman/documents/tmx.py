@@ -47,7 +47,6 @@ class TMXDocument(TextDocument):
             self.units += [Unit(block, f"unit {number}", done) for block in source_content.blocks]
 
     def _read(self) -> list[list[_Variant]]:
-        """The variants of every unit."""
         entries: list[list[_Variant]] = []
         inside, found = False, False
         for token in xml_tokens(self.text, "document"):
@@ -90,7 +89,6 @@ class TMXDocument(TextDocument):
         return source, others[0]
 
     def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
-        """All edits: a variant depends on all units of its segment."""
         for first, other, content, index in self.places:
             found = content.written(outputs[index : index + len(content.blocks)])
             if found is None:

@@ -76,7 +76,6 @@ class XLIFFDocument(TextDocument):
             self._add(segment)
 
     def raw(self, token: XMLToken) -> str:
-        """The text of a token."""
         return self.text[token.start : token.end]
 
     def _read(self, tokens: list[XMLToken]) -> None:
@@ -130,7 +129,6 @@ class XLIFFDocument(TextDocument):
         return len(segment.sources) > 2
 
     def _add(self, segment: _Segment) -> None:
-        """Make the units of a segment."""
         space = attributes_of(self.raw(segment.sources[0])).get("xml:space")
         preserve = segment.preserve if space is None else space == "preserve"
         existing = {mid: self._inside(tokens) for mid, tokens in self._marked(segment.targets)}

@@ -84,7 +84,6 @@ def element_ends(tokens: Sequence[XMLToken]) -> dict[int, int]:
 
 
 def attributes_of(tag: str) -> dict[str, str]:
-    """The attributes of a tag."""
     return {name: unescape_xml(one or other) for name, one, other in _ATTRIBUTE.findall(tag)}
 
 
@@ -107,5 +106,4 @@ def with_attribute(tag: str, name: str, value: str | None) -> str:
 
 
 def local(name: str) -> str:
-    """A name without its prefix."""
     return name.rpartition(":")[2]

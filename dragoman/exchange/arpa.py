@@ -19,13 +19,11 @@ class ArpaExporter:
     about = "an n-gram language model as an .arpa file, for KenLM, SRILM and speech recognisers"
 
     def blockers(self, run: Run) -> list[str]:
-        """Any model but n-grams."""
         if isinstance(run.config.model, NGramConfig):
             return []
         return [f'model.kind: found "{run.config.model.kind}", expected "{NGramConfig.kind}"']
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
-        """Write the file."""
         model = run.model(torch.device("cpu"))
         assert isinstance(model, NGramModel)
         write_arpa(path, model, run.tokenizers()[1])

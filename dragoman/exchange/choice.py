@@ -80,7 +80,6 @@ class Call(NamedTuple):
 
 
 def always(call: Call) -> bool:
-    """Any value is supported."""
     return True
 
 

@@ -85,7 +85,6 @@ def characters() -> tuple[list[str], NDArray[np.float32]]:
 
 
 def write_splitter(path: Path, language: str) -> None:
-    """Write the model."""
     try:
         import onnx
         from onnx import TensorProto, helper, numpy_helper

@@ -106,7 +106,6 @@ class EncoderGraph(nn.Module):
         self.model, self.kept, self.capacity = model, kept, capacity
 
     def forward(self, source: Tensor) -> tuple[Tensor, ...]:
-        """source (B, S)."""
         leaves = pytree.tree_leaves(first_state(self.model, source, self.capacity)[:2])
         return tuple(leaf for leaf, kept in zip(leaves, self.kept, strict=True) if kept)
 

@@ -95,14 +95,12 @@ class TextCodec:
             raise SystemExit(f"texts of {self.kind!r} need Dragoman; this script reads subwords and characters")
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
         if self.kind == "subwords":
             return list(self.model.encode(text))
         parts = self.model.encode(text, out_type=str) if self.kind == "sentencepiece" else text
         return [self.ids.get(part, 1) for part in parts]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
         if self.kind == "subwords":
             return str(self.model.decode(list(tokens)))
         if self.kind == "sentencepiece":

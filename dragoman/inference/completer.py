@@ -44,7 +44,6 @@ class Completed:
     ended: bool  # with `one_line`: the line ended before the maximum length
 
     def as_json(self) -> str:
-        """One JSON object on one line."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
 

@@ -75,7 +75,6 @@ class EvaluationOptions:
 
 
 def as_examples(pairs: Sequence[Pair]) -> list[Example]:
-    """Pairs as examples."""
     return [as_example(pair, number) for number, pair in enumerate(pairs, 1)]
 
 

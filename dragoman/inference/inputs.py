@@ -51,7 +51,6 @@ class StreamOptions:
             raise ConfigError(f"window: found {self.window}, expected at least 1")
 
     def done(self, count: int) -> None:
-        """Report finished inputs."""
         if self.progress is not None:
             self.progress(count)
 

@@ -105,7 +105,6 @@ class Decoding:
 
 
 def prediction_of(hypothesis: Hypothesis, target: Tokenizer) -> Prediction:
-    """A hypothesis as text."""
     tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
     return Prediction(
         text=target.decode(tokens),

@@ -74,7 +74,6 @@ class ExponentialScorer:
         return torch.zeros_like(self.keys), torch.zeros_like(self.vector)
 
     def finish(self, d_keys: Tensor, d_vector: Tensor) -> tuple[Tensor, Tensor]:
-        """From the sums to gradients."""
         keys_type, vector_type, shape = self.types
         return d_keys.mul_(4.0 * self.vector).to(keys_type), d_vector.view(shape).to(vector_type)
 
@@ -112,24 +111,20 @@ class TritonScorer(ExponentialScorer):
         super().__init__(vector, keys.contiguous())
 
     def zeros(self) -> tuple[Tensor, Tensor]:
-        """The sum for v has one row per source."""
         zeros = torch.zeros(self.keys.shape, dtype=torch.float32, device=self.keys.device)
         return zeros, zeros.new_zeros(zeros.shape[0], zeros.shape[2])
 
     def finish(self, d_keys: Tensor, d_vector: Tensor) -> tuple[Tensor, Tensor]:
-        """From the sums to gradients."""
         keys_type, vector_type, shape = self.types
         return d_keys.mul_(self.vector).to(keys_type), d_vector.sum(0).view(shape).to(vector_type)
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """The scores are float32."""
         from dragoman.kernels import additive_score_triton
 
         query = query.contiguous()
         return additive_score_triton.forward(query, self.keys, self.vector), query
 
     def backward(self, query: Tensor, gradient: Tensor) -> Tensor:
-        """The gradient of the queries has their type."""
         from dragoman.kernels import additive_score_triton
 
         return additive_score_triton.backward(query, self.keys, self.vector, gradient, *self.sums())

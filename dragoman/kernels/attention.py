@@ -38,7 +38,6 @@ def torch_attention(
     dropout: float,
     scale: float | None,
 ) -> Tensor:
-    """torch's fused kernels."""
     sees_any = None
     if mask is not None:
         # A query that sees no key attends to all of them, and its output is then set to zero: of such a row cuDNN's

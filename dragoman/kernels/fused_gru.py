@@ -19,7 +19,6 @@ class FusedGRU(FusedRNN):
     kernel: ClassVar[str | None] = "gru"
 
     def allocate(self) -> None:
-        """`preactivation` holds the candidate before its activation."""
         self.preactivation = self.new_block(self.width)
 
     def pointwise_forward(self, step: int) -> None:
@@ -34,7 +33,6 @@ class FusedGRU(FusedRNN):
         torch.sub(hidden[step], candidate, out=hidden[step + 1]).mul_(update).add_(candidate)
 
     def pointwise_backward(self, step: int) -> None:
-        """The gradients of the equations in `pointwise_forward`, last to first."""
         reset, update, _ = self.gates[step].chunk(3, -1)
         d_reset, _, d_candidate = self.d_gates[step].chunk(3, -1)
         product, d_product, width = self.products[step], self.d_products[step], self.width
@@ -83,7 +81,6 @@ class FusedGRUResetBefore(FusedGRU):
         torch.sub(hidden[step], candidate, out=hidden[step + 1]).mul_(update).add_(candidate)
 
     def pointwise_backward(self, step: int) -> None:
-        """The gradients of the equations in `pointwise_forward`, last to first."""
         reset, update, _ = self.gates[step].chunk(3, -1)
         d_reset, _, d_candidate = self.d_gates[step].chunk(3, -1)
         d_hidden, hidden = self.state_gradient(step), self.states[0][step]
@@ -93,14 +90,12 @@ class FusedGRUResetBefore(FusedGRU):
         self.direct_gradient = d_hidden.mul_(update).addcmul_(d_reset_hidden, reset)
 
     def multiply_backward(self, step: int) -> None:
-        """The product for the candidate is already in `direct_gradient`."""
         width = self.width
         through_product = self.d_gates[step, :, : 2 * width].to(self.weight.dtype) @ self.weight[: 2 * width]
         assert self.direct_gradient is not None
         self.state_gradients = (self.direct_gradient.add_(through_product),)
 
     def weight_gradient(self) -> Tensor:
-        """One product for the gates and one for the candidate."""
         both = self.d_gates.to(self.hidden_inputs.dtype).flatten(0, 1)
         gates, candidate = both[:, : 2 * self.width], both[:, 2 * self.width :]
         return torch.cat([gates.t() @ self.hidden_inputs[:-1].flatten(0, 1), candidate.t() @ self.reset.flatten(0, 1)])

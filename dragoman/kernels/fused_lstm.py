@@ -16,7 +16,6 @@ class FusedLSTM(FusedRNN):
     kernel = "lstm"
 
     def allocate(self) -> None:
-        """`tanh_memory` holds tanh(c)."""
         self.tanh_memory = self.new_block(self.width)
 
     def pointwise_forward(self, step: int) -> None:
@@ -32,7 +31,6 @@ class FusedLSTM(FusedRNN):
         torch.mul(output, self.tanh_memory[step], out=hidden[step + 1])
 
     def pointwise_backward(self, step: int) -> None:
-        """The gradients of the equations in `pointwise_forward`, last to first."""
         ingate, forget, candidate, output = self.gates[step].chunk(4, -1)
         d_ingate, d_forget, d_candidate, d_output = self.d_gates[step].chunk(4, -1)
         d_hidden, d_memory = self.state_gradient(step), self.state_gradient(step, 1)
@@ -64,7 +62,6 @@ class FusedPeepholeLSTM(FusedLSTM):
         torch.mul(output, self.tanh_memory[step], out=hidden[step + 1])
 
     def pointwise_backward(self, step: int) -> None:
-        """The gradients of the equations in `pointwise_forward`, last to first."""
         peep_in, peep_forget, peep_out = self.extras[0].unbind()
         ingate, forget, candidate, output = self.gates[step].chunk(4, -1)
         d_ingate, d_forget, d_candidate, d_output = self.d_gates[step].chunk(4, -1)
@@ -78,7 +75,6 @@ class FusedPeepholeLSTM(FusedLSTM):
         d_memory.mul_(forget).addcmul_(d_ingate, peep_in).addcmul_(d_forget, peep_forget)
 
     def extras_gradients(self) -> tuple[Tensor, ...]:
-        """Of the peepholes."""
         d_ingate, d_forget, _, d_output = self.d_gates.chunk(4, -1)
         before, after = self.states[1][:-1], self.states[1][1:]
         pairs = ((d_ingate, before), (d_forget, before), (d_output, after))
@@ -103,7 +99,6 @@ class FusedCoupledLSTM(FusedLSTM):
         torch.mul(output, self.tanh_memory[step], out=hidden[step + 1])
 
     def pointwise_backward(self, step: int) -> None:
-        """The gradients of the equations in `pointwise_forward`, last to first."""
         forget, output, candidate = self.gates[step].chunk(3, -1)
         d_forget, d_output, d_candidate = self.d_gates[step].chunk(3, -1)
         d_hidden, d_memory = self.state_gradient(step), self.state_gradient(step, 1)
@@ -167,11 +162,9 @@ class FusedLayerNormLSTM(FusedLSTM):
         torch.mul(output, self.tanh_memory[step], out=hidden[step + 1])
 
     def allocate_backward(self) -> None:
-        """`d_tanh_memory` holds the gradients of the inputs of tanh."""
         self.d_tanh_memory = self.new_block(self.width)
 
     def pointwise_backward(self, step: int) -> None:
-        """The gradients of the equations in `pointwise_forward`, last to first."""
         gain, memory_gain, _ = self.extras
         ingate, forget, candidate, output = self.gates[step].chunk(4, -1)
         d_ingate, d_forget, d_candidate, d_output = self.d_gates[step].chunk(4, -1)
@@ -189,6 +182,5 @@ class FusedLayerNormLSTM(FusedLSTM):
         self.d_products[step] = _layer_norm_backward(d_normed, self.products[step], self.product_scale[step])
 
     def extras_gradients(self) -> tuple[Tensor, ...]:
-        """Of the gain of W h', and of the gain and bias of norm(c)."""
         gain = (self.d_gates * self.products).sum((0, 1))
         return gain, (self.d_tanh_memory * self.normed_memory).sum((0, 1)), self.d_tanh_memory.sum((0, 1))

@@ -84,7 +84,6 @@ class FusedRNN:
     # Forward
 
     def forward(self) -> None:
-        """Compute all steps."""
         # OpenBLAS multiplies by a matrix that is already transposed a sixth faster; to cuBLAS it makes no difference.
         transposed = self.weight.t() if self.weight.is_cuda else self.weight.t().contiguous()
         for step in range(self.steps):
@@ -137,7 +136,6 @@ class FusedRNN:
         return result
 
     def start_backward(self, output_gradients: tuple[Tensor | None, ...]) -> None:
-        """Allocate the gradients."""
         self.output_gradients = tuple(
             gradient if gradient is None or gradient.stride(2) == 1 else gradient.contiguous()
             for gradient in output_gradients

@@ -41,11 +41,9 @@ class Cosine(Dot):
         self.sharpness = nn.Parameter(torch.full((heads, 1, 1), math.log(10.0)))
 
     def query(self, x: Tensor) -> Tensor:
-        """Of length one over the temperature."""
         return F.normalize(x, dim=-1) * self.sharpness.exp()
 
     def key(self, x: Tensor) -> Tensor:
-        """Of length one."""
         return F.normalize(x, dim=-1)
 
 

@@ -58,7 +58,6 @@ class MonotonicWindow(GlobalWindow):
     """p_t = t, or the last source position where t lies beyond it."""
 
     def forward(self, query: Tensor, mask: Tensor, start: Position) -> tuple[Tensor, Tensor | None]:
-        """The mask, within the radius around p_t."""
         positions = torch.arange(mask.shape[-1], device=mask.device)
         last = mask.sum(-1, keepdim=True) - 1  # (B, 1, 1, 1)
         centre = (start + torch.arange(query.shape[2], device=mask.device))[:, None].minimum(last)  # (B, 1, T, 1)
@@ -74,7 +73,6 @@ class PredictiveWindow(GlobalWindow):
         self.centre = nn.Linear(query_width, 1, bias=False)
 
     def forward(self, query: Tensor, mask: Tensor, start: Position) -> tuple[Tensor, Tensor | None]:
-        """The mask, within the radius around p_t, and the Gaussian."""
         with torch.autocast(query.device.type, enabled=False):  # half precision cannot tell positions beyond 256 apart
             query = query.to(torch.promote_types(query.dtype, torch.float32))
             positions = torch.arange(mask.shape[-1], device=mask.device, dtype=query.dtype)

@@ -214,7 +214,6 @@ class NoAugmentation(nn.Module):
         super().__init__()
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x unchanged."""
         return x
 
 

@@ -30,12 +30,10 @@ class Windows:
 
     @property
     def count(self) -> int:
-        """How many blocks there are."""
         return -(-(self.end - self.first) // self.block)
 
     @property
     def width(self) -> int:
-        """How many keys a block sees."""
         return (2 + self.ahead) * self.block
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:

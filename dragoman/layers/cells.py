@@ -273,7 +273,6 @@ class Cell(nn.Module):
         return [self.input_weight, self.hidden_weight, self.bias, torch.zeros_like(self.bias)]
 
     def _add_hidden(self, projected: Tensor, hidden: Tensor) -> Tensor:
-        """projected + W_hh h'."""
         if deferring():
             return projected + linear(hidden, self.hidden_weight)
         return torch.addmm(projected, hidden, self.hidden_weight.t())
@@ -291,11 +290,9 @@ class RNNCell(Cell):
         self.torch_kernel = f"rnn_{config.activation}"
 
     def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
-        """The new state itself."""
         return {"candidate": self.activation(self._add_hidden(projected, state[0]))}
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
-        """The state one step later; projected (N, D)."""
         return (self.gates(projected, state)["candidate"],)
 
 
@@ -329,7 +326,6 @@ class LSTMCell(Cell):
         return lstm_gates(self._add_hidden(projected, state[0]), self.activation)
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
-        """The state one step later; projected (N, 4D)."""
         ingate, forget, candidate, output = self.gates(projected, state).values()
         memory = forget * state[1] + ingate * candidate
         return output * self.output_activation(memory), memory
@@ -359,11 +355,9 @@ class PeepholeLSTMCell(Cell):
         self.peepholes = nn.Parameter(torch.zeros(shape))  # zeros: it starts as the LSTM without them
 
     def extras(self) -> tuple[Tensor, ...]:
-        """The peepholes."""
         return (self.peepholes,)
 
     def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
-        """The output gate reads the memory cell after this step."""
         hidden, memory = state
         ingate, forget, candidate, output = self._add_hidden(projected, hidden).chunk(4, -1)
         peep_in, peep_forget, peep_out = self.peepholes.unbind()
@@ -380,7 +374,6 @@ class PeepholeLSTMCell(Cell):
         return dict(zip(LSTM_BLOCKS, (ingate, forget, candidate, output), strict=True))
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
-        """The state one step later; projected (N, 4D)."""
         ingate, forget, candidate, output = self.gates(projected, state).values()
         memory = forget * state[1] + ingate * candidate
         return output * torch.tanh(memory), memory
@@ -403,7 +396,6 @@ class CoupledLSTMCell(Cell):
         return dict(zip(self.block_names, values, strict=True))
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
-        """The state one step later; projected (N, 3D)."""
         forget, output, candidate = self.gates(projected, state).values()
         memory = candidate + forget * (state[1] - candidate)
         return output * torch.tanh(memory), memory
@@ -430,16 +422,13 @@ class LayerNormLSTMCell(Cell):
         return self.finish_projection(F.linear(x, self.input_weight))
 
     def input_product(self, x: Tensor) -> Tensor:
-        """Without the bias, which is added after the norm."""
         return linear(x, self.input_weight[:, : x.shape[-1]])
 
     def finish_projection(self, product: Tensor) -> Tensor:
-        """norm(W_ih x) + b."""
         normed: Tensor = self.input_norm(product)
         return normed + self.bias
 
     def extras(self) -> tuple[Tensor, ...]:
-        """The gain of norm(W_hh h'), and gain and bias of norm(c)."""
         return self.hidden_norm.weight, self.memory_norm.weight, self.memory_norm.bias
 
     def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
@@ -447,7 +436,6 @@ class LayerNormLSTMCell(Cell):
         return lstm_gates(projected + self.hidden_norm(linear(state[0], self.hidden_weight)))
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
-        """The state one step later; projected (N, 4D)."""
         ingate, forget, candidate, output = self.gates(projected, state).values()
         memory = forget * state[1] + ingate * candidate
         return output * torch.tanh(self.memory_norm(memory)), memory
@@ -484,7 +472,6 @@ class GRUCell(Cell):
         return dict(zip(self.block_names, (reset, update, self.activation(candidate)), strict=True))
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
-        """The state one step later; projected (N, 3D)."""
         _, update, candidate = self.gates(projected, state).values()
         return (candidate + update * (state[0] - candidate),)
 
@@ -507,5 +494,4 @@ CELLS: dict[type, Callable[..., Cell]] = {
 
 
 def build_cell(config: CellConfig, inputs: int, width: int) -> Cell:
-    """The cell of a configuration."""
     return CELLS[type(config)](config, inputs, width)

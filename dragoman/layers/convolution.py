@@ -90,7 +90,6 @@ class Highway(nn.Module):
         nn.init.constant_(self.gate.bias, -2.0)  # initially most of x is carried
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, D)."""
         gate = torch.sigmoid(self.gate(x))
         return gate * F.relu(self.change(x)) + (1 - gate) * x
 

@@ -35,7 +35,6 @@ class LinearChainCRF(nn.Module):
         return (forward + self.last).logsumexp(1)
 
     def log_probability(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-        """log p (B,) of given paths."""
         return self.score(scores, tags, mask) - self.log_partition(scores, mask)
 
     @torch.no_grad()

@@ -13,5 +13,4 @@ class Dropout(nn.Dropout):
     """`nn.Dropout`, faster on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
         return dropout(x, self.p) if self.training else x

@@ -32,7 +32,6 @@ class FeedForward(nn.Module):
             glorot(linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, D)."""
         out: Tensor = self.narrow(self.dropout(self.activation(self.widen(x))))
         return out
 
@@ -51,6 +50,5 @@ class GatedFeedForward(nn.Module):
             glorot(linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, D)."""
         out: Tensor = self.narrow(self.dropout(self.activation(self.gate(x)) * self.widen(x)))
         return out

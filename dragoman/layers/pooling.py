@@ -84,7 +84,6 @@ class MeanPooling(nn.Module):
         self.width = width
 
     def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
-        """states (B, T, D), mask (B, T) → (B, D)."""
         return masked_mean(states, mask)
 
 
@@ -96,7 +95,6 @@ class MaxPooling(nn.Module):
         self.width = width
 
     def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
-        """states (B, T, D), mask (B, T) → (B, D)."""
         return states.masked_fill(~mask[:, :, None], torch.finfo(states.dtype).min).amax(1)
 
 
@@ -110,7 +108,6 @@ class TimeAttention(nn.Module):
         self.bias = nn.Parameter(torch.zeros(steps)) if steps else None
 
     def forward(self, states: Tensor, mask: Tensor | None = None, final: Tensor | None = None) -> Tensor:
-        """states (B, T, D), mask (B, T) → (B, D)."""
         scores = states @ self.weight  # (B, T)
         if self.bias is not None:
             scores = scores + self.bias[: states.shape[1]]
@@ -129,7 +126,6 @@ class StepWeights(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
-        """states (B, T, D), mask (B, T) → (B, D)."""
         weights = self.weight[: states.shape[1]] * mask  # (B, T)
         show(self, weights[:, None, None])
         return (weights[:, :, None] * states).sum(1) + self.bias

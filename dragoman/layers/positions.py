@@ -75,7 +75,6 @@ class NoAbsolutePositions(nn.Module):
         """Any length fits."""
 
     def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
-        """x (B, T, D) unchanged."""
         return x
 
 

@@ -100,7 +100,6 @@ class RelativeBiasConfig:
     distance: Annotated[int, Range(2, None)] = setting(128, help="distances from here on share a bucket")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.distance <= self.buckets // 2:
             yield f"distance: found {self.distance}, expected more than half of buckets = {self.buckets}"
 
@@ -129,5 +128,4 @@ class RelativeBias(RelativePositions):
         return size if self.causal else size + self.buckets * (distance > 0)
 
     def bias(self, query: Tensor, distance: Tensor, scale: float) -> Tensor:
-        """(1, H, T, S); it is not scaled."""
         return self.table[self.bucket(distance)].permute(2, 0, 1)[None]

@@ -43,7 +43,6 @@ class VariationalDropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, S, D)."""
         if not self.training or self.rate == 0.0:
             return x
         keep = x.new_empty(x.shape[0], 1, x.shape[2]).bernoulli_(1 - self.rate)

@@ -74,7 +74,6 @@ class MultiHeadConfig:
     width: Size = setting(512, help="size of the queries, keys and values of all heads together, and of the context")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.width % self.heads:
             yield f"heads: found {self.heads}, expected a divisor of width = {self.width}"
 
@@ -111,11 +110,9 @@ class CosineScore(DotScore):
         self.sharpness = nn.Parameter(torch.tensor(5.0))
 
     def prepare(self, keys: Tensor) -> tuple[Tensor, ...]:
-        """Keys of length one."""
         return (F.normalize(self.key(keys), dim=-1),)
 
     def forward(self, query: Tensor, keys: tuple[Tensor, ...]) -> Tensor:
-        """Queries of length one, too."""
         return self.sharpness * super().forward(F.normalize(query, dim=-1), keys)
 
 

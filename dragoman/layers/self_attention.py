@@ -237,11 +237,9 @@ class LocalAttention(SelfAttention):
         self.block: int = config.window
 
     def visible(self, query: Tensor, key: Tensor) -> Tensor:
-        """Within the window."""
         return (query - key).abs() <= self.block
 
     def first_visible(self, position: int) -> int:
-        """A window back."""
         return max(0, position - self.block)
 
 
@@ -265,12 +263,10 @@ class SegmentAttention(SelfAttention):
         self.block: int = config.length
 
     def visible(self, query: Tensor, key: Tensor) -> Tensor:
-        """In one segment, or the key in the segment before."""
         back = query // self.block - key // self.block
         return (back == 0) | (back == 1)
 
     def first_visible(self, position: int) -> int:
-        """The beginning of the segment before."""
         return max(0, position // self.block - 1) * self.block
 
 
@@ -285,26 +281,22 @@ class LinearAttention(SelfAttention):
     """Katharopoulos et al. 2020, with φ = elu + 1; the cache is one sum of keys times values."""
 
     def split_projection(self, projected: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """All (N, H, T, d): heads that share keys get copies."""
         query, *shared = super().split_projection(projected, positions)
         key, value = (tensor.repeat_interleave(self.heads // self.key_heads, 1) for tensor in shared)
         return query, key, value
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Every position reads the sum over the real ones; mask (B, S)."""
         positions = torch.arange(x.shape[1], device=x.device)
         out = attend_linear(self, *self.split_projection(self.project(x), positions), mask)
         joined: Tensor = self.output(join_heads(out))
         return joined
 
     def extend(self, x: Tensor, past: Cache, length: Tensor | int) -> tuple[Tensor, Cache]:
-        """New positions read the sum so far and themselves, causally."""
         positions = torch.arange(x.shape[1], device=x.device)
         out, present = extend_linear(self, *self.split_projection(self.project(x), positions), past[0], length)
         return self.output(join_heads(out)), (present,)
 
     def init_cache(self, rows: int, capacity: int | None, like: Tensor) -> Cache:
-        """A sum of zeros (N, H, d, d+1), whatever the capacity."""
         depth = self.output.in_features // self.heads
         precise = torch.promote_types(like.dtype, torch.float32)
         return (like.new_zeros(rows, self.heads, depth, depth + 1, dtype=precise),)

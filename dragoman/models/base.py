@@ -10,7 +10,6 @@ class BaseModel(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """How many tokens it can write; None: no limit."""
         return None
 
     @property
@@ -20,7 +19,6 @@ class BaseModel(nn.Module):
 
     @property
     def graph_blockers(self) -> list[str]:
-        """Reasons why a training step cannot be captured as a CUDA graph."""
         return []
 
     def set_step(self, step: int) -> None:

@@ -40,7 +40,6 @@ class CaptionerConfig:
     decoder: DecoderConfig = setting(RecurrentDecoderConfig(), help="decoder of the caption")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from decoder_head_problems(self.tie, self.decoder)
         if self.doubly_stochastic and not has_attention(self.decoder):
             yield (
@@ -97,7 +96,6 @@ class Captioner(BaseModel):
 
     @property
     def max_positions(self) -> int | None:
-        """How many tokens it can write; None: no limit."""
         return self.decoder_head.max_positions
 
     @property
@@ -107,7 +105,6 @@ class Captioner(BaseModel):
 
     @property
     def graph_blockers(self) -> list[str]:
-        """Reasons why a training step cannot be captured as a CUDA graph."""
         return ["model.doubly_stochastic observes the attention with a hook"] if self.config.doubly_stochastic else []
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
@@ -131,13 +128,10 @@ class Captioner(BaseModel):
         return self.decoder_head.start(self.encode(batch.source, batch.source_mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""
         return self.decoder_head.step(tokens, state)
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
         return self.decoder_head.read(tokens, state)
 
     def score(self, batch: Batch) -> TokenScores:
-        """Score every target token."""
         return self.decoder_head.score(self.encode(batch.source, batch.source_mask), batch.target)

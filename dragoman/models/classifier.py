@@ -70,7 +70,6 @@ class PooledModel(BaseModel):
 
     @property
     def graph_blockers(self) -> list[str]:
-        """Reasons why a training step cannot be captured as a CUDA graph."""
         return encoder_graph_blockers(self.config.encoder)
 
     def pooled(self, source: Tensor, mask: Tensor) -> Tensor:
@@ -108,7 +107,6 @@ class Classifier(PooledModel):
         return Loss(total, torch.ones_like(truth).sum())
 
     def score(self, batch: Batch) -> TokenScores:
-        """Score each row's label."""
         outputs = self.outputs(batch)
         chosen = outputs.log_softmax(-1).gather(1, batch.target)
         return TokenScores(chosen, outputs.argmax(-1, keepdim=True) == batch.target, torch.ones_like(chosen).bool())

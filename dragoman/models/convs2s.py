@@ -29,7 +29,6 @@ class ConvS2SStackConfig:
     positions: AbsolutePositionsConfig = setting(LearnedConfig(), help="position embeddings")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         for name in ("widths", "kernels"):
             given = len(getattr(self, name))
             if given not in (0, self.layers):

@@ -82,7 +82,6 @@ class EncoderDecoderConfig:
     decoder: DecoderConfig = setting(TransformerConfig(), help="decoder of the target")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         names = ("the encoder's embeddings", "the decoder's embeddings", "the decoder's output")
         widths = (self.encoder.embedding, self.decoder.embedding, self.decoder.output_width)
         ties = TIES[self.tie]
@@ -195,7 +194,6 @@ class EncoderDecoder(BaseModel):
 
     @property
     def max_positions(self) -> int | None:
-        """How many tokens it can write; None: no limit."""
         limit = self.decoder.max_positions
         return None if limit is None else limit - len(self.config.prompt)
 
@@ -206,7 +204,6 @@ class EncoderDecoder(BaseModel):
 
     @property
     def graph_blockers(self) -> list[str]:
-        """Reasons why a training step cannot be captured as a CUDA graph."""
         blockers = encoder_graph_blockers(self.config.encoder)
         if not isinstance(self.config.forcing, TeacherForcingConfig):
             blockers.append(f"model.forcing {self.config.forcing.kind!r} changes from step to step")
@@ -215,11 +212,9 @@ class EncoderDecoder(BaseModel):
         return blockers
 
     def set_step(self, step: int) -> None:
-        """Set the step of scheduled sampling."""
         self.num_steps = step
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
-        """Encode sources (B, S)."""
         copies = None
         if isinstance(self.decoder, PointerGenerator):
             source, copies = source % self.source_vocabulary, source // self.source_vocabulary
@@ -350,7 +345,6 @@ class EncoderDecoder(BaseModel):
         return state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""
         scores, state = self.scores(tokens, state)
         return log_probabilities(scores), state
 
@@ -360,7 +354,6 @@ class EncoderDecoder(BaseModel):
         return self._possible(self.output(hidden[:, -1]), state), state
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
         hidden, state = self.decoder(tokens, state)
         return log_probabilities(self._possible(self.output(hidden), state)), state
 
@@ -369,5 +362,4 @@ class EncoderDecoder(BaseModel):
         return self.decoder.suppress_absent(scores, state) if isinstance(self.decoder, PointerGenerator) else scores
 
     def score(self, batch: Batch) -> TokenScores:
-        """Score every target token."""
         return token_scores(self.logits(batch), batch.target)

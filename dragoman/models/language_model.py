@@ -63,7 +63,6 @@ class LanguageModelConfig:
     stack: StackConfig = setting(TransformerConfig(), help="the layers of the language model")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         stack = self.stack
         if self.tie and stack.embedding != stack.output_width:
             yield (
@@ -186,13 +185,11 @@ class LanguageModel(BaseModel):
         return torch.where(tokens == SOS, last.repeat_interleave(state.hypotheses)[:, None], tokens)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""
         tokens = self._replace_sos(tokens if tokens.dim() == 2 else tokens[:, None], state)
         hidden, state = self.stack(tokens, state)
         return full_precision(self.output(self.dropout(hidden)[:, -1])).log_softmax(-1), state
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
         hidden, state = self.stack(self._replace_sos(tokens, state), state)
         return full_precision(self.output(self.dropout(hidden))).log_softmax(-1), state
 

@@ -48,7 +48,6 @@ class MaskedLMConfig:
     encoder: BertEncoderConfig = setting(BertEncoderConfig(), help="the encoder that is pretrained")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.mask_replace + self.random_replace > 1.0:
             limit = 1 - self.mask_replace
             yield (

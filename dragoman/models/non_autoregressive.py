@@ -56,7 +56,6 @@ class NonAutoregressiveConfig:
     alignment: AlignmentConfig = setting(CTCConfig(), help="how output positions relate to target tokens")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.tie == "all" and self.encoder.embedding != self.decoder.width:
             yield (
                 f"tie: 'all' needs a decoder as wide as the source embeddings, found {self.decoder.width} and "
@@ -105,17 +104,14 @@ class NonAutoregressive(BaseModel):
 
     @property
     def max_positions(self) -> int | None:
-        """How many tokens it can write, <eos> included; None: no limit."""
         longest: int | None = self.alignment.max_positions
         return longest
 
     @property
     def graph_blockers(self) -> list[str]:
-        """Both alignments read lengths on the CPU."""
         return ["model.kind 'non-autoregressive' reads lengths on the CPU"]
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
-        """Encode sources (B, S)."""
         if self.training:
             share = self.config.word_dropout
             source = word_dropout(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)

@@ -19,7 +19,6 @@ class TeacherForcingConfig:
     kind: ClassVar[str] = "teacher"
 
     def teacher_probability(self, step: int) -> float:
-        """The probability of reading the true token at a training step."""
         return 1.0
 
 
@@ -41,7 +40,6 @@ class LinearDecayConfig(_ScheduledSamplingConfig):
     floor: Probability = setting(0.25, help="smallest probability of the true token")
 
     def teacher_probability(self, step: int) -> float:
-        """The probability of reading the true token at a training step."""
         return max(self.floor, 1.0 - step / self.steps)
 
 
@@ -53,7 +51,6 @@ class ExponentialDecayConfig(_ScheduledSamplingConfig):
     rate: Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)] = setting(0.9999, help="base of the power")
 
     def teacher_probability(self, step: int) -> float:
-        """The probability of reading the true token at a training step."""
         return float(self.rate**step)
 
 
@@ -65,7 +62,6 @@ class InverseSigmoidDecayConfig(_ScheduledSamplingConfig):
     k: Annotated[float, Range(1.0, None)] = setting(1000.0, help="a larger k makes the decay later and slower")
 
     def teacher_probability(self, step: int) -> float:
-        """The probability of reading the true token at a training step."""
         return self.k / (self.k + math.exp(min(700.0, step / self.k)))
 
 

@@ -43,7 +43,6 @@ class SpeechToText(Captioner):
             self.register_buffer(name, chosen, persistent=False)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""
         scores, after = super().step(tokens, state)
         return self._suppress(scores, after), after
 

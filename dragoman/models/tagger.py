@@ -47,7 +47,6 @@ class TaggerConfig:
     encoder: AnyEncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the sentence, series or recording")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.crf and self.label_smoothing:
             yield f"label_smoothing: found {self.label_smoothing}, expected 0 with crf"
         if isinstance(self.encoder, DenseEncoderConfig):
@@ -82,7 +81,6 @@ class Tagger(BaseModel):
 
     @property
     def graph_blockers(self) -> list[str]:
-        """Reasons why a training step cannot be captured as a CUDA graph."""
         return encoder_graph_blockers(self.config.encoder)
 
     def words(self, batch: Batch) -> Tensor:

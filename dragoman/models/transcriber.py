@@ -42,7 +42,6 @@ class JointAttentionConfig:
     decoder: DecoderConfig = setting(RecurrentDecoderConfig(), help="the attention decoder")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from decoder_head_problems(self.tie, self.decoder)
 
 
@@ -90,17 +89,14 @@ class Transcriber(BaseModel):
 
     @property
     def max_positions(self) -> int | None:
-        """How many tokens it can write, <eos> included; None: no limit."""
         return self.attention_decoder.max_positions if self.attention_decoder is not None else None
 
     @property
     def stride(self) -> float:
-        """Frames per CTC position."""
         return self.config.encoder.subsampling.stride / self.config.upsample
 
     @property
     def graph_blockers(self) -> list[str]:
-        """CTC reads lengths on the CPU."""
         return ["model.kind 'transcriber' reads lengths on the CPU"]
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
@@ -150,11 +146,9 @@ class Transcriber(BaseModel):
         return self._attention_decoder().start(self.encode(batch.source, batch.source_mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""
         return self._attention_decoder().step(tokens, state)
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
         return self._attention_decoder().read(tokens, state)
 
     def _attention_decoder(self) -> DecoderHead:

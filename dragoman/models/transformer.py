@@ -65,7 +65,6 @@ class TransformerConfig:
     )
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.width % self.heads and not self.head_width:
             yield f"heads: found {self.heads}, expected a divisor of width = {self.width}"
         elif self.positions.kind == "rotary" and self.depth % 2:
@@ -88,17 +87,14 @@ class TransformerConfig:
 
     @property
     def depth(self) -> int:
-        """Size of one attention head."""
         return self.head_width or self.width // self.heads
 
     @property
     def embedding(self) -> int:
-        """Width of the token embeddings."""
         return self.width
 
     @property
     def output_width(self) -> int:
-        """Width of the hidden vectors that the output layer reads."""
         return self.width
 
 
@@ -148,7 +144,6 @@ def feed_forward(config: TransformerConfig) -> FeedForward | GatedFeedForward:
 
 
 def build_norm(config: TransformerConfig) -> nn.Module:
-    """Layer norm or RMS norm."""
     return NORMS[config.norm_kind](config.width, config.bias, config.norm_epsilon)
 
 

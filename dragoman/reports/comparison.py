@@ -160,7 +160,6 @@ def seconds_to(system: System, metric: str, target: float) -> float | None:
 
 
 def table_view(systems: Sequence[System], metrics: Mapping[str, TextMetric], draws: int, seed: int) -> View:
-    """One row per system."""
     target = time_to_target(systems)
     rows = []
     for system in systems:

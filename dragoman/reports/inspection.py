@@ -46,7 +46,6 @@ class View:
     data: Any
 
     def as_dict(self) -> dict[str, Any]:
-        """The view for a page."""
         return asdict(self)
 
 
@@ -71,7 +70,6 @@ class Inspection:
         return data
 
     def view(self, kind: str) -> View:
-        """One view by its kind."""
         for view in self.views:
             if view.kind == kind:
                 return view

@@ -70,7 +70,6 @@ class Run:
         return report
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Source and target tokenizer."""
         folder = self.folder / "tokenizer"
         return load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
 
@@ -138,7 +137,6 @@ class Run:
             ) from None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl."""
         return read_rows(self.folder / "metrics.jsonl")
 
 

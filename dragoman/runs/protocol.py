@@ -99,7 +99,6 @@ def train_all(
 
 
 def file_name(name: str) -> str:
-    """A name for a folder."""
     return "".join(one if one.isalnum() else "-" for one in name.lower()).strip("-") or "system"
 
 

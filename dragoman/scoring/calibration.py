@@ -62,7 +62,6 @@ class PlattScale(NamedTuple):
     offset: float = 0.0
 
     def __call__(self, log_probability: float) -> float:
-        """The scaled probability."""
         logit = self.slope * float(log_odds([log_probability])[0]) + self.offset
         return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))
 

@@ -28,7 +28,6 @@ Ngram = tuple[str, ...]
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words."""
     return _WORD.findall(text.lower())
 
 
@@ -79,7 +78,6 @@ def count_cider(hypotheses: Sequence[str], references: References) -> Statistics
 
 
 def combine_cider(sums: FloatArray) -> FloatArray:
-    """The mean over segments."""
     total, count = np.moveaxis(sums, -1, 0)
     return ratio(total, count)
 

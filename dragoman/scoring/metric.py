@@ -54,7 +54,6 @@ class Metric:
         return 100 if self.percent else 1
 
     def format(self, value: float) -> str:
-        """A score as reports show it."""
         return f"{self.scale * value:{self.decimals}}" + (" %" if self.percent else "")
 
 

@@ -47,7 +47,6 @@ class TextLikelihood:
 
     @property
     def loss(self) -> float:
-        """Nats per token."""
         return self.nats / max(1, self.tokens)
 
     @property
@@ -57,26 +56,21 @@ class TextLikelihood:
 
     @property
     def word_perplexity(self) -> float:
-        """Perplexity per word."""
         return _perplexity(self.nats, self.size.words)
 
     @property
     def character_nats(self) -> float:
-        """Nats per character."""
         return self.nats / max(1, self.size.characters)
 
     @property
     def character_perplexity(self) -> float:
-        """Perplexity per character."""
         return _perplexity(self.nats, self.size.characters)
 
     @property
     def byte_bits(self) -> float:
-        """Bits per byte."""
         return self.nats / math.log(2) / max(1, self.size.bytes)
 
     def scores(self) -> dict[str, float]:
-        """All figures by name."""
         names = ("loss", "perplexity", "word_perplexity", "character_perplexity", "character_nats", "byte_bits")
         return {name: getattr(self, name) for name in names}
 

@@ -65,7 +65,6 @@ def register(metric: Metric) -> Metric:
 
 
 def unregister(metric: Metric) -> None:
-    """Undo `register`, for tests."""
     for kind in metric.outputs:
         del _metrics[kind, metric.name]
 

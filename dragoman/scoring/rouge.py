@@ -71,7 +71,6 @@ def rouge_counter(
 
 
 def combine_rouge(sums: FloatArray) -> FloatArray:
-    """The mean over segments."""
     return ratio(sums[..., 0], sums[..., 1])
 
 

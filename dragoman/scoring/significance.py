@@ -130,7 +130,6 @@ class SystemScore(NamedTuple):
     signature: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The score for JSON."""
         versus = self.versus._asdict() if self.versus else None
         return self._asdict() | {"interval": list(self.interval), "versus": versus}
 

@@ -35,7 +35,6 @@ class LinkRows(NamedTuple):
 
     @classmethod
     def joined(cls, several: Sequence[LinkRows]) -> LinkRows:
-        """All links of several."""
         none = np.empty(0, np.int64)
         return cls(*(np.concatenate([none, *column]) for column in zip(cls(none, none, none), *several, strict=True)))
 
@@ -44,7 +43,6 @@ class LinkRows(NamedTuple):
         return LinkRows(self.pairs, self.targets, self.sources)
 
     def take(self, rows: Ints) -> LinkRows:
-        """Some links."""
         return LinkRows(self.pairs[rows], self.sources[rows], self.targets[rows])
 
     def rows(self, count: int) -> Iterator[Links]:

@@ -49,7 +49,6 @@ def key_status(path: str) -> int:
 
 
 def error_body(path: str, status: int, message: str) -> bytes:
-    """The table as JSON."""
     return json.dumps(error_table(path, status, message), ensure_ascii=False).encode()
 
 

@@ -174,7 +174,6 @@ class InternalErrors:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         started = False
 
         async def noting_send(message: Message) -> None:

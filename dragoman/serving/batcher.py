@@ -64,7 +64,6 @@ class Speeds:
         return self._seconds.get(self.kind_of(key), FIRST_SPEED) * cost
 
     def note(self, key: Any, cost: int, seconds: float) -> None:
-        """A batch was computed."""
         kind = self.kind_of(key)
         self._seconds[kind] = max(seconds / cost, FORGET * self._seconds.get(kind, 0.0))
 
@@ -121,7 +120,6 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Inputs in the queue."""
         return self._waiting
 
     @property

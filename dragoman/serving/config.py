@@ -95,7 +95,6 @@ class ServeConfig:
     limits: LimitsConfig = setting(LimitsConfig(), help="what requests may ask for")
 
     def problems(self) -> Iterator[str]:
-        """Values of texts."""
         if self.engine not in ("auto", "torch", "ctranslate2"):
             yield f"engine: found {self.engine!r}, expected auto, torch or ctranslate2"
         if self.base_url and not BASE_URL.fullmatch(self.base_url):

@@ -34,7 +34,6 @@ def _encoded(glossary: Glossary) -> bytes:
 
 
 def shown_id(key: str) -> str:
-    """An id as DeepL writes it."""
     return str(uuid.UUID(key))
 
 
@@ -67,7 +66,6 @@ def replace(state: ServerState, glossary_id: str, glossary: Glossary) -> None:
 
 
 def delete(state: ServerState, glossary_id: str) -> None:
-    """Forget a glossary."""
     get(state, glossary_id)
     state.glossaries.remove(stored_id(glossary_id))
 

@@ -21,7 +21,6 @@ class Histogram:
         self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
 
     def add(self, value: float) -> None:
-        """Count one value."""
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -52,7 +51,6 @@ class Metrics:
             self.latency[path].add(seconds)
 
     def batch(self, size: int, seconds: float) -> None:
-        """Count a computed batch."""
         with self._lock:
             self.batch_size.add(size)
             self.batch_seconds.add(seconds)

@@ -58,7 +58,6 @@ def content_type_problem(request: Request, first: dict[str, Any], has_body: bool
 
 
 def json_problem(text: str, position: int, reason: str) -> str:
-    """Where a text is no JSON."""
     line, column = text.count("\n", 0, position) + 1, position - (text.rfind("\n", 0, position) + 1) + 1
     return f"found no JSON ({reason}, line {line}, column {column}), expected a JSON object"
 

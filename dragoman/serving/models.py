@@ -81,7 +81,6 @@ class ScoredPair(NamedTuple):
 
     @classmethod
     def of(cls, tokens: Sequence[str], scores: Sequence[float]) -> ScoredPair:
-        """JSON has no infinity."""
         total = sum(scores)
         finite = math.isfinite(total)
         each = tuple(score if math.isfinite(score) else None for score in scores)
@@ -137,7 +136,6 @@ class ServedModel:
 
     @property
     def predictor(self) -> Predictor:
-        """The run, which must search."""
         if not isinstance(self.engine, Predictor):
             raise RunError(f'model: "{self.name}" has task = "{self.task}", which needs no search')
         return self.engine

@@ -116,7 +116,6 @@ class InputBuilder:
             check_tag(request.tag, model.tags)
 
     def __call__(self, text: str) -> ConstrainedInput:
-        """The input of one text."""
         constraints = add_source_constraints(self.constraints, text, self.terms, self.placeholders)
         return ConstrainedInput(tagged(text, self.tag, self.model), constraints)
 

@@ -181,7 +181,6 @@ def end_process(spool: str | None, grace: float, say: Callable[[str], None]) -> 
 
 
 def announce(models: Models, address: str, say: Callable[[str], None]) -> None:
-    """Say what is served where."""
     for model in models:
         languages = f", {model.source} → {', '.join(model.targets)}" if model.translates else ""
         if model.translates and not model.has_languages:
@@ -202,7 +201,6 @@ class Supervisor:
         self.stopping = threading.Event()
 
     def start(self, number: int) -> None:
-        """Start a worker."""
         environment = os.environ | {CONFIG_VARIABLE: config_as_json(self.config)}
         command = [sys.executable, "-m", "dragoman.serving.worker", str(self.listening.fileno()), self.spool]
         worker = subprocess.Popen(

@@ -17,7 +17,6 @@ _DROP_SYN = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x02), (0x15, 0, 1, 0), (0x06, 0, 0,
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # asyncio turns off Nagle's algorithm only where the protocol is named; with it, answers wait 40 ms for an ACK.

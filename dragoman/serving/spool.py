@@ -51,7 +51,6 @@ class Spool:
             return None
 
     def ids(self) -> list[str]:
-        """The ids of all stored files."""
         return [path.name for path in self.folder.iterdir() if _ID.fullmatch(path.name)]
 
     @property
@@ -60,7 +59,6 @@ class Spool:
         return len(self.ids()) >= MAX_FILES - 1
 
     def remove(self, key: str) -> None:
-        """Delete a stored file."""
         if _ID.fullmatch(key):
             with suppress(OSError):
                 (self.folder / key).unlink()

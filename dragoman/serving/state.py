@@ -216,7 +216,6 @@ class ServerState:
 
     @property
     def waiting(self) -> int:
-        """Inputs in the queues."""
         return self.batcher.waiting + self.long_batcher.waiting
 
     @property

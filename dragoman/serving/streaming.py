@@ -62,7 +62,6 @@ class TextStream:
         return self._send(text if self.stopped else text[: len(text) - self._open(text)])
 
     def finish(self, text: str) -> str:
-        """The rest of the whole text."""
         text, self.stopped = cut(text, self.stops)
         return self._send(text)
 
@@ -159,7 +158,6 @@ async def token_events(
 
 
 def sse(data: dict[str, Any] | str, event: str = "") -> str:
-    """One server-sent event."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     return (f"event: {event}\n" if event else "") + f"data: {text}\n\n"
 

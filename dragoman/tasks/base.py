@@ -64,7 +64,6 @@ class Config:
         return checkpoint_metrics(cls.output or units)
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         metric, metrics = self.train.metric, self.metrics(self.data.units)
         if metric not in metrics and metric in self.metrics("phonemes"):
             yield f'train.metric: found "{metric}", which needs data.units = "phonemes"'
@@ -176,7 +175,6 @@ class Task:
         return replace(corpus, collator=self.collator(config, corpus.source_tokenizer))
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
-        """The training batches."""
         softmax = getattr(config.model, "softmax", None)
         if not isinstance(softmax, PartitionedSoftmaxConfig):
             return ExampleLoader(corpus, config.train)

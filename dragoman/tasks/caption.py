@@ -22,7 +22,6 @@ class CaptionConfig(MediaConfig):
     model: CaptionerConfig = setting(CaptionerConfig(), help="the model to train")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from super().problems()
         yield from too_long(self, "decoder", self.model.decoder)
 
@@ -50,5 +49,4 @@ class Caption(MediaTask):
     )
 
     def example_format(self, config: Config) -> ExampleFormat:
-        """Rows of pixels with token rows, one for each caption."""
         return CAPTIONS

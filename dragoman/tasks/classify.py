@@ -32,7 +32,6 @@ class PooledTaskConfig(NoSearchConfig):
     reads_series = True
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from super().problems()
         if not isinstance(self.model, ClassifierConfig):
             return
@@ -100,5 +99,4 @@ class Classify(LabelTask):
         return _SERIES if isinstance(source, NumbersConfig) else _MEDIA if isinstance(source, MEDIA) else _TEXT
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
-        """Padded sources with one label id each."""
         return Collator(source_collator(config, source), ScalarCollator())

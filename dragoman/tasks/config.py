@@ -30,7 +30,6 @@ def preset_names() -> list[str]:
 
 
 def preset_text(name: str) -> str:
-    """The TOML text of a preset."""
     names = preset_names()
     if name not in names:
         raise ConfigError(f"preset: found {name!r}, no such preset. {hint(name, names)}")

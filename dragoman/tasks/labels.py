@@ -45,7 +45,6 @@ class NoSearchConfig(Config):
     reads_series: ClassVar[bool] = False  # whether sources may be series of numbers
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from super().problems()
         numbers, media = isinstance(self.tokenizer.source, NumbersConfig), isinstance(self.tokenizer.source, MEDIA)
         if numbers and not self.reads_series:
@@ -98,7 +97,6 @@ def read_tokenizer(config: Config, source: Tokenizer) -> Tokenizer:
 
 
 def source_collator(config: Config, source: Tokenizer) -> ColumnCollator:
-    """How sources are collated."""
     if isinstance(source, FeatureExtractor):
         return feature_collator(source)
     if isinstance(config.tokenizer.source, NumbersConfig):
@@ -117,7 +115,6 @@ class LabelTask(Task):
     model_class: Any
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        """An encoder with an output layer over labels, tags or a number."""
         inputs: nn.Module
         if isinstance(source, FeatureExtractor):
             inputs = FeatureInput(len(source), config.model.augment, source.scale)
@@ -131,6 +128,5 @@ class LabelTask(Task):
         return set_lower_case(model, read_tokenizer(config, source))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        """Loss and the metrics of the task on all validation examples."""
         assert self.head_decoder is not None
         return LabelValidator(corpus, self.head_decoder, config.train.metric, device)

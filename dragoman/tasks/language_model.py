@@ -42,7 +42,6 @@ class LanguageModelTaskConfig(Config):
     output = "likelihood"
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from super().problems()
         if isinstance(self.tokenizer.source, NumbersConfig):
             yield f'tokenizer.source: found "numbers", which only task = "regress" reads; found {self.task_setting}'
@@ -100,7 +99,6 @@ class LanguageModelTask(Task):
     )
 
     def example_format(self, config: Config) -> ExampleFormat:
-        """One long row of tokens."""
         return _FORMAT
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
@@ -116,15 +114,12 @@ class LanguageModelTask(Task):
         return corpus
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        """A recurrent, Transformer or n-gram language model."""
         if isinstance(config.model, NGramConfig):
             return NGramModel(config.model, len(target))
         return LanguageModel(config.model, len(target))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        """The likelihood of the whole validation text."""
         return LanguageModelValidator(corpus, config.model.segment, device)
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
-        """Segments in order, with the carried state."""
         return BpttLoader(corpus, model, config.model.segment, config.train, processes)

@@ -88,7 +88,6 @@ class MaskedLanguageModelTask(Task):
     )  # fmt: skip
 
     def example_format(self, config: Config) -> ExampleFormat:
-        """Token rows of one or two texts."""
         return MaskedTextFormat(config.data.max_length, getattr(config.model, "next_sentence", False))
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
@@ -96,7 +95,6 @@ class MaskedLanguageModelTask(Task):
         return Collator(loss_terms=predicted_tokens(config))
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        """A BERT or ELMo pre-training model."""
         model: nn.Module = MODELS[type(config.model)](config.model, len(source))
         return model
 

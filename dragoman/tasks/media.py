@@ -86,7 +86,6 @@ class MediaConfig(Config):
     reads_media = True
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from super().problems()
         target = self.tokenizer.target
         if wrong := list(feature_problems(self)):
@@ -111,7 +110,6 @@ class MediaTask(Task):
     model_class: ClassVar[Any]  # of config.model, or a table of them by its class
 
     def collator(self, config: Config, source: Any) -> Collator:
-        """Padded features with padded token rows."""
         assert isinstance(source, FeatureExtractor)
         return Collator(feature_collator(source))
 
@@ -124,7 +122,6 @@ class MediaTask(Task):
         return model  # type: ignore[no-any-return]
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        """Loss, and text metrics of decoded examples."""
         return Seq2SeqValidator(
             corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
         )

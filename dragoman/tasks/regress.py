@@ -36,7 +36,6 @@ class RegressConfig(PooledTaskConfig):
     output = "numbers"
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from super().problems()
         if isinstance(self.model, KalmanConfig):
             if not isinstance(self.tokenizer.source, NumbersConfig):
@@ -83,7 +82,6 @@ class Regress(LabelTask):
     )
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        """A neural regressor, or a Kalman filter."""
         if isinstance(config.model, KalmanConfig):
             assert isinstance(target, NumberScaler)
             if target.channels != source.channels:
@@ -95,12 +93,10 @@ class Regress(LabelTask):
         return super().model(config, source, target)
 
     def example_format(self, config: Config) -> ExampleFormat:
-        """Token rows, rows of numbers or of features, with numbers."""
         source = config.tokenizer.source
         if isinstance(source, NumbersConfig):
             return _GAPS if isinstance(config.model, KalmanConfig) else _SERIES
         return _MEDIA if isinstance(source, MEDIA) else _TEXT
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
-        """Padded sources with one number each."""
         return Collator(source_collator(config, source), ScalarCollator(torch.float32))

@@ -29,7 +29,6 @@ TASKS: dict[str, Task] = {task.name: task for task in ALL}
 
 
 def task_of(config: Config) -> Task:
-    """The task of a configuration."""
     return TASKS[config.task]
 
 

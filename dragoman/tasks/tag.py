@@ -37,7 +37,6 @@ class TagConfig(NoSearchConfig):
     reads_series = True
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from super().problems()
         source, model = self.tokenizer.source, self.model
         if isinstance(source, PictureConfig):
@@ -91,7 +90,6 @@ class Tag(LabelTask):
     )
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        """A neural tagger, or a hidden Markov model."""
         if isinstance(config.model, HMMTaggerConfig):
             return HMMTagger(config.model, source, len(target))
         return super().model(config, source, target)
@@ -102,5 +100,4 @@ class Tag(LabelTask):
         return _SERIES if isinstance(source, NumbersConfig) else _MEDIA if isinstance(source, MEDIA) else _TEXT
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
-        """Padded sources with a tag for every word."""
         return Collator(source_collator(config, source), TagCollator())

@@ -26,7 +26,6 @@ class TranscribeConfig(MediaConfig):
     search: SearchConfig = setting(SearchConfig(length_penalty=0.0), help="how to decode its output")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from super().problems()
         if isinstance(self.model, SpeechToTextConfig):
             yield from too_long(self, "decoder", self.model.decoder)
@@ -57,5 +56,4 @@ class Transcribe(MediaTask):
     )
 
     def example_format(self, config: Config) -> ExampleFormat:
-        """Rows of features with token rows."""
         return TRANSCRIPTS

@@ -45,7 +45,6 @@ class TranslateConfig(Config):
     uses_tags = True
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         yield from super().problems()
         model, objective = self.model, self.train.objective
         for side, units in (("source", self.tokenizer.source), ("target", self.tokenizer.target)):
@@ -152,17 +151,14 @@ class Translate(Task):
     )
 
     def example_format(self, config: Config) -> ExampleFormat:
-        """Pairs of token rows."""
         copies = isinstance(getattr(config.model, "decoder", None), PointerGeneratorConfig)
         sides = {side.kind for side in (config.tokenizer.source, config.tokenizer.target) if side is not None}
         return COPY_FORMAT if copies and sides <= {*COPYABLE, RunTokenizerConfig.kind} else PAIR_FORMAT
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
-        """Padded token rows on both sides."""
         return PAIR_COLLATOR
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        """An encoder-decoder or a non-autoregressive model."""
         if isinstance(config.model, TransducerConfig):
             return build_transducer(config.model, source, target, shared=config.tokenizer.target is None)
         if config.model.tie not in ("none", "target") and len(source) - len(source.tags) != len(target):
@@ -176,7 +172,6 @@ class Translate(Task):
         return set_lower_case(model, source)
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        """Loss, and text metrics of decoded examples."""
         return Seq2SeqValidator(
             corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
         )

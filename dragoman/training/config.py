@@ -87,7 +87,6 @@ class TrainConfig:
         return replace(self, steps=max(1, math.ceil(self.epochs * steps - 1e-9))) if self.epochs else self
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if isinstance(self.start_from, StartFromConfig) and not self.start_from.run:
             yield "start_from.run: found nothing, expected the folder of a run"
         if self.lora is not None and self.pretrained is None:

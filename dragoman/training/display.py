@@ -12,7 +12,6 @@ from dragoman.terminal import unguarded, visible
 
 
 def duration(seconds: float) -> str:
-    """Seconds as h:mm:ss or m:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
@@ -25,14 +24,12 @@ class LastingStream:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write, or discard."""
         try:
             return self.stream.write(text)
         except OSError:
             return len(text)
 
     def flush(self) -> None:
-        """Flush, or do nothing."""
         with suppress(OSError):
             self.stream.flush()
 
@@ -71,7 +68,6 @@ class Display:
             self._line_open = False
 
     def info(self, line: str) -> None:
-        """Print a line unless quiet."""
         if not self.quiet:
             self._print(line)
 

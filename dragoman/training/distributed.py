@@ -113,7 +113,6 @@ class ProcessGroup:
         return tensor
 
     def barrier(self) -> None:
-        """Wait for all processes."""
         if self.is_distributed:
             self.all_reduce_max(0)
 

@@ -72,7 +72,6 @@ class ExampleLoader:
         return batch._replace(words=torch.from_numpy(self.parts.words[int(self.parts.of_row[key[0]])]))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """No tensors."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -111,7 +110,6 @@ class BpttLoader:
         return slice(group * self.streams, (group + 1) * self.streams)
 
     def num_tokens(self, key: Any) -> int:
-        """Predicted tokens."""
         epoch, number, group = key
         return self.plan.tokens(epoch, number, self._streams(group))
 

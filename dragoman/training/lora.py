@@ -37,7 +37,6 @@ class LoRAConfig:
     )
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if not self.modules:
             yield "modules: found an empty list, expected names or patterns of linear layers"
 
@@ -69,7 +68,6 @@ def add_adapters(model: nn.Module, config: LoRAConfig, seed: int) -> int:
 
 
 def adapters(model: nn.Module) -> dict[str, LoRALinear]:
-    """The layers with an adapter."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, LoRALinear)}
 
 

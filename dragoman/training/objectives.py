@@ -64,7 +64,6 @@ class Likelihood:
         pass
 
     def prepare(self, model: Any, batch: Batch) -> Batch:
-        """The batch, unchanged."""
         return batch
 
 

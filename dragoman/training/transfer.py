@@ -95,7 +95,6 @@ class TransferReport(NamedTuple):
         return [f"{'part':<{width}}" + "".join(f"{column:>13}" for column in columns), *rows]
 
     def lines(self, run: str) -> list[str]:
-        """The report as lines of text."""
         count = len(self.loaded) + len(self.partly)
         out = [f"from {run}: {count} of {count + len(self.left)} weights loaded, {self.numbers:,} numbers"]
         out += self.table()

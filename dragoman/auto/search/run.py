@@ -171,7 +171,6 @@ class Search:
         state.save(self.folder)
 
     def _jobs(self, state: SearchState, trial: Trial, steps: int, overrides: tuple[str, ...] = ()) -> list[Job]:
-        """One job for each fold."""
         names = [trial.name] if state.folds == 1 else [f"{trial.name}-{fold}" for fold in range(1, state.folds + 1)]
         given = (*trial.settings, *overrides)
         return [Job(*self._paths(name), steps, state.threads, state.metric, given) for name in names]
@@ -517,7 +516,6 @@ def is_too_long_beside_others(state: SearchState, usual: Trial, seconds: float) 
 
 
 def steps_per_second(speed: float) -> str:
-    """A speed in words."""
     return f"{speed:,.0f} steps per second" if speed >= 10 else f"{speed:.2g} steps per second"
 
 
@@ -574,7 +572,6 @@ def check_folder(folder: Path) -> None:
 
 
 def describe(state: SearchState) -> str:
-    """The result in a line."""
     best = next(trial for trial in state.trials if is_member(state.members[0], trial))
     if len(state.members) > 1:
         return f"best: {state.note}"

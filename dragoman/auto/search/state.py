@@ -193,7 +193,6 @@ def leaderboard_rows(state: SearchState) -> list[tuple[str, ...]]:
 
 
 def leaderboard_head(state: SearchState) -> tuple[str, ...]:
-    """The heads of the columns."""
     return ("rank", "configuration", "stages", "steps", "trained", "parameters", f"valid {state.metric}")
 
 

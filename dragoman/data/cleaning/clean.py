@@ -41,7 +41,6 @@ class Report:
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # reason and pair
 
     def add(self, verdict: Verdict) -> None:
-        """Count one verdict."""
         if not verdict.rule:
             self.kept += 1
             return
@@ -54,7 +53,6 @@ class Report:
 
     @property
     def total(self) -> int:
-        """All lines that were read."""
         return self.kept + self.rejected.total()
 
 
@@ -114,7 +112,6 @@ def pair_hash(example: Example) -> int:
 
 
 def _repeated(hashes: array[int]) -> NDArray[np.bool_]:
-    """Which pairs occur earlier."""
     values = np.frombuffer(hashes, np.uint64) if len(hashes) else np.zeros(0, np.uint64)
     repeated = np.ones(len(values), bool)
     repeated[np.unique(values, return_index=True)[1]] = False

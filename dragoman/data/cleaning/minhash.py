@@ -74,7 +74,6 @@ class NearDuplicates:
         self._folder.cleanup()
 
     def add(self, text: str) -> None:
-        """Add a text."""
         data = normal_form(text).encode("utf-8", "surrogatepass")
         self._texts.write(data)
         self._ends.append(self._ends[-1] + len(data))

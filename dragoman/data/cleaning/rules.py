@@ -55,7 +55,6 @@ class Profile:
     ratios: list[float] = field(default_factory=list)
 
     def add(self, source: str, target: str) -> None:
-        """Count one pair."""
         for counts, text in zip(self.scripts, (source, target), strict=True):
             counts.update(scripts_of(text))
         self.ratios.append(log_ratio(source, target))

@@ -25,7 +25,6 @@ class LabelFormat(ExampleFormat):
     fields: ClassVar[tuple[str, ...]] = ("text1", "text2")
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        """The last of the columns is the label, the others are texts."""
         texts = max(1, len(config.columns) - 1)
         if texts > 2:
             found = len(config.columns)
@@ -48,24 +47,20 @@ class LabelFormat(ExampleFormat):
                 yield self.validate(item._replace(source=source, references=(item.references[-1].strip(),)))
 
     def validate(self, example: Example) -> Example | Fault:
-        """The example, or its fault."""
         return example
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:
-        """A source vocabulary, with <sep> for two texts, and the labels."""
         source = train_tokenizer(tokenizers.source, sources(examples, "learning source units"))
         if len(config.columns) > 2:
             source = TextPairTokenizer(source)
         return source, self.train_target(tokenizers, examples)
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        """The label vocabulary."""
         return LabelVocabulary.train(targets(examples, "learning labels"))
 
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
-        """The tokens of the texts, and one label or number."""
         out: list[Row | Fault] = []
         source_rows = source.encode_batch([example.source for example in examples])
         for example, row in zip(examples, source_rows, strict=True):
@@ -76,15 +71,12 @@ class LabelFormat(ExampleFormat):
         return out
 
     def encode_target(self, text: str, target: Any) -> list[Any]:
-        """The id of the label."""
         return [target.label_id(text)]
 
     def fits(self, row: Row, max_length: int) -> bool:
-        """The source alone counts."""
         return len(row[0]) <= max_length
 
     def target_count(self, row: Row) -> int:
-        """One label."""
         return 1
 
     def encode_inputs(
@@ -99,12 +91,10 @@ class LabelFormat(ExampleFormat):
         return source.encode_batch(texts), None
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        """Scaled numbers are floats."""
         columns = (("source", source), ("target", target))
         return {column: "float32" for column, tokenizer in columns if isinstance(tokenizer, NumberScaler)}
 
     def to_record(self, example: Example) -> dict[str, str]:
-        """All texts, then the target."""
         texts = zip(self.fields, example.source.split(PAIR_DELIMITER), strict=False)
         return {**dict(texts), "target": example.references[0]}
 

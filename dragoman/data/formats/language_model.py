@@ -21,7 +21,6 @@ class LanguageModelFormat(ExampleFormat):
     unit = "line"
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        """All lines of one plain text file."""
         if isinstance(entry, Pairs) and entry.file is None:
             raise ConfigError(f"data: found two files ({' and '.join(entry.paths)}), expected one file of plain text")
         path = entry.paths[0] if isinstance(entry, Pairs) else entry
@@ -30,22 +29,17 @@ class LanguageModelFormat(ExampleFormat):
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:
-        """One vocabulary."""
         tokenizer = train_tokenizer(tokenizers.source, targets(examples, "learning the vocabulary"))
         return tokenizer, tokenizer
 
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
-        """Empty sources, and the tokens of the lines."""
         return [([], row) for row in target.encode_batch([example.references[0] for example in examples])]
 
     def fits(self, row: Row, max_length: int) -> bool:
-        """Always: training cuts the token stream into segments."""
         return True
 
     def target_count(self, row: Row) -> int:
-        """The tokens and the <eos> that ends the line."""
         return len(row[1]) + 1
 
     def to_record(self, example: Example) -> dict[str, str]:
-        """The line."""
         return {"text": example.references[0]}

@@ -87,14 +87,12 @@ class MaskedTextFormat(ExampleFormat):
         self.ordered = self.overlapping = pairs
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        """All texts; with `pairs` a blank line separates documents."""
         items = read_texts(entry, columns=config.columns, header=config.header, max_characters=config.max_characters)
         return pair_with_next(items) if self.pairs else (item for item in items if item is not None)
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:
-        """One vocabulary, for which every text counts once."""
         texts = (example.source for example in examples.train("learning the vocabulary"))
         tokenizer = train_tokenizer(tokenizers.source, texts)
         return tokenizer, tokenizer
@@ -118,7 +116,6 @@ class MaskedTextFormat(ExampleFormat):
         return out
 
     def fits(self, row: Row, max_length: int) -> bool:
-        """Every row that is not empty: `encode` has cut the texts."""
         return bool(row[0])
 
     def encode_inputs(

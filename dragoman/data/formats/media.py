@@ -87,7 +87,6 @@ class MediaFormat(ExampleFormat):
         return FeatureExtractor(media, mean, deviation), self.train_target(tokenizers, examples)
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        """The vocabulary of all texts."""
         assert tokenizers.target is not None, "checked with the configuration"
         texts = (text for example in examples.train("learning the vocabulary") for text in example.references)
         return train_tokenizer(tokenizers.target, texts)
@@ -118,11 +117,9 @@ class MediaFormat(ExampleFormat):
         return len(row[1]) <= max_length
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        """Sources are row numbers."""
         return {"source": "uint32"}
 
     def to_record(self, example: Example) -> dict[str, Any]:
-        """The absolute path, and the text or texts."""
         archive, name = split_path(example.media_path)
         path = f"{Path(archive).absolute()}{ARCHIVE_SEPARATOR}{name}" if archive else str(Path(name).absolute())
         return {"source": path, "target": list(example.references) if self.several else example.references[0]}

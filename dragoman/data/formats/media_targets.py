@@ -26,7 +26,6 @@ class MediaTargetFormat(MediaFormat):
         super().__init__(name, several=False)
 
     def fits(self, row: Row, max_length: int) -> bool:
-        """tokenizer.source limits the length of recordings."""
         return True
 
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
@@ -45,7 +44,6 @@ class MediaTargetFormat(MediaFormat):
     def encode_inputs(
         self, texts: Sequence[str], source: Tokenizer, first: int = 1
     ) -> tuple[list[Any], list[list[Any]] | None]:
-        """The features of every path."""
         return source.encode_batch(texts), None
 
 
@@ -56,18 +54,15 @@ class MediaLabelFormat(MediaTargetFormat):
         super().__init__("media-labels")
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        """The label vocabulary."""
         return LabelVocabulary.train(text.strip() for text in targets(examples, "learning labels"))
 
     def encode_target(self, example: Example, frames: int, source: Any, target: Any) -> list[Any] | Fault:
-        """The id of the label."""
         try:
             return [target.label_id(example.references[0].strip())]
         except UnknownLabelError as error:
             return Fault(example.location, "unknown-label", str(error))
 
     def target_count(self, row: Row) -> int:
-        """One label."""
         return 1
 
 
@@ -78,28 +73,23 @@ class MediaNumberFormat(MediaTargetFormat):
         super().__init__("media-numbers")
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        """The lines of a manifest; every target has as many numbers."""
         return same_targets(super().read(config, entry, several_references))
 
     def validate(self, example: Example) -> Example | Fault:
-        """The target must be numbers."""
         if error := number_error(example.references[0]):
             return Fault(example.location, "not-a-number", f"{error} as the target")
         return super().validate(example)
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        """The scale of the numbers."""
         config = tokenizers.target if isinstance(tokenizers.target, NumbersConfig) else NumbersConfig()
         return with_steps(NumberScaler.train(config, targets(examples, "learning the scale of numbers")), examples)
 
     def encode_target(self, example: Example, frames: int, source: Any, target: Any) -> list[Any] | Fault:
-        """The scaled numbers."""
         check_shape(example.references[0], target, f"{example.location}: target")
         row: list[Any] = target.encode(example.references[0])
         return row
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        """Scaled numbers are floats."""
         return {**super().column_dtypes(source, target, max_length), "target": "float32"}
 
 
@@ -114,12 +104,10 @@ class MediaTagFormat(MediaTargetFormat):
         super().__init__("media-tags")
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        """The tags."""
         rows = targets(examples, "learning tags")
         return LabelVocabulary.train(word.partition(TAG_END)[0] for text in rows for word in text.split())
 
     def encode_target(self, example: Example, frames: int, source: Any, target: Any) -> list[Any] | Fault:
-        """The tag of each frame, then the number of each frame."""
         assert isinstance(source, FeatureExtractor)
         tags = frame_tags(example.references[0], frames, source.config)
         if isinstance(tags, str):
@@ -130,7 +118,6 @@ class MediaTagFormat(MediaTargetFormat):
             return Fault(example.location, "unknown-label", str(error))
 
     def target_count(self, row: Row) -> int:
-        """Frames."""
         return len(row[1]) // 2
 
     def encode_inputs(
@@ -141,7 +128,6 @@ class MediaTagFormat(MediaTargetFormat):
         return rows, [[*[0] * len(row), *range(len(row))] for row in rows]
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        """The number of a frame may be larger than any tag id."""
         return {**super().column_dtypes(source, target, max_length), "target": "uint32"}
 
 

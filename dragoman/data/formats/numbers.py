@@ -69,23 +69,19 @@ class NumberFormat(LabelFormat):
         return same_targets(super().read(config, entry, several_references))
 
     def validate(self, example: Example) -> Example | Fault:
-        """The target must be one or more numbers."""
         error = number_error(example.references[0])
         return Fault(example.location, "not-a-number", f"{error} as the target") if error else example
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        """The scale of the targets: one for all their steps."""
         config = tokenizers.target if isinstance(tokenizers.target, NumbersConfig) else NumbersConfig()
         scaler = NumberScaler.train(config, targets(examples, "learning the scale of numbers"))
         return with_steps(scaler, examples)
 
     def encode_target(self, text: str, target: Any) -> list[Any]:
-        """The scaled numbers."""
         row: list[Any] = target.encode(text)
         return row
 
     def target_count(self, row: Row) -> int:
-        """Numbers."""
         return len(row[1])
 
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
@@ -109,12 +105,10 @@ class SeriesFormat(NumberFormat):
         self.missing, self.name = missing, "series-with-gaps" if missing else "series"
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        """A series, whose steps all have as many values, and its target."""
         series_columns(config)
         return same_channels(super().read(config, entry, several_references))
 
     def validate(self, example: Example) -> Example | Fault:
-        """Source and target must be numbers."""
         if error := number_error(example.source, self.missing):
             return Fault(example.location, "not-a-number", f"{error} in the series")
         return super().validate(example)
@@ -134,7 +128,6 @@ class SeriesFormat(NumberFormat):
     def encode_inputs(
         self, texts: Sequence[str], source: Tokenizer, first: int = 1
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
-        """The scaled numbers."""
         return encode_series(texts, source, first, self.missing), None
 
 
@@ -153,17 +146,14 @@ class SeriesLabelFormat(LabelFormat):
     name = "series-labels"
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        """A series, whose steps all have as many values, and its label."""
         series_columns(config)
         return same_channels(super().read(config, entry, several_references))
 
     def validate(self, example: Example) -> Example | Fault:
-        """The source must be numbers."""
         error = number_error(example.source)
         return Fault(example.location, "not-a-number", f"{error} in the series") if error else example
 
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
-        """The scaled numbers, and the label."""
         for example in examples:
             check_shape(example.source, source, example.location)
         return super().encode(examples, source, target)
@@ -171,7 +161,6 @@ class SeriesLabelFormat(LabelFormat):
     def encode_inputs(
         self, texts: Sequence[str], source: Tokenizer, first: int = 1
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
-        """The scaled numbers."""
         return encode_series(texts, source, first), None
 
 
@@ -181,7 +170,6 @@ class SeriesTagFormat(TagFormat):
     name = "series-tags"
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        """Steps with tags, in the layouts of sentences."""
         return same_channels(self._checked(super().read(config, entry, several_references)))
 
     def _checked(self, items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
@@ -190,7 +178,6 @@ class SeriesTagFormat(TagFormat):
             yield Fault(item.location, "not-a-number", f"{error} in the series") if error else item
 
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
-        """The scaled numbers; and the tags with the positions of steps."""
         for example in examples:
             check_shape(example.source, source, example.location)
         return super().encode(examples, source, target)
@@ -203,9 +190,7 @@ class SeriesTagFormat(TagFormat):
         return encode_series(texts, source, first), [[*[0] * len(row), *row] for row in positions]
 
     def positions(self, text: str, source: Tokenizer) -> list[int]:
-        """The number of every step."""
         return list(range(len(text.split())))
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        """Scaled numbers are floats."""
         return {**super().column_dtypes(source, target, max_length), "source": "float32"}

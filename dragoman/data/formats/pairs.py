@@ -63,11 +63,9 @@ class CopyFormat(PairFormat):
     name = "copied pairs"
 
     def codec(self, source: Tokenizer, target: Tokenizer) -> PairCodec:
-        """Such tokens have ids of their own."""
         return copying_codec(source, target)
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        """Ids go beyond the vocabularies."""
         sizes = {"source": len(source) * (1 + MAX_COPIES), "target": len(target) + MAX_COPIES}
         return {column: "uint16" if size <= 1 << 16 else "uint32" for column, size in sizes.items()}
 

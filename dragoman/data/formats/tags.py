@@ -32,13 +32,11 @@ class TagFormat(ExampleFormat):
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:
-        """A source vocabulary and the tags."""
         source = train_tokenizer(tokenizers.source, sources(examples, "learning source units"))
         tags = (tag for text in targets(examples, "learning tags") for tag in text.split(" "))
         return source, LabelVocabulary.train(tags)
 
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
-        """The tokens; and the tags with the positions of words."""
         assert isinstance(target, LabelVocabulary)
         out: list[Row | Fault] = []
         source_rows = source.encode_batch([example.source for example in examples])
@@ -54,11 +52,9 @@ class TagFormat(ExampleFormat):
         return out
 
     def fits(self, row: Row, max_length: int) -> bool:
-        """The source alone counts."""
         return len(row[0]) <= max_length
 
     def target_count(self, row: Row) -> int:
-        """Words."""
         return len(row[1]) // 2
 
     def encode_inputs(
@@ -74,7 +70,6 @@ class TagFormat(ExampleFormat):
         return word_positions(text, source)
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        """A position may be larger than any tag id."""
         return {"target": "uint16" if max(max_length, len(target)) < 1 << 16 else "uint32"}
 
 

@@ -34,7 +34,6 @@ class MediaError(DataError):
 
     @property
     def fault(self) -> Fault:
-        """The error as a fault."""
         return Fault(self.path, self.kind, self.detail)
 
 

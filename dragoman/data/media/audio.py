@@ -66,7 +66,6 @@ class AudioConfig:
     max_seconds: Positive = setting(60.0, help="a longer recording is a fault")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         nyquist = self.sample_rate / 2
         if 0 < self.top_db < 1:  # next to nothing would be left of a recording
             yield f"top_db: found {self.top_db:g}, expected decibels, at least 1, or 0 for no limit"
@@ -89,7 +88,6 @@ class AudioConfig:
 
     @property
     def features(self) -> int:
-        """Features per frame."""
         return self.num_mels
 
     @property
@@ -99,7 +97,6 @@ class AudioConfig:
 
     @property
     def window_samples(self) -> int:
-        """Samples of a frame."""
         return round(self.window * self.sample_rate)
 
     @property
@@ -114,7 +111,6 @@ class AudioConfig:
 
     @property
     def summary(self) -> str:
-        """What a model reads of a recording, for people."""
         rate = self.sample_rate / self.hop_samples
         return f"{self.num_mels} features a frame of audio, {rate:.4g} frames a second"
 

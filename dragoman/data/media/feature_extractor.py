@@ -102,15 +102,12 @@ class FeatureExtractor(Tokenizer):
         return out
 
     def encode(self, text: str) -> Any:
-        """The features (T, F) of one path."""
         return self.encode_batch([text])[0]
 
     def decode(self, ids: Sequence[Any]) -> str:
-        """A short description, since features have no text."""
         return f"{len(ids)} frames of {self.kind}"
 
     def pieces(self, ids: Sequence[Any]) -> list[str]:
-        """The number of each frame, from 1."""
         return [str(number) for number in range(1, len(ids) + 1)]
 
     def _table(self) -> dict[str, Any]:
@@ -123,7 +120,6 @@ class FeatureExtractor(Tokenizer):
         write_text(self.files(folder, name)[0], json.dumps(table, indent=2) + "\n")
 
     def fingerprint(self) -> str:
-        """A hash of the settings, the mean and the deviation."""
         return content_hash(self._table())
 
     @classmethod

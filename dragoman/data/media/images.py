@@ -45,7 +45,6 @@ class LineImageConfig:
 
     @property
     def features(self) -> int:
-        """Pixels per column."""
         return self.height
 
     @property
@@ -84,7 +83,6 @@ class PictureConfig:
 
     @property
     def features(self) -> int:
-        """Numbers per row of pixels."""
         return COLOURS * self.size
 
     @property

@@ -36,7 +36,6 @@ class WaveformConfig:
 
     @property
     def summary(self) -> str:
-        """What a model reads of a recording, for people."""
         return f"the waveform of audio, {self.sample_rate:,} samples a second"
 
     def decode(self, data: bytes, path: str) -> NDArray[np.float32]:

@@ -39,7 +39,6 @@ class WhisperMelConfig:
 
     @property
     def features(self) -> int:
-        """Features per frame."""
         return self.num_mels
 
     @property
@@ -49,7 +48,6 @@ class WhisperMelConfig:
 
     @property
     def summary(self) -> str:
-        """What a model reads of a recording, for people."""
         frames = self.samples // self.hop_samples
         return f"{self.num_mels} features a frame of audio, {frames:,} frames for {self.seconds:g} s"
 

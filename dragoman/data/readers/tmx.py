@@ -80,7 +80,6 @@ class _Units(SafeParser):
         self.size = self.native = 0
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """See SafeParser."""
         self.root = self.root or tag
         if self.root != "tmx":
             raise DataError(f"{self.name}: found <{self.root[:40]}>, expected <tmx>")
@@ -96,13 +95,11 @@ class _Units(SafeParser):
             self.native += 1
 
     def characters(self, data: str) -> None:
-        """See SafeParser."""
         if self.text is not None and not self.native and self.size <= MAX_SEGMENT:
             self.text.append(data)
             self.size += len(data)
 
     def end(self, tag: str) -> None:
-        """See SafeParser."""
         if self.native:
             self.native -= 1
         elif tag == "seg" and self.text is not None:

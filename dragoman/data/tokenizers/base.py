@@ -106,7 +106,6 @@ class VocabularyTokenizer(Tokenizer):
         return other
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The token of each id, special tokens included."""
         return [self._tokens[index] for index in ids]
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
@@ -115,7 +114,6 @@ class VocabularyTokenizer(Tokenizer):
         return [UNKNOWN_SURFACE if index == UNK else self._tokens[index] for index in shown]
 
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        """Settings and vocabulary."""
         return paths(folder, name, "json", "vocabulary.jsonl")
 
     def save(self, folder: Path, name: str) -> None:
@@ -190,5 +188,4 @@ def settings_json(kind: str, config: DataclassInstance, fingerprint: str) -> str
 
 
 def content_hash(content: dict[str, Any]) -> str:
-    """A hash of a JSON object."""
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode("ascii"), digest_size=16).hexdigest()

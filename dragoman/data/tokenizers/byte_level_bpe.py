@@ -156,7 +156,6 @@ class ByteLevelBPETokenizer(VocabularyTokenizer):
         return self._ranks.get((symbols[left], symbols[right]), -1)
 
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        """Settings, vocabulary and merges."""
         return paths(folder, name, "json", "vocabulary.jsonl", "merges.txt")
 
     def save(self, folder: Path, name: str) -> None:
@@ -167,7 +166,6 @@ class ByteLevelBPETokenizer(VocabularyTokenizer):
         write_text(merges, "".join(f"{left} {right}\n" for left, right in self._merges))
 
     def fingerprint(self) -> str:
-        """A hash of tokens, merges and the rule for the first word."""
         prefix = self.config.add_prefix_space
         return content_hash({"kind": self.kind, "prefix": prefix, "tokens": self._tokens, "merges": self._merges})
 

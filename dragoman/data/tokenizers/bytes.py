@@ -37,7 +37,6 @@ class ByteTokenizer(VocabularyTokenizer):
         return cls(config)
 
     def encode(self, text: str) -> list[int]:
-        """One id per byte; a lone surrogate becomes "?"."""
         return [FIRST + byte for byte in text.encode("utf-8", "replace")]
 
     def decode(self, ids: Sequence[int]) -> str:

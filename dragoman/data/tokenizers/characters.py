@@ -28,7 +28,6 @@ class CharactersConfig:
     )
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if len(self.features) > 2 or self.features.isalnum():
             yield (
                 f'features: found "{self.features}", expected one or two characters that are no letters, such as " ;"'
@@ -52,16 +51,13 @@ class CharacterTokenizer(VocabularyTokenizer):
         return type(self)(replace(self.config, features=""), self._tokens[len(SPECIALS) :])
 
     def encode(self, text: str) -> list[int]:
-        """One id per code point or feature."""
         get = self._ids.get
         return [get(token, UNK) for token in self.split(text)]
 
     def split(self, text: str) -> Sequence[str]:
-        """Code points and features."""
         return _split(text, self.config.features)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The characters and features, joined."""
         return "".join(self.surfaces(ids))
 
     def spans(self, text: str) -> list[Span]:
@@ -76,7 +72,6 @@ class CharacterTokenizer(VocabularyTokenizer):
 
 
 def _split(text: str, marks: str) -> Sequence[str]:
-    """The tokens of a text."""
     if not marks:
         return text
     stem, features = split_features(text, marks)

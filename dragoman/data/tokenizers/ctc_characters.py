@@ -35,12 +35,10 @@ class CTCCharacterTokenizer(VocabularyTokenizer):
         return [self._ids.get(token, UNK) for token, _ in self._split(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The characters, joined."""
         text = "".join(self.surfaces(ids)).strip()
         return text.lower() if self.config.upper else text
 
     def spans(self, text: str) -> list[Span]:
-        """The characters of each token."""
         return [span for _, span in self._split(text)]
 
     def _split(self, text: str) -> Iterator[tuple[str, Span]]:
@@ -52,5 +50,4 @@ class CTCCharacterTokenizer(VocabularyTokenizer):
                 yield from ((part, match.span()) for part in char)
 
     def fingerprint(self) -> str:
-        """A hash of the tokens in their order and of the case."""
         return content_hash({"tokens": super().fingerprint(), "upper": self.config.upper})

@@ -57,20 +57,16 @@ class LabelVocabulary(Tokenizer):
         return [self._ids[text]] if text in self._ids else [self.label_id(label) for label in text.split(" ")]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The labels, separated by spaces."""
         return " ".join(self.names[index] for index in ids)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The label of each id."""
         return [self.names[index] for index in ids]
 
     def save(self, folder: Path, name: str) -> None:
-        """Write the labels in the order of their ids."""
         table = {"kind": self.kind, "labels": self.names, "fingerprint": self.fingerprint()}
         write_text(self.files(folder, name)[0], json.dumps(table, indent=2, ensure_ascii=False) + "\n")
 
     def fingerprint(self) -> str:
-        """A hash of the labels in the order of their ids."""
         return content_hash({"kind": self.kind, "labels": self.names})
 
     @classmethod

@@ -20,7 +20,6 @@ _LEADING_TAG = re.compile(rf"<2({TAG_NAME.pattern})> ")
 
 
 def tag_token(tag: str) -> str:
-    """The token of a tag: "<2de>"."""
     return f"<2{tag}>"
 
 
@@ -78,14 +77,12 @@ class LanguageTagTokenizer(Tokenizer):
 
     @property
     def kind(self) -> str:
-        """The kind of the inner tokenizer."""
         return self.inner.kind
 
     def __len__(self) -> int:
         return len(self.inner) + len(self.tags)
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, its tag first."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -95,14 +92,12 @@ class LanguageTagTokenizer(Tokenizer):
         return [[self._ids[tag], *row] if tag else row for (tag, _), row in zip(parts, rows, strict=True)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, with the first tag among them in front."""
         first = len(self.inner)
         text = self.inner.decode([index for index in ids if index < first])
         tag = next((self.tags[index - first] for index in ids if index >= first), "")
         return add_tag(text, tag) if tag else text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The token of each id, "<2de>" for a tag."""
         first = len(self.inner)
         return [tag_token(self.tags[id_ - first]) if id_ >= first else self.inner.pieces([id_])[0] for id_ in ids]
 
@@ -114,17 +109,14 @@ class LanguageTagTokenizer(Tokenizer):
         return [(0, front), *spans] if tag else spans
 
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        """The files of the inner tokenizer."""
         return self.inner.files(folder, name)
 
     def save(self, folder: Path, name: str) -> None:
-        """Write the inner tokenizer, with the tags in its JSON file."""
         self.inner.save(folder, name)
         path = self.files(folder, name)[0]
         table = json.loads(path.read_bytes()) | {"tags": self.tags, "fingerprint": self.fingerprint()}
         path.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
     def fingerprint(self) -> str:
-        """A hash of the inner tokenizer and the tags."""
         content = json.dumps([self.inner.fingerprint(), self.tags])
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()

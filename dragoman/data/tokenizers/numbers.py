@@ -140,7 +140,6 @@ class NumberScaler(Tokenizer):
 
     @property
     def channels(self) -> int:  # type: ignore[override]
-        """Values in each step."""
         return len(self.shift)
 
     def __len__(self) -> int:
@@ -175,11 +174,9 @@ class NumberScaler(Tokenizer):
         return " ".join(CHANNEL_SEPARATOR.join(shown[first : first + self.channels]) for first in steps)
 
     def decode(self, ids: Sequence[float]) -> str:
-        """The numbers in the units of the data as a series."""
         return self.text(self.unscale(ids))
 
     def pieces(self, ids: Sequence[float]) -> list[str]:
-        """Each step as text."""
         return self.decode(ids).split(" ") if len(ids) else []
 
     def _table(self) -> dict[str, Any]:
@@ -192,13 +189,11 @@ class NumberScaler(Tokenizer):
         return table | ({"steps": self.steps} if self.steps > 1 else {})
 
     def save(self, folder: Path, name: str) -> None:
-        """Write settings, shift and scale."""
         table = {"kind": self.kind, **asdict(self.config), **self._table()}
         text = json.dumps(table | {"fingerprint": self.fingerprint()}, indent=2) + "\n"
         write_text(self.files(folder, name)[0], text)
 
     def fingerprint(self) -> str:
-        """A hash of shift and scale."""
         return content_hash({"kind": self.kind, **self._table()})
 
     @classmethod

@@ -30,7 +30,6 @@ class PairCodec:
         self.source, self.target = source, target
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[Any]]:
-        """The rows that a model reads."""
         return self.source.encode_batch(texts)
 
     def encode_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[Any]], list[list[Any]]]:
@@ -38,7 +37,6 @@ class PairCodec:
         return self.encode_sources(sources), self.target.encode_batch(targets)
 
     def decode_source(self, row: Sequence[int]) -> str:
-        """The text of a source row."""
         return self.source.decode([token % len(self.source) for token in row])
 
     def target_of(self, source: str | None) -> Tokenizer:
@@ -79,7 +77,6 @@ class CopyingCodec(PairCodec):
         return copies
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Source rows with their copies."""
         rows = super().encode_sources(texts)
         for text, row in zip(texts, rows, strict=True):
             self._encode_source(text, row)

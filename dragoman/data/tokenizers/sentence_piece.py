@@ -79,7 +79,6 @@ class SentencePieceTokenizer(Tokenizer):
         return tag + [self._ids.get(piece, UNK) for piece in pieces]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without language codes."""
         pieces = []
         for index in ids:
             token = self._tokens[index]
@@ -104,7 +103,6 @@ class SentencePieceTokenizer(Tokenizer):
         return spans
 
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        """Settings, SentencePiece model and vocabulary."""
         return paths(folder, name, "json", "model", "vocabulary.jsonl")
 
     def save(self, folder: Path, name: str) -> None:

@@ -110,12 +110,10 @@ class SubwordTokenizer(Tokenizer):
         return int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        """The piece ids of a text."""
         ids: list[int] = self._processor.encode(_escape_mark(text))
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The piece ids of several texts, of many on all cores."""
         threads = 1 if len(texts) < _FEW_TEXTS else -1  # starting threads takes longer than a few texts
         ids: list[list[int]] = self._processor.encode([_escape_mark(text) for text in texts], num_threads=threads)
         return ids
@@ -147,7 +145,6 @@ class SubwordTokenizer(Tokenizer):
         return spans
 
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        """Settings, sentencepiece model and a readable list of pieces."""
         return paths(folder, name, "json", "model", "vocab")
 
     def save(self, folder: Path, name: str) -> None:

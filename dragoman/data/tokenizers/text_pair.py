@@ -23,14 +23,12 @@ class TextPairTokenizer(Tokenizer):
 
     @property
     def kind(self) -> str:
-        """The kind of the inner tokenizer."""
         return self.inner.kind
 
     def __len__(self) -> int:
         return len(self.inner) + 1
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of one pair."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -46,7 +44,6 @@ class TextPairTokenizer(Tokenizer):
         return out
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Both texts, separated by a tab."""
         texts: list[list[int]] = [[]]
         for index in ids:
             if index == self.separator:
@@ -56,11 +53,9 @@ class TextPairTokenizer(Tokenizer):
         return PAIR_DELIMITER.join(self.inner.decode(row) for row in texts)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The token of each id, "<sep>" for the separator."""
         return [SEPARATOR if index == self.separator else self.inner.pieces([index])[0] for index in ids]
 
     def spans(self, text: str) -> list[Span]:
-        """The characters of each token; the separator covers the tab."""
         spans: list[Span] = []
         start = 0
         for number, part in enumerate(text.split(PAIR_DELIMITER)):
@@ -71,7 +66,6 @@ class TextPairTokenizer(Tokenizer):
         return spans
 
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        """The files of the inner tokenizer."""
         return self.inner.files(folder, name)
 
     def save(self, folder: Path, name: str) -> None:
@@ -82,5 +76,4 @@ class TextPairTokenizer(Tokenizer):
         path.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
     def fingerprint(self) -> str:
-        """A hash that differs from the inner tokenizer's."""
         return hashlib.blake2b(f"{self.inner.fingerprint()}{SEPARATOR}".encode(), digest_size=16).hexdigest()

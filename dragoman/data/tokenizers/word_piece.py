@@ -55,7 +55,6 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
     @classmethod
     def train(cls, config: WordPieceConfig, texts: Iterable[str]) -> WordPieceTokenizer:
-        """Learn pieces from texts."""
         splitter = cls(config, ())
         spaced: Counter[str] = Counter()
         for text in texts:
@@ -69,11 +68,9 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return cls(config, learn_pieces(words, config.vocab_size - len(SPECIALS), config.min_count, CONTINUATION))
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
         return [piece[0] for match in _WORD.finditer(text) for piece in self._cached(match.group())]
 
     def spans(self, text: str) -> list[Span]:
-        """The characters of every piece; an unknown word is one piece."""
         return [
             (match.start() + first, match.start() + end)
             for match in _WORD.finditer(text)
@@ -91,7 +88,6 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return _BEFORE_MARK.sub("", " ".join(words))
 
     def fingerprint(self) -> str:
-        """A hash of the pieces and of the rules that normalise text."""
         rules = ("lowercase", "strip_accents", "handle_chinese_chars")
         table = {name: getattr(self.config, name) for name in rules}
         return content_hash({"kind": self.kind, **table, "tokens": self._tokens})

@@ -76,7 +76,6 @@ class WordTokenizer(VocabularyTokenizer):
         return cls(config, most_frequent(tokenised, config.vocab_size, config.min_count, config.kind))
 
     def encode(self, text: str) -> list[int]:
-        """One id per word, punctuation mark or unusual whitespace."""
         if not self._punctuation:
             get = self._ids.get
             return [get(token, UNK) for token in self.split(text)]
@@ -86,13 +85,11 @@ class WordTokenizer(VocabularyTokenizer):
         return ids
 
     def split(self, text: str) -> list[str]:
-        """Words and punctuation marks, the latter with their joiners."""
         if not self._punctuation:
             return _split_spaces(text)
         return split_punctuation(text)
 
     def extended(self, tokens: Sequence[str]) -> WordTokenizer:
-        """The same tokenizer with more words or marks."""
         other = super().extended(tokens)
         other._cache = {}
         other._surfaces = [*self._surfaces, *map(_surface, tokens)]
@@ -122,7 +119,6 @@ class WordTokenizer(VocabularyTokenizer):
         return "".join(parts)
 
     def spans(self, text: str) -> list[Span]:
-        """The characters of every word or mark; a joiner covers none."""
         if not self._punctuation:
             return [match.span() for match in re.finditer("[^ ]+", text)]
         spans, end = list[Span](), 0

@@ -74,7 +74,6 @@ class ConstraintAutomaton:
         return tuple(constraint.default_state(part) for constraint, part in zip(self.constraints, state, strict=True))
 
     def may_end(self, state: AutomatonState) -> bool:
-        """Whether <eos> is allowed."""
         return all(constraint.may_end(part) for constraint, part in zip(self.constraints, state, strict=True))
 
     def token_lists(self, state: AutomatonState) -> tuple[list[int] | None, list[int]]:

@@ -58,7 +58,6 @@ class Constraint(ABC):
         return ()
 
     def may_end(self, state: AutomatonState) -> bool:
-        """Whether <eos> is allowed."""
         return True
 
     def tokens_towards_end(self, state: AutomatonState) -> Iterable[int]:

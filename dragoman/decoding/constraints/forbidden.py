@@ -28,7 +28,6 @@ class ForbiddenTexts(Constraint):
         self._forbidden: dict[AutomatonState, list[int]] = {}
 
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
-        """Feed all bytes of a token to the automaton."""
         context, node, counts = state
         for byte in self.token_bytes.texts[token][context]:
             node = self.matcher.next_node(node, byte)
@@ -39,7 +38,6 @@ class ForbiddenTexts(Constraint):
         return self.token_bytes.next_context[token], node, counts
 
     def default_state(self, state: AutomatonState) -> AutomatonState:
-        """Nothing is matched."""
         return (self.usual_context, 0, state[2])
 
     def forbidden_tokens(self, state: AutomatonState) -> Collection[int]:

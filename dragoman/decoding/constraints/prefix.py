@@ -36,23 +36,18 @@ class PrefixConstraint(Constraint):
         return self._next_states[state]
 
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
-        """Every token is allowed once the prefix is written."""
         return () if state == () else self._matching(state).get(token)
 
     def default_state(self, state: AutomatonState) -> AutomatonState:
-        """Every token is allowed once the prefix is written."""
         return () if state == () else None
 
     def allowed_tokens(self, state: AutomatonState) -> Collection[int] | None:
-        """Tokens that agree with the rest of the prefix."""
         return None if state == () else self._matching(state)
 
     def may_end(self, state: AutomatonState) -> bool:
-        """Whether the prefix is written."""
         return bool(state == ())
 
     def tokens_towards_end(self, state: AutomatonState) -> Iterable[int]:
-        """A few tokens for every next state."""
         return few_per_state(self._matching(state))
 
 
@@ -75,21 +70,16 @@ class AllowedOutputs(Constraint):
             self.ends.add(node)
 
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
-        """The child node."""
         return self.children[state].get(token)
 
     def default_state(self, state: AutomatonState) -> AutomatonState:
-        """No other token is allowed."""
         return None
 
     def allowed_tokens(self, state: AutomatonState) -> Collection[int] | None:
-        """Tokens that continue a row."""
         return self.children[state]
 
     def may_end(self, state: AutomatonState) -> bool:
-        """Whether a row ends here."""
         return state in self.ends
 
     def tokens_towards_end(self, state: AutomatonState) -> Iterable[int]:
-        """Tokens that continue a row."""
         return self.children[state]

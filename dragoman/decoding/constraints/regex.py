@@ -47,7 +47,6 @@ class PatternParser:
         self.flags = re.RegexFlag(0)
 
     def parse(self) -> Group:
-        """The whole pattern."""
         try:
             re.compile(self.pattern)
         except RecursionError:
@@ -251,15 +250,12 @@ class RegexConstraint(Constraint):
         return self._can_finish_cache[nodes, begun]
 
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
-        """The state after a token that matches."""
         return self._matching(state).get(token)
 
     def default_state(self, state: AutomatonState) -> AutomatonState:
-        """No other token is allowed."""
         return None
 
     def allowed_tokens(self, state: AutomatonState) -> Collection[int] | None:
-        """Tokens that match."""
         return self._matching(state)
 
     def may_end(self, state: AutomatonState) -> bool:

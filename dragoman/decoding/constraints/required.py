@@ -34,7 +34,6 @@ class RequiredPhrases(Constraint):
         self._next_states: dict[AutomatonState, dict[int, AutomatonState]] = {(): {}}
 
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
-        """Every token is allowed; those of the phrases count."""
         return self._known_next_states(state).get(token, self.default_state(state))
 
     def _known_next_states(self, state: AutomatonState) -> Mapping[int, AutomatonState]:
@@ -55,11 +54,9 @@ class RequiredPhrases(Constraint):
         return 0 if any(counts[phrase] < self.times[phrase] for phrase in ended) else node, counts
 
     def default_state(self, state: AutomatonState) -> AutomatonState:
-        """Nothing is matched."""
         return () if state == () else (0, state[1])
 
     def may_end(self, state: AutomatonState) -> bool:
-        """Whether all phrases are written."""
         return bool(state == ())
 
     def tokens_towards_end(self, state: AutomatonState) -> Iterable[int]:

@@ -212,7 +212,6 @@ class ConstraintTracker:
         return narrow
 
     def select(self, sources: Sequence[int]) -> None:
-        """Keep some sources."""
         self.automata = [self.automata[source] for source in sources]
         self.states = [self.states[source] for source in sources]
 

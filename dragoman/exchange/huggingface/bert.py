@@ -51,7 +51,6 @@ class Bert:
 def masked_settings(
     checkpoint: Checkpoint, tokenizer: ImportedConfig, encoder: BertEncoderConfig, next_sentence: bool
 ) -> MaskedLanguageModelTaskConfig:
-    """The settings of the run."""
     longest = max(1, min(256, encoder.max_positions - 1 - encoder.separators))  # without the <eos> of two texts
     return MaskedLanguageModelTaskConfig(
         data=DataConfig(train=str(checkpoint.folder.absolute()), max_length=longest),
@@ -95,7 +94,6 @@ def blocks(prefix: str, layers: int) -> Names:
 
 
 def head_names(layers: Mapping[str, str]) -> Names:
-    """The layers of the heads."""
     return {name: theirs for ours, one in layers.items() for name, theirs in linear(ours, one).items()}
 
 

@@ -125,7 +125,6 @@ class Checkpoint:
             raise DataError(f"{self.folder}: found no model.safetensors{advice}")
 
     def names(self) -> set[str]:
-        """The names of all weights."""
         return set(self._tensors)
 
     def tensor(self, name: str, shape: Sequence[int] | None = None) -> Tensor:

@@ -106,7 +106,6 @@ def model_blockers(config: Any) -> list[str]:
 
 
 def config_table(model: EncoderDecoder, source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
-    """The content of config.json."""
     encoder, decoder = model.config.encoder, model.config.decoder
     assert isinstance(encoder, TransformerConfig)
     assert isinstance(decoder, TransformerConfig)
@@ -167,7 +166,6 @@ def names_of(model: EncoderDecoder) -> Names:
 
 @torch.no_grad()
 def weights(model: EncoderDecoder) -> dict[str, Tensor]:
-    """All weights by their names."""
     own = {name: tensor.detach().float() for name, tensor in model.named_parameters(remove_duplicate=False)}
     order = unit_order(model)
     out: dict[str, Tensor] = {}

@@ -60,7 +60,6 @@ class GPT2:
 
 
 def stack_settings(checkpoint: Checkpoint) -> TransformerConfig:
-    """The settings of the blocks."""
     width = checkpoint.size("n_embd")
     inner = checkpoint.config.get("n_inner")
     return TransformerConfig(

@@ -34,7 +34,6 @@ class M2M100:
         return read_multilingual(checkpoint, options, self.positions(checkpoint), embedding_norm=False)
 
     def positions(self, checkpoint: Checkpoint) -> PositionsConfig:
-        """Sinusoids; nothing to load."""
         return SinusoidalConfig(layout="fairseq")
 
 

@@ -93,7 +93,6 @@ class Pegasus(Marian):
     norm = "pre"
 
     def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
-        """Refuse the tokenizer of published models."""
         if not (checkpoint.folder / "source.spm").is_file():
             raise DataError(
                 f"{checkpoint.folder}: found a Pegasus without source.spm, expected one that dragoman export wrote"
@@ -119,7 +118,6 @@ def activation(checkpoint: Checkpoint, name: str) -> Any:
 
 
 def transformer(checkpoint: Checkpoint, side: str, norm: Literal["pre", "post"] = "post") -> TransformerConfig:
-    """The settings of one stack."""
     return TransformerConfig(
         layers=checkpoint.size(f"{side}_layers", most=1000),
         width=checkpoint.size("d_model"),

@@ -26,7 +26,6 @@ class Roberta:
     """Our <sos> is <s>, our <eos> is </s>, which is there twice between two texts."""
 
     def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
-        """Its head always has GELU."""
         tokens, make = byte_pieces(checkpoint, checkpoint.vocabulary("roberta.embeddings.word_embeddings.weight"))
         ids = [token_id(tokens, name, checkpoint.folder) for name in ("<pad>", "<unk>", "<s>", "</s>", "<mask>")]
         vocabulary = Vocabulary(tokens, *ids[:4])

@@ -86,7 +86,6 @@ def byte_tokens(checkpoint: Checkpoint, size: int) -> list[str]:
 def tables(
     checkpoint: Checkpoint, vocabulary: Vocabulary, shape: tuple[int, int], tied: bool, scaled: bool
 ) -> dict[str, Tensor]:
-    """Embeddings and output layer."""
     scale = shape[1] ** -0.5 if scaled else 1.0
     shared = vocabulary.table(checkpoint.tensor("shared.weight", shape))
     out = {"encoder.input.embedding.weight": shared * (scale if tied else 1.0)}

@@ -89,7 +89,6 @@ def tokenizer_json(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
 
 
 def text_file(checkpoint: Checkpoint, name: str) -> str:
-    """A text file of the folder."""
     try:
         return checkpoint.file(name).decode("utf-8")
     except UnicodeDecodeError as error:

@@ -114,7 +114,6 @@ def longest(checkpoint: Checkpoint, prompt: tuple[int, ...]) -> int:
 
 
 def model_settings(checkpoint: Checkpoint, prompt: tuple[int, ...]) -> SpeechToTextConfig:
-    """The settings of the model."""
     changes: dict[str, Any] = {
         "norm": "pre",
         "attention_dropout": float(checkpoint.setting("attention_dropout", (float, int), 0.0)),

@@ -32,7 +32,6 @@ def _work(job: Job, threads: int) -> None:
 
 
 def finished(job: Job) -> int:
-    """How many shards are done."""
     return sum(job.record(shard) is not None for shard in job.shards)
 
 

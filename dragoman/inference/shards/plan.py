@@ -60,7 +60,6 @@ class Job:
 
     @cached_property
     def shards(self) -> list[Shard]:
-        """All shards of the input."""
         path = Path(self.file)
         if is_parquet(path):
             return [Shard(number, number, number + 1) for number in range(parquet_file(path).num_row_groups)]
@@ -82,7 +81,6 @@ class Job:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """All that outputs depend on."""
         return {
             "format": FORMAT,
             "input": {"name": Path(self.file).name, "bytes": self.stamp[0], "hash": digest(Path(self.file))},
@@ -94,16 +92,13 @@ class Job:
 
     @cached_property
     def key(self) -> str:
-        """A hash of the manifest."""
         return hashlib.blake2b(json.dumps(self.manifest, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def part(self, shard: Shard, suffix: str) -> Path:
-        """A file of a shard."""
         width = max(5, len(str(len(self.shards))))
         return Path(self.folder) / f"part-{shard.number:0{width}}{suffix}"
 
     def output(self, shard: Shard) -> Path:
-        """The outputs of a shard."""
         return self.part(shard, ".jsonl" if self.as_json else ".txt")
 
     def record(self, shard: Shard) -> dict[str, Any] | None:
@@ -162,7 +157,6 @@ def is_parquet(path: Path) -> bool:
 
 
 def parquet_file(path: Path) -> Any:
-    """An open Parquet file."""
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:

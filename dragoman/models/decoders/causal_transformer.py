@@ -103,7 +103,6 @@ class CausalTransformer(nn.Module):
         return State(static=(), cache=caches, length=length)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens (N, T) → hidden (N, T, D)."""
         x = self.input(tokens, state.length)
         caches = []
         for block, past in zip(self.blocks, state.cache, strict=True):

@@ -28,7 +28,6 @@ class ConvS2SDecoderConfig(ConvS2SStackConfig):
 
     @property
     def output_width(self) -> int:
-        """Width of the hidden vectors that the output layer reads."""
         return self.output or self.embedding
 
 
@@ -105,7 +104,6 @@ class ConvS2SDecoder(nn.Module):
         return State(static=(keys[:, None], values[:, None], memory.mask), cache=cache, length=length)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens (N, T) → hidden (N, T, width)."""
         embedded = self.input(tokens, state.length)  # (N, T, E)
         x = self.project_in(embedded)
         cache = []

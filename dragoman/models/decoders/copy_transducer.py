@@ -43,14 +43,12 @@ class CopyTransducer(EditTransducer):
     """Actions = (choices (N, T, S, 5), log-probabilities of tokens (N, T, V) without <eos>)."""
 
     def set_output(self, layer: nn.Linear) -> None:
-        """Take the output layer, and add that of the choices."""
         self.choice = nn.Linear(layer.in_features, 5)
         with torch.no_grad():
             self.choice.bias.zero_()[COPY] = COPIES_AT_FIRST
         super(EditTransducer, self).set_output(layer)
 
     def first_actions(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Insertions are certain, whatever the token."""
         choices = like.new_full((*like.shape, 5), IMPOSSIBLE)
         choices[..., INSERT] = 0.0
         return choices, like.new_zeros(like.shape[0], self.width)
@@ -68,19 +66,16 @@ class CopyTransducer(EditTransducer):
         )
 
     def _forbidden(self, source: Source) -> Tensor:
-        """Which choices a position does not have: (B, S, 5)."""
         end = source.keys[..., 0]  # (B, S)
         return torch.stack([torch.zeros_like(end), end, end, end | (source.copied == PAD), ~end], -1)
 
     def writing(self, actions: Sequence[Tensor], tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Insertion, or the stop for <eos>; substitution; copy."""
         choices, table = actions
         written = table.gather(-1, tokens[:, :, None])  # (N, T, 1)
         insert = torch.where(tokens[:, :, None] == EOS, choices[..., STOP], choices[..., INSERT] + written)
         return insert, choices[..., SUBSTITUTE] + written, choices[..., COPY]
 
     def deletion(self, actions: Sequence[Tensor]) -> Tensor:
-        """Deletion of every position: (N, T, S)."""
         return actions[0][..., DELETE]
 
     def mixture(self, weights: Tensor, actions: Sequence[Tensor], source: Source) -> tuple[Tensor, Tensor]:

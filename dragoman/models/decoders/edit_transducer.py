@@ -50,7 +50,6 @@ class EditTransducer(MonotoneDecoder):
         self.expert = config.expert
 
     def set_output(self, layer: nn.Linear) -> None:
-        """Take the output layer, and add those of the other actions."""
         readout = layer.in_features
         self.insert = nn.Linear(readout, layer.out_features)
         self.other = nn.Linear(readout, 2)  # delete, copy
@@ -61,7 +60,6 @@ class EditTransducer(MonotoneDecoder):
         super().set_output(layer)
 
     def first_actions(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Insertions are certain."""
         insert, others = (
             like.new_zeros(*like.shape, self.width),
             like.new_full((*like.shape, self.width + 2), IMPOSSIBLE),
@@ -73,7 +71,6 @@ class EditTransducer(MonotoneDecoder):
         return padding_bias(memory.mask), last_position(memory.mask)[:, :, None]
 
     def actions(self, states: Tensor, source: Source) -> Actions:
-        """All actions; between two tokens, source tokens are deleted."""
         readout = self.readout(self.target_readout(states, source), source)
         rows, length, size = readout.shape[:3]
         logits = torch.cat([self.insert(readout), self.output(readout), self.other(readout)], -1)
@@ -124,13 +121,11 @@ class EditTransducer(MonotoneDecoder):
         return actions[0][..., -2]
 
     def written(self, actions: Sequence[Tensor], tokens: Tensor, source: Source) -> list[Written]:
-        """An insertion stays; a substitution or a copy moves on."""
         stay, substitute, copy = self.writing(actions, tokens)
         advance = torch.logaddexp(substitute, copy.masked_fill(~self._same(tokens, source), IMPOSSIBLE))
         return [Written(*both) for both in zip(stay.unbind(1), advance.unbind(1), strict=True)]
 
     def mixture(self, weights: Tensor, actions: Sequence[Tensor], source: Source) -> tuple[Tensor, Tensor]:
-        """Insertion, substitution or copy."""
         (table,) = actions
         rows, length, size = table.shape[:3]
         stay, substitute, _, copy = torch.split(table, [self.width, self.width, 1, 1], -1)

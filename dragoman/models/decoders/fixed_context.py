@@ -40,7 +40,6 @@ class FixedContextDecoderConfig(RecurrentDecoderBase):
         return self.width if isinstance(self.readout, StateReadout) else self.readout.width or self.embedding
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.begin == "zero" and self.context == "start":
             yield "begin: found 'zero' with context = 'start', so that the decoder would not see the source"
 
@@ -68,7 +67,6 @@ class FixedContextDecoder(nn.Module):
         return State(static=static, cache=self.begin(memory), length=0)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens (N, T) → hidden (N, T, width)."""
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
         contexts = [
             vector.repeat_interleave(state.hypotheses, 0)[:, None].expand(-1, tokens.shape[1], -1)

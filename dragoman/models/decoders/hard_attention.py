@@ -30,7 +30,6 @@ class HardAttentionDecoderConfig(MonotoneDecoderBase):
     jump: Size = setting(4, help="order 1: how far a position may move in one step")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.order == 1 and not self.monotonic:
             yield "monotonic: found false, expected true with order = 1"
 
@@ -52,11 +51,9 @@ class HardAttentionDecoder(MonotoneDecoder):
             self.query = nn.Linear(config.width, config.jump + 1, bias=False)
 
     def first_actions(self, like: Tensor) -> tuple[Tensor, ...]:
-        """One per target token, all certain."""
         return (like.new_zeros(*like.shape, self.width),)
 
     def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """The bias of moves, and the source part of their scores."""
         return forward_bias(memory.mask, monotone=self.monotonic), self.key(memory.keys)
 
     def actions(self, states: Tensor, source: Source) -> Actions:
@@ -77,13 +74,11 @@ class HardAttentionDecoder(MonotoneDecoder):
         return Actions((log_probabilities(self.output(readout)),), steps)
 
     def written(self, actions: Sequence[Tensor], tokens: Tensor, source: Source) -> list[Written]:
-        """The position stays where it wrote a token."""
         (table,) = actions  # (N, T, S, V)
         index = tokens[:, :, None, None].expand(*table.shape[:-1], 1)
         return [Written(stay) for stay in table.gather(-1, index)[..., 0].unbind(1)]
 
     def mixture(self, weights: Tensor, actions: Sequence[Tensor], source: Source) -> tuple[Tensor, Tensor]:
-        """Every action writes its token."""
         joint = weights[..., None] + actions[0]  # (N, T, S, V)
         return joint.logsumexp(2), joint.logsumexp(3)
 

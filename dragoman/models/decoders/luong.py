@@ -40,7 +40,6 @@ class LuongDecoderConfig(RecurrentDecoderBase):
         return 0 if self.readout == "concatenate" else self.attentional or self.embedding
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.readout == "concatenate":
             if self.attentional:
                 yield f"attentional: found {self.attentional}, expected 0: readout = 'concatenate' has no such vector"
@@ -81,7 +80,6 @@ class LuongDecoder(nn.Module):
         return torch.tanh(linear(torch.cat([context, states], -1), self.combine.weight))
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens (N, T) → hidden (N, T, width)."""
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
         cells, last = state.cache
         if not self.input_feeding:

@@ -59,7 +59,6 @@ class PointerGeneratorConfig:
 
     @property
     def output_width(self) -> int:
-        """Width of the hidden vectors that the output layer reads."""
         return self.inner.output_width
 
 

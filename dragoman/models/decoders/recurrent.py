@@ -71,7 +71,6 @@ class RecurrentDecoder(nn.Module):
         return State(static=static, cache=self.begin(memory), length=0)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens (N, T) → hidden (N, T, width)."""
         mask, memory = state.static
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
         bottom, *others = state.cache

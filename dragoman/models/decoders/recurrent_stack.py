@@ -57,7 +57,6 @@ class RecurrentStackConfig:
 
     @property
     def output_width(self) -> int:
-        """Width of the hidden vectors that the output layer reads."""
         return self.last or self.embedding
 
     @property
@@ -95,7 +94,6 @@ class WeightDropout(nn.Module):
 
     @property
     def cell(self) -> Cell:
-        """The wrapped cell."""
         return self.sequence.cell
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
@@ -129,7 +127,6 @@ class RecurrentStack(nn.Module):
         return State(static=(), cache=tuple(layer.cell.start(rows) for layer in self._layers()), length=0)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens (N, T) → hidden (N, T, D)."""
         x = self.input_dropout(self.embedding(tokens))
         after = []
         for number, (layer, before) in enumerate(zip(self._layers(), state.cache, strict=True)):
@@ -138,7 +135,6 @@ class RecurrentStack(nn.Module):
         return x, state._replace(cache=tuple(after), length=state.length + tokens.shape[1])
 
     def empty_carry(self, rows: int) -> Any:
-        """Zeros of the carry's shapes."""
         return self.start(rows).cache
 
     def carry_of(self, state: State) -> Any:

@@ -98,7 +98,6 @@ class TransformerDecoder(nn.Module):
         return state._replace(cache=cache)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens (N, T) → hidden (N, T, D)."""
         mask, memories = state.static
         x = self.input(tokens, state.length)
         caches = []

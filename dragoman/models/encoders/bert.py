@@ -52,13 +52,11 @@ class BertEncoderConfig:
     )
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.width % self.heads:
             yield f"heads: found {self.heads}, expected a divisor of width = {self.width}"
 
     @property
     def embedding(self) -> int:
-        """Width of the token embeddings."""
         return self.width
 
     @property

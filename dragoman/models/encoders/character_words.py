@@ -40,7 +40,6 @@ class CharacterWordsConfig:
     inner: SequenceEncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the word vectors")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if not self.kernels:
             yield "kernels: found none, expected at least one"
         elif len(self.filters) != len(self.kernels):

@@ -33,13 +33,11 @@ class ScaledGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, x: Tensor, scale: float) -> Tensor:
-        """Return x."""
         context.scale = scale
         return x.view_as(x)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Scale the gradient."""
         return gradients[0] * context.scale, None
 
 
@@ -75,7 +73,6 @@ class ConvS2SEncoder(nn.Module):
         self.gradient_scale = 1 / (2 * (config.attentions or config.layers))
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, S), mask (B, S)."""
         embedded = self.input(source, 0)  # (B, S, E)
         x = self.project_in(embedded)
         for layer in self.layers:

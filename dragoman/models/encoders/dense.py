@@ -49,7 +49,6 @@ class DenseEncoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, S), mask (B, S)."""
         x, mask = crop_to_maximum(self.dropout(self.embedding(source)), mask, self.max_positions)
         x = x * mask[:, :, None].to(x.dtype)
         x = F.pad(x, (0, 0, 0, self.max_positions - x.shape[1])).flatten(1)  # (B, max_positions · E)

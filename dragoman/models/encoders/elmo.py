@@ -33,7 +33,6 @@ class ElmoEncoderConfig:
 
     @property
     def embedding(self) -> int:
-        """Width of the token embeddings."""
         return self.width
 
 

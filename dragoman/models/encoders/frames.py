@@ -33,11 +33,9 @@ class FrameStackingConfig:
 
     @property
     def stride(self) -> int:
-        """Frames per output position."""
         return self.frames
 
     def output_length(self, length: int) -> int:
-        """Output positions of a row of this many frames."""
         return -(-length // self.frames)
 
 
@@ -52,7 +50,6 @@ class Conv2dSubsamplingConfig:
     norm: bool = setting(True, help="layer norm after every convolution")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if not self.channels:
             yield "channels: found none, expected at least one convolution"
         for name in ("time_strides", "feature_strides"):
@@ -61,11 +58,9 @@ class Conv2dSubsamplingConfig:
 
     @property
     def stride(self) -> int:
-        """Frames per output position."""
         return math.prod(self.time_strides)
 
     def output_length(self, length: int) -> int:
-        """Output positions of a row of this many frames."""
         for stride in self.time_strides:
             length = -(-length // stride)
         return length
@@ -81,7 +76,6 @@ class Conv1dSubsamplingConfig:
     activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = setting("gelu", help="after each convolution")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if not self.strides:
             yield "strides: found none, expected at least one convolution"
         if self.kernel % 2 == 0:
@@ -89,11 +83,9 @@ class Conv1dSubsamplingConfig:
 
     @property
     def stride(self) -> int:
-        """Frames per output position."""
         return math.prod(self.strides)
 
     def output_length(self, length: int) -> int:
-        """Output positions of a row of this many frames."""
         for stride in self.strides:
             length = -(-length // stride)
         return length
@@ -116,7 +108,6 @@ class FramesConfig:
     inner: SequenceEncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the subsampled frames")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.inner.embedding == 0:
             yield "inner.embedding: found 0 (one-hot tokens), expected a size: the inner encoder reads vectors"
         groups = getattr(self.positions, "groups", 1)

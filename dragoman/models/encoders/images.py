@@ -35,7 +35,6 @@ class ResNetConfig:
     dropout: Share = setting(0.1, help="dropout on the memory")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if not self.channels:
             yield "channels: found none, expected at least one stage"
         for size in self.channels:
@@ -56,7 +55,6 @@ class PatchesConfig:
     )
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.inner.embedding == 0:
             yield "inner.embedding: found 0 (one-hot tokens), expected a size: the inner encoder reads vectors"
 

@@ -28,7 +28,6 @@ class KalchbrennerConfig:
 
     @property
     def embedding(self) -> int:
-        """Width of the token embeddings."""
         return self.width
 
 
@@ -89,7 +88,6 @@ class KalchbrennerEncoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, S), mask (B, S)."""
         x, mask = crop_to_maximum(self.dropout(self.embedding(source)), mask, self.max_positions)
         final = self.sentence(x, mask.sum(1))
         padded = pad_same(x, mask, self.local.kernel_size[0])

@@ -34,7 +34,6 @@ class MultiKernelConfig:
     positions: AbsolutePositionsConfig = setting(NoPositionsConfig(), help="position embeddings")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if not self.kernels:
             yield "kernels: found none, expected at least one"
         elif self.width % len(self.kernels):
@@ -80,7 +79,6 @@ class MultiKernelEncoder(nn.Module):
         self.layers = nn.ModuleList(MultiKernelLayer(config, size) for size in inputs)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, S), mask (B, S)."""
         x = self.dropout(self.positions(self.embedding(source) * self.embedding.width**0.5, 0))
         for layer in self.layers:
             x = layer(x, mask)

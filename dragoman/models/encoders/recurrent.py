@@ -43,7 +43,6 @@ class RecurrentEncoderConfig:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The width of each layer."""
         return self.widths or (self.width,) * self.layers
 
     @property
@@ -52,7 +51,6 @@ class RecurrentEncoderConfig:
         return {"both": self.layers, "first-both": 1}.get(self.direction, 0)
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if self.widths and len(self.widths) != self.layers:
             yield f"widths: found {len(self.widths)}, expected one for each of {self.layers} layers"
         elif self.widths and self.widths[-1] != self.width:
@@ -89,7 +87,6 @@ class RecurrentEncoder(nn.Module):
         return Unidirectional(config.cell, inputs, width, backward, self.dropout, residual, config.norm)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, S), mask (B, S)."""
         x = self.embedding(source)
         last = []
         for layer in self.layers:

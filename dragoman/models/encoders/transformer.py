@@ -58,7 +58,6 @@ class TransformerEncoder(nn.Module):
         self.norm = last_norm(config)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, S), mask (B, S)."""
         x = self.input(source, 0)
         for block in self.blocks:
             x = block(x, mask)

@@ -33,7 +33,6 @@ class WaveformConvolutionsConfig:
     norm_epsilon: float = setting(1e-5, help="what the layer norm before the projection adds to the variance")
 
     def problems(self) -> Iterator[str]:
-        """Cross-field validation errors."""
         if not self.channels:
             yield "channels: found none, expected at least one convolution"
         for name in ("kernels", "strides"):
@@ -42,7 +41,6 @@ class WaveformConvolutionsConfig:
 
     @property
     def stride(self) -> int:
-        """Samples per output position."""
         return math.prod(self.strides)
 
     @property

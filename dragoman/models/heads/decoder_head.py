@@ -60,7 +60,6 @@ class DecoderHead(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """How many tokens it can write; None: no limit."""
         limit = self.decoder.max_positions
         return None if limit is None else limit - len(self.prompt)
 
@@ -75,7 +74,6 @@ class DecoderHead(nn.Module):
         return summed_loss(FullSoftmaxConfig(), hidden, target, self.output, smoothing, self.cross_entropy)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """Make the state before <sos>."""
         state = self.decoder.start(memory, capacity if capacity is None else capacity + len(self.prompt))
         if self.prompt:
             tokens = torch.tensor(self.prompt, device=memory.mask.device).expand(len(memory.mask), -1)
@@ -83,15 +81,12 @@ class DecoderHead(nn.Module):
         return state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""
         hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
         return log_probabilities(self.output(hidden[:, -1])), state
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
         hidden, state = self.decoder(tokens, state)
         return log_probabilities(self.output(hidden)), state
 
     def score(self, memory: Memory, target: Tensor) -> TokenScores:
-        """Score every target token."""
         return token_scores(self.output(self.hidden(memory, target)), target)

@@ -58,7 +58,6 @@ class LabelValidator:
 
     @torch.no_grad()
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
-        """All scores of a model; None if interrupted."""
         model.eval()
         total, count = 0.0, 0
         predictions: list[Any] = []

@@ -26,7 +26,6 @@ class LanguageModelValidator:
 
     @torch.no_grad()
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
-        """All scores of a model; None if interrupted."""
         model.eval()
         found = text_likelihood(model, self.plan, self.size, self.device, interrupted)
         if found is None:

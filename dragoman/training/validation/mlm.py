@@ -22,7 +22,6 @@ class MaskedLMValidator:
         self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, collator=corpus.collator)
 
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
-        """All scores of a model; None if interrupted."""
         model.eval()
         epoch = self.plan.epoch(0)
         batches = (

@@ -89,7 +89,6 @@ class Seq2SeqValidator:
 
     @torch.no_grad()
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
-        """All scores of a model; None if interrupted."""
         model.eval()
         results = self.likelihood(model, interrupted)
         if results is None:
