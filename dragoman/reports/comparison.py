@@ -26,9 +26,8 @@ from dragoman.inference.training_texts import in_letters
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.reports.inspection import View
 from dragoman.runs import Run
-from dragoman.scoring.buckets import by_length, score_buckets
+from dragoman.scoring.buckets import by_length, score_buckets, text_length
 from dragoman.scoring.edit import align_edits
-from dragoman.scoring.lengths import text_length
 from dragoman.scoring.metric import Statistics, TextMetric
 from dragoman.scoring.registry import higher_is_better, metrics_for, select_metrics, text_statistics
 from dragoman.scoring.significance import bootstrap, interval, paired_bootstrap

@@ -13,7 +13,6 @@ from dragoman.analysis.cost import GrowthExponents, LayerCost
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.files import atomic_write
 from dragoman.scoring.calibration import Reliability
-from dragoman.scoring.lengths import LengthScore
 
 INK, PAPER = "#1f2933", "#ffffff"
 MAX_INCHES = 60.0  # per side
@@ -174,24 +173,6 @@ def draw_curves(
         axes.legend(frameon=False)
     if title:
         axes.set_title(title, color=INK)
-    return save_plot(drawing, path)
-
-
-def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Path, title: str = "") -> Path:
-    """One line a system: BLEU against the length of the source, each point at the middle of its group."""
-    drawing = new_figure(7.5, 4.6)
-    axes = drawing.subplots()
-    for name, groups in systems.items():
-        middles = [(group.min_length + group.max_length) / 2 for group in groups]
-        axes.plot(middles, [group.bleu for group in groups], marker="o", label=legend_label(name))
-    axes.set_xlabel("words of the source")
-    axes.set_ylabel("BLEU")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9)
-    if title:
-        axes.set_title(title, fontsize=11, color=INK)
     return save_plot(drawing, path)
 
 

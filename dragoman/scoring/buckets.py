@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dragoman.errors import DataError
-from dragoman.scoring.lengths import length_buckets
 from dragoman.scoring.metric import Statistics, TextMetric
 from dragoman.scoring.significance import DEFAULT_DRAWS, Interval, bootstrap, interval
 
@@ -32,12 +31,30 @@ class BucketScore(NamedTuple):
     interval: Interval
 
 
+def text_length(text: str, letters: bool = False) -> int:
+    """The number of whitespace-separated words, or of letters."""
+    return len(text.strip() if letters else text.split())
+
+
 def by_length(sources: Sequence[str], buckets: int = 6, letters: bool = False) -> list[Bucket]:
-    """Buckets of about equally many segments by the number of source words or letters, short ones first."""
-    return [
-        Bucket(f"{min_length}" if min_length == max_length else f"{min_length}–{max_length}", segments)
-        for min_length, max_length, segments in length_buckets(sources, buckets, letters)
-    ]
+    """Buckets of about equally many segments by the number of source words or letters, short ones first.
+
+    All segments of one length are in the same bucket.
+    """
+    order = sorted(range(len(sources)), key=lambda segment: text_length(sources[segment], letters))
+    lengths = [text_length(sources[segment], letters) for segment in order]
+    parts: list[Bucket] = []
+    first = 0
+    for number in range(1, buckets + 1):
+        last = max(first, round(len(order) * number / buckets))
+        while 0 < last < len(order) and lengths[last] == lengths[last - 1]:
+            last += 1
+        if last > first:
+            shortest, longest = lengths[first], lengths[last - 1]
+            label = f"{shortest}" if shortest == longest else f"{shortest}–{longest}"
+            parts.append(Bucket(label, order[first:last]))
+        first = last
+    return parts
 
 
 def by_frequency(sources: Sequence[str], training: Iterable[str]) -> list[Bucket]:

@@ -18,9 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio, signature
+from dragoman.scoring.metric import References, Statistics, TextMetric, as_rows, mean_score, signature
 
 MAX_ORDER, SIGMA, SCALE = 4, 6.0, 10.0
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
@@ -77,20 +75,15 @@ def count_cider(hypotheses: Sequence[str], references: References) -> Statistics
     return Statistics(as_rows(rows), signature(references, case="lc", tok="words", idf="references", sigma="6"))
 
 
-def combine_cider(sums: FloatArray) -> FloatArray:
-    total, count = np.moveaxis(sums, -1, 0)
-    return ratio(total, count)
-
-
 METRICS = (
     TextMetric(
-        name="cider",
-        label="CIDEr-D",
-        about="tf-idf similarity of n-grams, 0 to 10, for captions",
+        "cider",
+        "CIDEr-D",
+        "tf-idf similarity of n-grams, 0 to 10, for captions",
         percent=False,
         decimals=".3f",
         count=count_cider,
-        combine=combine_cider,
+        combine=mean_score,
         has_segment_costs=False,  # its idf comes from the whole set of references
     ),
 )

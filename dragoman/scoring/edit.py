@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 EditKind = Literal["equal", "substitute", "insert", "delete"]
 
@@ -16,33 +13,11 @@ MARKS: dict[EditKind, str] = {"equal": " ", "substitute": "S", "insert": "I", "d
 _GAP = "*"
 
 
-@cache
-def _fast_distance() -> Callable[[Sequence[Hashable], Sequence[Hashable]], int] | None:
-    """rapidfuzz's Levenshtein distance; None on a machine without it."""
-    try:
-        from rapidfuzz.distance import Levenshtein
-    except ImportError:
-        return None
-    return Levenshtein.distance
-
-
 def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     """Levenshtein distance: the fewest substitutions, insertions and deletions from one sequence to the other."""
-    return (_fast_distance() or edit_distance_by_rows)(left, right)
+    from rapidfuzz.distance import Levenshtein
 
-
-def edit_distance_by_rows(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """The same by dynamic programming, one numpy row at a time (Wagner and Fischer 1974)."""
-    ids: dict[Hashable, int] = {}
-    longer, shorter = sorted((left, right), key=len, reverse=True)
-    columns = np.array([ids.setdefault(symbol, len(ids)) for symbol in longer], dtype=np.int64)
-    offsets = np.arange(len(longer) + 1)
-    costs = offsets
-    for row, symbol in enumerate(shorter, 1):
-        paired = costs[:-1] + (columns != ids.get(symbol, -1))
-        best = np.concatenate([[row], np.minimum(paired, costs[1:] + 1)])
-        costs = np.minimum.accumulate(best - offsets) + offsets  # insertions: each costs 1 per column
-    return int(costs[-1])
+    return Levenshtein.distance(left, right)
 
 
 class EditOperation(NamedTuple):

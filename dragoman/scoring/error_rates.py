@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from dragoman.scoring.metric import (
     TextMetric,
     as_rows,
     check_segments,
+    mean_score,
     ratio,
     signature,
 )
@@ -38,6 +40,10 @@ class ErrorRate:
         same way.
         """
         return sum(self.edits) / max(1, sum(self.lengths))
+
+    def statistics(self, references: References, tokens: str) -> Statistics:
+        rows = list(zip(self.edits, self.lengths, strict=True))
+        return Statistics(as_rows(rows), signature(references, case="mixed", tok=tokens))
 
 
 def word_error_rate(hypotheses: Sequence[str], references: References) -> ErrorRate:
@@ -106,26 +112,22 @@ def edit_alignments(
 def count_edit_kinds(hypotheses: Sequence[str], references: References, units: SymbolUnits) -> dict[str, int]:
     """All substitutions, insertions and deletions, and the number of reference symbols."""
     aligned = edit_alignments(hypotheses, references, units=units)
-    kinds = {kind: sum(getattr(one, kind) for one in aligned) for kind in ("substitutions", "insertions", "deletions")}
-    return kinds | {"reference": sum(len(one.left) for one in aligned)}
+    names = ("substitutions", "insertions", "deletions")
+    kinds = {name: sum(getattr(alignment, name) for alignment in aligned) for name in names}
+    return kinds | {"reference": sum(len(alignment.left) for alignment in aligned)}
 
 
 # --- statistics and metrics
 
 
-def _rate_statistics(rate: ErrorRate, references: References, tokens: str) -> Statistics:
-    rows = list(zip(rate.edits, rate.lengths, strict=True))
-    return Statistics(as_rows(rows), signature(references, case="mixed", tok=tokens))
-
-
 def count_word_edits(hypotheses: Sequence[str], references: References) -> Statistics:
     """Edits and reference length in whitespace-separated tokens."""
-    return _rate_statistics(word_error_rate(hypotheses, references), references, "space")
+    return word_error_rate(hypotheses, references).statistics(references, "space")
 
 
 def count_character_edits(hypotheses: Sequence[str], references: References) -> Statistics:
     """Edits and reference length in characters."""
-    return _rate_statistics(character_error_rate(hypotheses, references), references, "char")
+    return character_error_rate(hypotheses, references).statistics(references, "char")
 
 
 def count_exact_matches(hypotheses: Sequence[str], references: References) -> Statistics:
@@ -139,58 +141,31 @@ def combine_error_rate(sums: FloatArray) -> FloatArray:
     return np.asarray(sums[..., 0] / np.maximum(1, sums[..., 1]))
 
 
-def combine_accuracy(sums: FloatArray) -> FloatArray:
-    """The share of segments that match."""
-    return ratio(sums[..., 0], sums[..., 1])
-
-
 def combine_inaccuracy(sums: FloatArray) -> FloatArray:
     """The share of segments that do not match."""
     return ratio(sums[..., 1] - sums[..., 0], sums[..., 1])
 
 
+edit_rate = partial(TextMetric, higher_is_better=False, combine=combine_error_rate)
 METRICS = (
-    TextMetric(
-        name="wer",
-        label="WER",
-        about="word edits per reference word",
-        outputs=("words",),
-        higher_is_better=False,
-        count=count_word_edits,
-        combine=combine_error_rate,
-    ),
+    edit_rate("wer", "WER", "word edits per reference word", outputs=("words",), count=count_word_edits),
     # The literature on grapheme-to-phoneme conversion calls the share of words that are not exactly right WER.
     TextMetric(
-        name="wer",
-        label="WER",
-        about="share of words whose phonemes are not exactly right",
+        "wer",
+        "WER",
+        "share of words whose phonemes are not exactly right",
         outputs=("phonemes",),
         higher_is_better=False,
         count=count_exact_matches,
         combine=combine_inaccuracy,
     ),
+    edit_rate("cer", "CER", "character edits per reference character", count=count_character_edits),
+    edit_rate("per", "PER", "phoneme edits per reference phoneme", outputs=("phonemes",), count=count_word_edits),
     TextMetric(
-        name="cer",
-        label="CER",
-        about="character edits per reference character",
-        higher_is_better=False,
-        count=count_character_edits,
-        combine=combine_error_rate,
-    ),
-    TextMetric(
-        name="per",
-        label="PER",
-        about="phoneme edits per reference phoneme",
-        outputs=("phonemes",),
-        higher_is_better=False,
-        count=count_word_edits,
-        combine=combine_error_rate,
-    ),
-    TextMetric(
-        name="exact_match",
-        label="exact match",
-        about="share of outputs equal to a reference",
+        "exact_match",
+        "exact match",
+        "share of outputs equal to a reference",
         count=count_exact_matches,
-        combine=combine_accuracy,
+        combine=mean_score,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dragoman.errors import DataError, hint
@@ -30,25 +31,13 @@ def binary_f1(predictions: Sequence[str], targets: Sequence[str], labels: Sequen
     return scores[names[1]].f1 if len(names) == 2 and names[1] in scores else 0.0
 
 
-def over_words(score: Callable[[Sequence[str], Sequence[str]], float]) -> Callable[..., float]:
-    """A metric of labels, applied to the tags of all words of all sentences."""
+def flattened(score: Callable[..., float]) -> Callable[..., float]:
+    """A metric of labels or numbers, applied to all tags or numbers of all rows; a row may be one number."""
 
-    def score_words(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> float:
-        return score([tag for row in predictions for tag in row], [tag for row in targets for tag in row])
+    def flat(rows: Sequence[Any]) -> list[Any]:
+        return [item for row in rows for item in (row if isinstance(row, tuple | list) else (row,))]
 
-    return score_words
-
-
-def over_numbers(score: Callable[[Sequence[float], Sequence[float]], float]) -> Callable[..., float]:
-    """A metric of numbers, applied to all numbers of all rows, which have one or several."""
-
-    def flat(rows: Sequence[Any]) -> list[float]:
-        return [number for row in rows for number in (row if isinstance(row, tuple) else (row,))]
-
-    def score_numbers(predictions: Sequence[Any], targets: Sequence[Any]) -> float:
-        return score(flat(predictions), flat(targets))
-
-    return score_numbers
+    return lambda predictions, targets: score(flat(predictions), flat(targets))
 
 
 def bio_span_f1(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> float:
@@ -60,126 +49,47 @@ def bio_span_f1(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence
 
 
 def two_labels(predictions: Sequence[str], targets: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether the labels are at most two."""
     return len({*labels, *predictions, *targets}) <= 2
 
 
 def two_examples(predictions: Sequence[Any], targets: Sequence[Any], labels: Sequence[str]) -> bool:
-    """Whether there are enough examples for a correlation."""
     return len(predictions) >= 2
 
 
 def bio_tags(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], labels: Sequence[str]) -> bool:
-    """Whether all tags are O, B-LABEL or I-LABEL."""
     return all(is_bio_tag(tag) for row in (*predictions, *targets) for tag in row)
 
 
+label = partial(LabelMetric, outputs=("labels",))
+number = partial(LabelMetric, outputs=("numbers",), percent=False, decimals=".4g")
+tags = partial(LabelMetric, outputs=("tags",))
+masked = partial(Metric, outputs=("masked tokens",))  # the model measures these; there are no outputs to compare
 METRICS: tuple[Metric, ...] = (
-    LabelMetric(
-        name="accuracy", label="accuracy", about="share of correct labels", outputs=("labels",), score=accuracy
-    ),
-    LabelMetric(
-        name="macro_f1", label="macro F1", about="mean F₁ over all labels", outputs=("labels",), score=macro_f1
-    ),
-    LabelMetric(
-        name="f1",
-        label="F1",
-        about="F₁ of the second of two labels",
-        outputs=("labels",),
-        score=binary_f1,
-        uses_label_set=True,
-        applies=two_labels,
-    ),
-    LabelMetric(
-        name="matthews",
-        label="Matthews",
-        about="Matthews correlation",
-        outputs=("labels",),
-        percent=False,
-        decimals=".4g",
-        score=matthews,
-    ),
-    LabelMetric(
-        name="mse",
-        label="MSE",
-        about="mean squared error",
-        outputs=("numbers",),
-        higher_is_better=False,
-        percent=False,
-        decimals=".4g",
-        score=over_numbers(mean_squared_error),
-    ),
-    LabelMetric(
-        name="pearson",
-        label="Pearson",
-        about="linear correlation",
-        outputs=("numbers",),
-        percent=False,
-        decimals=".4g",
-        score=over_numbers(pearson),
-        applies=two_examples,
-    ),
-    LabelMetric(
-        name="spearman",
-        label="Spearman",
-        about="rank correlation",
-        outputs=("numbers",),
-        percent=False,
-        decimals=".4g",
-        score=over_numbers(spearman),
-        applies=two_examples,
-    ),
-    LabelMetric(
-        name="accuracy",
-        label="accuracy",
-        about="share of words with the correct tag",
-        outputs=("tags",),
-        score=over_words(accuracy),
-    ),
-    LabelMetric(
-        name="macro_f1",
-        label="macro F1",
-        about="mean F₁ over all tags",
-        outputs=("tags",),
-        score=over_words(macro_f1),
-    ),
-    LabelMetric(
-        name="span_f1",
-        label="span F1",
-        about="F₁ of whole spans of BIO tags",
-        outputs=("tags",),
-        score=bio_span_f1,
-        applies=bio_tags,
-    ),
-    LabelMetric(
-        name="exact_match",
-        label="exact match",
-        about="share of sentences with every tag correct",
-        outputs=("tags",),
-        score=accuracy,
-    ),
-    # The model measures these on masked tokens; there are no outputs to compare.
-    Metric(
-        name="accuracy",
-        label="accuracy",
-        about="share of masked tokens predicted correctly",
-        outputs=("masked tokens",),
-    ),
-    Metric(
-        name="pseudo_perplexity",
-        label="perplexity",
-        about="pseudo-perplexity of masked tokens",
-        outputs=("masked tokens",),
+    label("accuracy", "accuracy", "share of correct labels", score=accuracy),
+    label("macro_f1", "macro F1", "mean F₁ over all labels", score=macro_f1),
+    label("f1", "F1", "F₁ of the second of two labels", score=binary_f1, uses_label_set=True, applies=two_labels),
+    label("matthews", "Matthews", "Matthews correlation", score=matthews, percent=False, decimals=".4g"),
+    number("mse", "MSE", "mean squared error", score=flattened(mean_squared_error), higher_is_better=False),
+    number("pearson", "Pearson", "linear correlation", score=flattened(pearson), applies=two_examples),
+    number("spearman", "Spearman", "rank correlation", score=flattened(spearman), applies=two_examples),
+    tags("accuracy", "accuracy", "share of words with the correct tag", score=flattened(accuracy)),
+    tags("macro_f1", "macro F1", "mean F₁ over all tags", score=flattened(macro_f1)),
+    tags("span_f1", "span F1", "F₁ of whole spans of BIO tags", score=bio_span_f1, applies=bio_tags),
+    tags("exact_match", "exact match", "share of sentences with every tag correct", score=accuracy),
+    masked("accuracy", "accuracy", "share of masked tokens predicted correctly"),
+    masked(
+        "pseudo_perplexity",
+        "perplexity",
+        "pseudo-perplexity of masked tokens",
         higher_is_better=False,
         selects_checkpoints=False,
         percent=False,
         decimals=".4g",
     ),
-    Metric(
-        name="pair_accuracy",
-        label="pair accuracy",
-        about="share of text pairs classified correctly as consecutive or not",
-        outputs=("masked tokens",),
+    masked(
+        "pair_accuracy",
+        "pair accuracy",
+        "share of text pairs classified correctly as consecutive or not",
         selects_checkpoints=False,
     ),
 )
@@ -189,7 +99,11 @@ def applicable(
     metrics: Mapping[str, LabelMetric], predictions: Sequence[Any], targets: Sequence[Any], labels: Sequence[str] = ()
 ) -> list[str]:
     """The metrics that are defined for these outputs."""
-    return [name for name, metric in metrics.items() if metric.applies(predictions, targets, labels)]
+    return [
+        name
+        for name, metric in metrics.items()
+        if metric.applies is None or metric.applies(predictions, targets, labels)
+    ]
 
 
 def check_metric_names(metrics: Mapping[str, Metric], names: Sequence[str]) -> None:

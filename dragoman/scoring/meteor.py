@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dragoman.errors import MissingExtraError
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio, signature
 
 BEAM = 40  # partial alignments kept; there is a choice only where a word occurs twice
@@ -26,10 +25,8 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 @cache
 def _porter() -> Callable[[str], str]:
-    try:
-        import snowballstemmer
-    except ImportError:
-        raise MissingExtraError("METEOR", "snowballstemmer") from None
+    import snowballstemmer
+
     stemmer: Callable[[str], str] = snowballstemmer.stemmer("porter").stemWord
     return stemmer
 
@@ -111,9 +108,9 @@ def combine_meteor(sums: FloatArray) -> FloatArray:
 
 METRICS = (
     TextMetric(
-        name="meteor_exact_stem",
-        label="METEOR (exact+stem)",
-        about="word matches by form or English stem, without synonyms",
+        "meteor_exact_stem",
+        "METEOR (exact+stem)",
+        "word matches by form or English stem, without synonyms",
         count=count_meteor,
         combine=combine_meteor,
     ),

@@ -7,7 +7,7 @@ of subsets, confidence intervals and significance tests therefore all come from 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ class Statistics(NamedTuple):
     signature: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """What the rest of the package knows about a metric; `register` makes it available everywhere.
 
@@ -41,6 +41,7 @@ class Metric:
     name: str  # key in JSON, in `--metric` and in `train.metric`
     label: str  # as papers write it
     about: str  # one line for help and reports
+    _: KW_ONLY
     outputs: tuple[OutputKind, ...]  # which outputs it scores
     higher_is_better: bool = True
     selects_checkpoints: bool = True  # whether `train.metric` may name it
@@ -95,17 +96,13 @@ class TextMetric(Metric):
         return np.array(costs, dtype=np.float64).reshape(len(hypotheses), len(references))
 
 
-def _always(predictions: Sequence[Any], targets: Sequence[Any], labels: Sequence[str]) -> bool:
-    return True
-
-
 @dataclass(frozen=True, kw_only=True)
 class LabelMetric(Metric):
     """A metric over all predicted and all true labels, numbers or rows of tags."""
 
     score: Callable[..., float]  # (predictions, targets), or with `uses_label_set` (predictions, targets, labels)
     uses_label_set: bool = False  # whether `score` needs the whole label set, which a sample may not show
-    applies: Callable[[Sequence[Any], Sequence[Any], Sequence[str]], bool] = _always  # (predictions, targets, labels)
+    applies: Callable[[Sequence[Any], Sequence[Any], Sequence[str]], bool] | None = None  # to these; None: always
 
 
 def check_segments(hypotheses: Sequence[str], references: References) -> None:
@@ -136,6 +133,11 @@ def signature(references: References, **properties: str) -> str:
 def as_rows(rows: Sequence[Sequence[float]]) -> FloatArray:
     """Statistics as a matrix with one row per segment."""
     return np.asarray(rows, dtype=np.float64)
+
+
+def mean_score(sums: FloatArray) -> FloatArray:
+    """The mean over segments, for statistics (score, 1)."""
+    return ratio(sums[..., 0], sums[..., 1])
 
 
 def ratio(numerator: Any, denominator: Any) -> FloatArray:

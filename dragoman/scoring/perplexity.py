@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import partial
 
 from dragoman.scoring.metric import Metric
 
@@ -79,36 +79,20 @@ def _perplexity(nats: float, count: int) -> float:
     return math.exp(min(nats / max(1, count), 700.0))  # a larger exponential overflows
 
 
-def _likelihood_metric(name: str, label: str, about: str, decimals: str, **others: Any) -> Metric:
-    return Metric(
-        name=name,
-        label=label,
-        about=about,
-        outputs=("likelihood",),
-        higher_is_better=False,
-        percent=False,
-        decimals=decimals,
-        **others,
-    )
-
-
 # The loss orders checkpoints as every perplexity does, so the loss alone selects them.
+nats = partial(Metric, outputs=("likelihood",), higher_is_better=False, percent=False)
+measure = partial(nats, selects_checkpoints=False)
 METRICS = (
-    _likelihood_metric("loss", "loss", "negative log-likelihood per token in nats", ".3f"),
-    *(
-        _likelihood_metric(name, label, about, decimals, selects_checkpoints=False)
-        for name, label, about, decimals in (
-            ("perplexity", "perplexity", "perplexity per token", ".2f"),
-            ("word_perplexity", "word perplexity", "perplexity per word", ".4g"),
-            ("character_perplexity", "character perplexity", "perplexity per character", ".4g"),
-            ("character_nats", "character nats", "nats per character", ".4g"),
-            ("byte_bits", "bits per byte", "bits per UTF-8 byte", ".4g"),
-        )
-    ),
+    nats("loss", "loss", "negative log-likelihood per token in nats", decimals=".3f"),
+    measure("perplexity", "perplexity", "perplexity per token"),
+    measure("word_perplexity", "word perplexity", "perplexity per word", decimals=".4g"),
+    measure("character_perplexity", "character perplexity", "perplexity per character", decimals=".4g"),
+    measure("character_nats", "character nats", "nats per character", decimals=".4g"),
+    measure("byte_bits", "bits per byte", "bits per UTF-8 byte", decimals=".4g"),
     Metric(
-        name="token_accuracy",
-        label="token accuracy",
-        about="share of reference tokens that are the model's first choice",
+        "token_accuracy",
+        "token accuracy",
+        "share of reference tokens that are the model's first choice",
         outputs=("likelihood",),
         selects_checkpoints=False,
     ),

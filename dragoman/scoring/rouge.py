@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
-from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio, signature
+from dragoman.scoring.metric import References, Statistics, TextMetric, as_rows, mean_score, signature
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -18,19 +18,6 @@ _WORD = re.compile(r"[^\W_]+")
 def words(text: str) -> list[str]:
     """Lower-case words without punctuation."""
     return _WORD.findall(text.lower())
-
-
-def common_subsequence(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """The length of the longest common subsequence, by bit-parallel dynamic programming (Hyyrö 2004)."""
-    positions: dict[Hashable, int] = {}
-    for index, symbol in enumerate(left):
-        positions[symbol] = positions.get(symbol, 0) | 1 << index
-    mask = (1 << len(left)) - 1
-    gaps = mask
-    for symbol in right:
-        hits = gaps & positions.get(symbol, 0)
-        gaps = ((gaps + hits) | (gaps - hits)) & mask
-    return len(left) - gaps.bit_count()
 
 
 def ngram_overlap(order: int) -> Callable[[list[str], list[str]], tuple[int, int, int]]:
@@ -48,7 +35,9 @@ def ngram_overlap(order: int) -> Callable[[list[str], list[str]], tuple[int, int
 
 def subsequence_overlap(left: list[str], right: list[str]) -> tuple[int, int, int]:
     """The length of the longest common subsequence, and the length of each side."""
-    return common_subsequence(left, right), len(left), len(right)
+    from rapidfuzz.distance import LCSseq
+
+    return LCSseq.similarity(left, right), len(left), len(right)
 
 
 def rouge_counter(
@@ -70,12 +59,8 @@ def rouge_counter(
     return count
 
 
-def combine_rouge(sums: FloatArray) -> FloatArray:
-    return ratio(sums[..., 0], sums[..., 1])
-
-
 METRICS = tuple(
-    TextMetric(name=name, label=name.upper(), about=about, count=rouge_counter(overlap), combine=combine_rouge)
+    TextMetric(name, name.upper(), about, count=rouge_counter(overlap), combine=mean_score)
     for name, about, overlap in (
         ("rouge-1", "F₁ of words, for summaries", ngram_overlap(1)),
         ("rouge-2", "F₁ of word 2-grams, for summaries", ngram_overlap(2)),

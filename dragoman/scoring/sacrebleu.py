@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, cast
@@ -89,22 +90,21 @@ def bleu_costs(hypotheses: Sequence[str], references: References, tokenizer: str
     return [1.0 - metric.sentence_score(hypothesis, list(texts)).score / 100 for hypothesis, texts in pairs]
 
 
-def count_chrf(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Character 1- to 6-grams of hypothesis and best reference, and matches, for each order."""
-    from sacrebleu.metrics.chrf import CHRF
+def counter(name: str, **options: Any) -> Callable[[Sequence[str], References], Statistics]:
+    """A function that counts with the sacreBLEU metric of this name."""
 
-    return _counted(CHRF(), hypotheses, references)
+    def count(hypotheses: Sequence[str], references: References) -> Statistics:
+        module = importlib.import_module(f"sacrebleu.metrics.{name.lower()}")
+        return _counted(getattr(module, name)(**options), hypotheses, references)
 
-
-def count_chrf_words(hypotheses: Sequence[str], references: References) -> Statistics:
-    """The statistics of chrF, and those of word 1- and 2-grams."""
-    from sacrebleu.metrics.chrf import CHRF
-
-    return _counted(CHRF(word_order=2), hypotheses, references)
+    return count
 
 
 def combine_chrf(sums: FloatArray) -> FloatArray:
-    """chrF and chrF++ (Popović 2015, 2017): F₂ of mean precision and mean recall over the orders that occur."""
+    """chrF and chrF++ (Popović 2015, 2017): F₂ of mean precision and mean recall over the orders that occur.
+
+    The statistics are n-grams of the hypothesis, of the best reference, and matches, for each order.
+    """
     in_hypothesis, in_reference, matches = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
     occurring = (in_hypothesis > 0) & (in_reference > 0)
     orders = occurring.sum(axis=-1)
@@ -114,15 +114,8 @@ def combine_chrf(sums: FloatArray) -> FloatArray:
     return 100 * ratio((1 + factor) * precision * recall, factor * precision + recall)
 
 
-def count_ter(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Edits and block shifts to the closest reference, and the mean length of the references."""
-    from sacrebleu.metrics.ter import TER
-
-    return _counted(TER(), hypotheses, references)
-
-
 def combine_ter(sums: FloatArray) -> FloatArray:
-    """TER (Snover et al. 2006) as a percentage, which may exceed 100."""
+    """TER (Snover et al. 2006) as a percentage, which may exceed 100; sums are edits and mean reference lengths."""
     edits, lengths = sums[..., 0], sums[..., 1]
     return 100 * np.where(lengths > 0, ratio(edits, lengths), np.where(edits > 0, 1.0, 0.0))
 
@@ -139,53 +132,50 @@ BLEU_TOKENIZERS = {
     "flores200": ("sub-words of FLORES-200 (spBLEU)", "a download"),
 }
 PACKAGES = {"ja-mecab": ("mecab-python3", "ja"), "ko-mecab": ("sacrebleu[ko]",)}
+bleu = partial(TextMetric, percent=False, combine=combine_bleu)
 METRICS = (
-    TextMetric(
-        name="bleu",
-        label="BLEU",
-        about="word 1- to 4-gram precision with a brevity penalty",
-        percent=False,
+    bleu(
+        "bleu",
+        "BLEU",
+        "word 1- to 4-gram precision with a brevity penalty",
         count=count_bleu,
-        combine=combine_bleu,
         sentence_costs=bleu_costs,
     ),
     *(
-        TextMetric(
-            name=f"bleu-{tokenizer}",
-            label=f"BLEU ({tokenizer})",
-            about=f"BLEU over {about}",
-            percent=False,
+        bleu(
+            f"bleu-{tokenizer}",
+            f"BLEU ({tokenizer})",
+            f"BLEU over {about}",
             count=partial(count_bleu, tokenizer=tokenizer),
-            combine=combine_bleu,
             sentence_costs=partial(bleu_costs, tokenizer=tokenizer),
             needs=needs,
         )
         for tokenizer, (about, needs) in BLEU_TOKENIZERS.items()
     ),
     TextMetric(
-        name="chrf",
-        label="chrF",
-        about="F₂ of character 1- to 6-grams",
+        "chrf",
+        "chrF",
+        "F₂ of character 1- to 6-grams",
         percent=False,
-        count=count_chrf,
+        count=counter("CHRF"),
         combine=combine_chrf,
         pairwise=pairwise_chrf,
     ),
     TextMetric(
-        name="chrf++",
-        label="chrF++",
-        about="chrF with word 1- and 2-grams",
+        "chrf++",
+        "chrF++",
+        "chrF with word 1- and 2-grams",
         percent=False,
-        count=count_chrf_words,
+        count=counter("CHRF", word_order=2),
         combine=combine_chrf,
     ),
     TextMetric(
-        name="ter",
-        label="TER",
-        about="edits and block shifts per reference word",
+        "ter",
+        "TER",
+        "edits and block shifts per reference word",
         higher_is_better=False,
         percent=False,
-        count=count_ter,
+        count=counter("TER"),
         combine=combine_ter,
     ),
 )

@@ -13,7 +13,6 @@ from dragoman.analysis.cost import GrowthExponents, LayerCost
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.reports.plots import (
     draw_attention,
-    draw_by_length,
     draw_costs,
     draw_curves,
     draw_heat,
@@ -22,7 +21,6 @@ from dragoman.reports.plots import (
     suptitle,
 )
 from dragoman.scoring.calibration import reliability
-from dragoman.scoring.lengths import LengthScore
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -32,12 +30,10 @@ NAMES = ["runs/$\\frac$ and $b^", "_hidden"]
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_drawn_as_they_are(name: str, tmp_path: Path) -> None:
     shown: list[str] = []
-    lengths = [LengthScore(min_length=1, max_length=4, segments=3, bleu=20.0)]
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
         for number, path in enumerate(
             (
                 draw_curves([{"step": 1, "loss": 2.0}], tmp_path / "0.svg", loss=name, differs=name, title=name),
-                draw_by_length({name: lengths}, tmp_path / "1.svg", name),
                 draw_reliability({name: reliability([0.5, 0.9], [True, False])}, tmp_path / "2.svg", name),
                 draw_attention(
                     [AttentionMap([name, "b"], ["a", name], {"a": torch.ones(1, 2, 2) / 2})], tmp_path / "3.svg", name

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from pathlib import Path
-
 import pytest
 import sacrebleu
 
-from dragoman.errors import DataError
-from dragoman.reports.plots import draw_by_length
-from dragoman.scoring.lengths import bleu_by_length
+from dragoman.scoring.buckets import by_length, score_buckets
+from dragoman.scoring.registry import metrics_for
 
 
 def sentences(lengths: list[int], wrong_from: int) -> tuple[list[str], list[str], list[list[str]]]:
@@ -22,29 +18,20 @@ def sentences(lengths: list[int], wrong_from: int) -> tuple[list[str], list[str]
 def test_bucket_scores_equal_sacrebleu() -> None:
     lengths = [12, 4, 4, 8, 20, 4, 8, 5, 16, 9, 30, 7]
     sources, outputs, references = sentences(lengths, 8)
-    found = bleu_by_length(sources, outputs, references, buckets=4)
-    assert sum(group.segments for group in found) == len(lengths)
-    assert found[0].min_length == 4
-    assert found[-1].max_length == 30
-    for left, right in pairwise(found):
-        assert left.max_length < right.min_length  # a length is in one group only
-    for group in found:
-        rows = [row for row, length in enumerate(lengths) if group.min_length <= length <= group.max_length]
-        assert len(rows) == group.segments
+    metric, buckets = metrics_for("words")["bleu"], by_length(sources, 4)
+    scores = score_buckets(metric, metric.statistics(outputs, references), buckets, draws=10)
+    assert sum(score.segments for score in scores) == len(lengths)
+    assert buckets[0].label == "4"
+    assert buckets[-1].label.endswith("–30")
+    groups = [{lengths[segment] for segment in bucket.segments} for bucket in buckets]
+    assert sum(len(group) for group in groups) == len(set(lengths))  # a length is in one bucket only
+    for bucket, score in zip(buckets, scores, strict=True):
+        rows = bucket.segments
         expected = sacrebleu.corpus_bleu([outputs[row] for row in rows], [[sources[row] for row in rows]])
-        assert group.bleu == pytest.approx(expected.score, abs=1e-9)
-    assert found[0].bleu == pytest.approx(100.0)
-    assert found[-1].bleu < 50
+        assert score.score == pytest.approx(expected.score, abs=1e-9)
+    assert scores[0].score == pytest.approx(100.0)
+    assert scores[-1].score < 50
 
 
 def test_few_segments_make_few_buckets() -> None:
-    sources, outputs, references = sentences([5, 5, 5], 9)
-    assert [group.segments for group in bleu_by_length(sources, outputs, references)] == [3]
-    with pytest.raises(DataError, match="found 3 sources, 2 hypotheses and 3 segments"):
-        bleu_by_length(sources, outputs[:2], references)
-
-
-def test_the_plot_is_drawn(tmp_path: Path) -> None:
-    sources, outputs, references = sentences([4, 8, 12, 16, 20, 24], 8)
-    path = draw_by_length({"one": bleu_by_length(sources, outputs, references)}, tmp_path / "lengths.png", "a title")
-    assert path.stat().st_size > 5000
+    assert [len(bucket.segments) for bucket in by_length(sentences([5, 5, 5], 9)[0])] == [3]

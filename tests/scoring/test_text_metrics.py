@@ -21,7 +21,7 @@ from dragoman.scoring.edit import align_edits
 from dragoman.scoring.error_rates import edit_alignments
 from dragoman.scoring.meteor import match, stem, stemmed_words
 from dragoman.scoring.registry import SCORE_DEFAULTS, metrics_for, select_metrics, text_statistics
-from dragoman.scoring.rouge import common_subsequence
+from dragoman.scoring.rouge import subsequence_overlap
 from tests.scoring.test_metrics import corpus
 
 METRICS, PHONEME_METRICS = metrics_for("words"), metrics_for("phonemes")
@@ -285,7 +285,7 @@ def test_stemming_leaves_other_words_unchanged() -> None:
 def test_common_subsequence_equals_dynamic_programming(left: str, right: str) -> None:
     # Without substitutions the cheapest way keeps the longest common subsequence: cost = m + n − 2·LCS.
     cost = align_edits(left, right, substitution=2).cost
-    assert common_subsequence(left, right) == (len(left) + len(right) - cost) // 2
+    assert subsequence_overlap(list(left), list(right))[0] == (len(left) + len(right) - cost) // 2
 
 
 def test_rouge_equals_values_made_by_hand() -> None:
