@@ -23,6 +23,7 @@ from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import AutoregressiveModel, Method, Request
 from dragoman.decoding.scorer import Scorer
+from dragoman.decoding.step_contract import check_model, checked_step
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel
@@ -71,6 +72,8 @@ def search(
     if isinstance(model, Transducer):
         check_fitted(config, method, constraints, trace)
         return transduce(model, batch, config, n_best)
+    if not isinstance(model, NonAutoregressiveModel):
+        check_model(model)
     limits = limits_for(batch, config, ratio)
     if constraints and not config.max_length:
         needed = [one.distance(one.start) if one else 0 for one in constraints]
@@ -197,10 +200,11 @@ def autoregressive_search(
         if outputs is not None:
             return outputs
     with torch.no_grad(), start_decoding(model, batch, limits, width, allow_graph=allow_graph) as (decoder, state):
+        step = checked_step(model, decoder.step, state)
         if config.beam == 1 and n_best == 1 and plain:
-            return [[hypothesis] for hypothesis in greedy_search(decoder.step, state, limits, scorer)]
+            return [[hypothesis] for hypothesis in greedy_search(step, state, limits, scorer)]
         return beam_search(
-            decoder.step,
+            step,
             state,
             limits,
             options,
