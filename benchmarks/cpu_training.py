@@ -44,6 +44,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS  # noqa: E402
 from dragoman.layers.positions import sinusoids  # noqa: E402
 from dragoman.tasks import config as configuration  # noqa: E402
 from dragoman.tasks.table import model_for, task_of  # noqa: E402
+from dragoman.training.objectives.table import build_objective  # noqa: E402
 from dragoman.training.runtime import Runtime  # noqa: E402
 from dragoman.training.trainer import Trainer  # noqa: E402
 
@@ -102,7 +103,8 @@ def ours(config: Any, corpus: Corpus) -> Step:
     runtime, task = Runtime(torch.device("cpu")), task_of(config)
     loader = task.loader(config, corpus, model, runtime.processes)
     validator = task.validator(config, corpus, runtime.device)
-    trainer = Trainer(config.train, model, corpus, loader, validator, folder, runtime)
+    objective = build_objective(config.train.objective, corpus)
+    trainer = Trainer(config.train, model, objective, loader, validator, folder, runtime)
     trainer.state.step = 1  # the first step logs
     return lambda batch: trainer._step()
 

@@ -41,10 +41,9 @@ def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:
     from dragoman.tasks import config as configuration
     from dragoman.tasks.translate import build_model
     from dragoman.training.display import Display
-    from dragoman.training.objectives import Likelihood
-    from dragoman.training.optimizer import build_optimizer
+    from dragoman.training.objectives.likelihood import Likelihood
     from dragoman.training.runtime import Runtime
-    from dragoman.training.step import Learner, build_step
+    from dragoman.training.step import build_step
 
     stack = {
         "kind": "transformer", "width": WIDTH, "layers": LAYERS, "heads": HEADS, "feedforward": INNER,
@@ -54,8 +53,7 @@ def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:
     config = configuration.build({"data": {"train": "none.tsv"}, "model": model, "train": {"compile": way}})
     torch.manual_seed(1)
     built = build_model(config, VOCABULARY, VOCABULARY).cuda().train()
-    learner = Learner(built, build_optimizer(config.train.optimizer, built), Likelihood())
-    learn = build_step(config.train, learner, Runtime(torch.device("cuda"), display=Display()))
+    learn = build_step(config.train, built, Likelihood(), Runtime(torch.device("cuda"), display=Display()))
     host, number = batch(rows), 0
     count = host.target.numel()
 

@@ -14,10 +14,10 @@ from dragoman.errors import DataError, DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.training.objectives import Likelihood, LikelihoodConfig
-from dragoman.training.optimizer import build_optimizer
+from dragoman.training.objectives.likelihood import Likelihood, LikelihoodConfig
+from dragoman.training.optimizer import NoAverageConfig
 from dragoman.training.runtime import Runtime, side_stream
-from dragoman.training.step import Learner, build_step
+from dragoman.training.step import build_step
 
 CompileMode = Literal["off", "graphs", "kernels"]
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -44,14 +44,15 @@ def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterato
     """The speed of training steps on a copy of the model; fitted models and ensembles have none."""
     if getattr(predictor.config.model, "fitted", False) or len(predictor.members) > 1:
         return
-    config = dataclasses.replace(predictor.config.train, objective=LikelihoodConfig(), accumulate=1)
+    config = dataclasses.replace(
+        predictor.config.train, objective=LikelihoodConfig(), accumulate=1, rates=(), average=NoAverageConfig()
+    )
     batches = token_batches(rows, config.batch_tokens)
     modes: tuple[CompileMode, ...] = ("off", "graphs", "kernels") if predictor.device.type == "cuda" else ("off",)
     for mode in modes:
         model = predictor.run.model(predictor.device).train().requires_grad_()
         trial = dataclasses.replace(config, compile=mode)
-        learner = Learner(model, build_optimizer(trial.optimizer, model), Likelihood())
-        learn = build_step(trial, learner, Runtime(predictor.device))
+        learn = build_step(trial, model, Likelihood(), Runtime(predictor.device))
         number = 0
 
         def epoch(learn: Any = learn, rate: float = trial.optimizer.learning_rate) -> None:

@@ -15,7 +15,6 @@ from dragoman.models.heads.softmax import PartitionedSoftmaxConfig, SampledSoftm
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for
 from dragoman.training.capacity import available_memory
-from dragoman.training.objectives import MinimumRiskConfig
 from dragoman.training.optimizer import MovingAverageConfig
 
 Say = Callable[[str], None]
@@ -47,9 +46,7 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device
         vocabulary = min(vocabulary, softmax.size + rows * target)
     elif isinstance(softmax, PartitionedSoftmaxConfig):
         vocabulary = min(vocabulary, softmax.size)
-    if isinstance(config.train.objective, MinimumRiskConfig):  # every sampled candidate is a target
-        candidates_per_row = config.train.objective.samples + config.train.objective.reference
-        activations, outputs = activations * candidates_per_row, outputs * candidates_per_row
+    activations, outputs = (size * config.train.objective.memory_factor for size in (activations, outputs))
     activations += 2 * rows * outputs * vocabulary * 4  # probabilities come with two gradients of their size
     needed = parameters * 4 * copies + activations
     available = available_memory(device)

@@ -15,24 +15,16 @@ from dragoman.data.tokenizers.base import EOS, PAD
 Rows = Sequence[Sequence[Any] | NDArray[Any]]
 
 
-class RiskCandidates(NamedTuple):
-    """The candidate targets of each source and their costs, for minimum risk training (Shen et al. 2016)."""
-
-    costs: Tensor  # (B, k); infinite: not a candidate
-    alpha: float  # candidates are weighted by p^α
-
-
 class Batch(NamedTuple):
     """Sources and targets as padded rows; rows of tokens end in <eos>."""
 
     source: Tensor  # (B, S); two texts that are encoded separately: (B, 2, S); frames: (B, S, F)
     source_mask: Tensor  # the same shape, for frames (B, S); True = real
-    target: Tensor  # (B, T), or as the task's collator makes it; with candidates (B·k, T)
-    candidates: RiskCandidates | None = None
+    target: Tensor  # (B, T), or as the task's collator makes it
     words: Tensor | None = None  # (K,): the target words that the softmax of training compares; None: all
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device, without candidates."""
+        """The same batch on a device."""
         source, mask, target = (tensor.to(device, non_blocking=True) for tensor in self[:3])
         words = None if self.words is None else self.words.to(device, non_blocking=True)
         return Batch(source, mask, target, words=words)

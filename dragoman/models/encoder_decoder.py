@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, setting
-from dragoman.data.batch import Batch, RiskCandidates
+from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD, SOS, UNK
 from dragoman.layers.embeddings import Embedding, TokenEmbedding, build_embedding, word_dropout
 from dragoman.layers.linear import FirstRowsLinear
@@ -23,12 +23,12 @@ from dragoman.models.decoders.recurrent_parts import RecurrentDecoderBase
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.heads.softmax import (
-    LOSSES,
     CrossEntropy,
     FullSoftmaxConfig,
     PartitionedSoftmaxConfig,
     SoftmaxConfig,
     connect_output,
+    full_loss,
     full_precision,
     log_probabilities,
     summed_loss,
@@ -287,11 +287,9 @@ class EncoderDecoder(BaseModel):
         return out
 
     def forward(self, batch: Batch) -> Loss:
-        """Summed cross-entropy over real target tokens and their number; expected risk if there are candidates."""
+        """Summed cross-entropy over real target tokens and their number."""
         config, target = self.config, batch.target
         state = self.start(batch)
-        if batch.candidates is not None:
-            return self._expected_risk(batch, batch.candidates, state)
         inputs = self._teacher_inputs(target)
         smoothing = config.label_smoothing if self.training else 0.0
         real = target != PAD
@@ -324,15 +322,11 @@ class EncoderDecoder(BaseModel):
         """Whether one call of the decoder reads the whole target."""
         return isinstance(self.config.forcing, TeacherForcingConfig) and not self.config.truncate
 
-    def _expected_risk(self, batch: Batch, candidates: RiskCandidates, state: State) -> Loss:
-        """Σ_y Q(y) Δ(y) over the candidates of each source, with Q ∝ p(y)^α (Shen et al. 2016, eq. 8)."""
-        sources, count = candidates.costs.shape
-        hidden = self._hidden(self._teacher_inputs(batch.target), state.expand(count))
-        losses = LOSSES[FullSoftmaxConfig](FullSoftmaxConfig(), hidden, batch.target, self.output, 0.0)
-        none = candidates.costs.isinf()
-        scores = -losses.sum(1).view(sources, count) * candidates.alpha
-        shares = scores.masked_fill(none, -torch.inf).softmax(1)
-        return Loss((shares * candidates.costs.masked_fill(none, 0.0)).sum(), (batch.target != PAD).sum())
+    def token_losses(self, target: Tensor, state: State) -> Tensor:
+        """−log p of every token of targets (N, T), 0 on padding; a source may have several hypotheses."""
+        hidden = self._hidden(self._teacher_inputs(target), state)
+        losses: Tensor = full_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0)
+        return losses
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Encode the sources and make the state before the first target token."""

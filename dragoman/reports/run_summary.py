@@ -25,7 +25,6 @@ from dragoman.scoring.registry import higher_is_better, metrics_by_name
 from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.terminal import unguarded, visible
 from dragoman.training.display import duration
-from dragoman.training.objectives import MinimumRiskConfig
 from dragoman.training.optimizer import BestAverageConfig, LastAverageConfig, MovingAverageConfig
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -96,8 +95,8 @@ def member_information(run: Run) -> dict[str, Any]:
 
 def curve_labels(run: Run) -> tuple[str, str]:
     """The label of the loss axis, and what only the training loss includes (dropout, label smoothing, …)."""
-    if isinstance(run.config.train.objective, MinimumRiskConfig):
-        return f"loss per {run.task.loss_unit}", "the expected cost of samples"
+    if includes := run.config.train.objective.includes:
+        return f"loss per {run.task.loss_unit}", includes
     table = settings.as_table(run.config.model)
     parts = {"dropout": "dropout", "label_smoothing": "smoothing", "augment": "augmentation"}
     parts_used = [word for key, word in parts.items() if has_nonzero(table, key)]

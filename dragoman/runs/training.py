@@ -42,6 +42,7 @@ from dragoman.training.fitter import Fitter
 from dragoman.training.loaders import BatchLoader
 from dragoman.training.lora import BASE, add_adapters, check_random_weights
 from dragoman.training.metrics_log import tensorboard_writer
+from dragoman.training.objectives.table import build_objective
 from dragoman.training.optimizer import load_weights
 from dragoman.training.recovery import has_trained_weights
 from dragoman.training.runtime import Runtime, resolve_device, use_bfloat16
@@ -80,9 +81,7 @@ def train(
         processes.initialized(device),
         ExitStack() as locks,
     ):
-        trainer = prepare_trainer(config, folder, runtime, locks, restart)
-        if isinstance(trainer, Trainer):
-            trainer.pause = pause
+        trainer = prepare_trainer(config, folder, runtime, locks, restart, pause)
         print_model_size(trainer.model, runtime)
         if trainer.state.step:
             display.info(f"resuming from step {trainer.state.step}")
@@ -96,7 +95,7 @@ def is_untrained_import(folder: Path) -> bool:
 
 
 def prepare_trainer(
-    config: Config, folder: Path, runtime: Runtime, locks: ExitStack, restart: bool = False
+    config: Config, folder: Path, runtime: Runtime, locks: ExitStack, restart: bool, pause: Pause
 ) -> Trainer | Fitter:
     """Prepare data and model, and create or update the run folder, whose lock `locks` then holds."""
     processes, display = runtime.processes, runtime.display
@@ -161,13 +160,22 @@ def prepare_trainer(
     warn_of_reach(config, model, corpus, display)
     if late := late_warmup(config):
         display.warning(late)
-    loader = task.loader(config, corpus, model, processes)
-    trainer = Trainer(config.train, model, corpus, loader, validator, folder, runtime)
+    general = None
     if config.data.general is not None:
-        general = with_other_validation(corpus, config.data, config.data.general, task.example_format(config))
-        trainer.general = GeneralText(task.validator(config, general, runtime.device), folder)
-    trainer.more_steps = bool(processes.all_reduce_max(int(more_steps)))  # only the main process knows
-    return trainer
+        texts = with_other_validation(corpus, config.data, config.data.general, task.example_format(config))
+        general = GeneralText(task.validator(config, texts, runtime.device), folder)
+    return Trainer(
+        config.train,
+        model,
+        build_objective(config.train.objective, corpus),
+        task.loader(config, corpus, model, processes),
+        validator,
+        folder,
+        runtime,
+        general=general,
+        more_steps=bool(processes.all_reduce_max(int(more_steps))),  # only the main process knows
+        pause=pause,
+    )
 
 
 def with_epochs(config: Config, loader: Callable[[], BatchLoader], processes: ProcessGroup) -> Config:

@@ -31,6 +31,7 @@ from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
 from dragoman.training.config import TrainConfig
 from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader, ExampleLoader
+from dragoman.training.objectives.likelihood import LikelihoodConfig
 from dragoman.training.validation.result import Validator
 
 MEDIA: tuple[type[MediaConfig], ...] = get_args(MediaConfig)
@@ -73,6 +74,10 @@ class Config:
                 f'train.metric: found "{metric}", but {self.task_setting} has {", ".join(metrics)}'
                 + (f". Did you mean '{match}'?" if match else "")
             )
+        if getattr(self.model, "fitted", False) and not isinstance(self.train.objective, LikelihoodConfig):
+            yield f'train.objective: "{self.train.objective.kind}" trains by gradients, "{self.model.kind}" has none'
+        else:
+            yield from self.train.objective.conflicts(self)
         if tags_of(self.data.train) and not self.uses_tags:
             yield f'data.train: found a tag, which only task = "translate" uses; found {self.task_setting}'
         encoder, source = encoder_of(self), self.tokenizer.source

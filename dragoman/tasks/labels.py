@@ -33,7 +33,6 @@ from dragoman.tasks.base import MEDIA, Config, Task, encoder_of, too_long
 from dragoman.tasks.media import READ_BY, feature_collator, feature_problems
 from dragoman.tasks.translate import set_lower_case
 from dragoman.training.config import TrainConfig
-from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.validation.labels import LabelValidator
 from dragoman.training.validation.result import Validator
 
@@ -59,11 +58,6 @@ class NoSearchConfig(Config):
         if target is not None and not (self.task == "regress" and isinstance(target, NumbersConfig)):
             expected = 'kind = "numbers" or nothing' if self.task == "regress" else "nothing: its targets are not text"
             yield f"tokenizer.target: found {target.kind!r} with {self.task_setting}, expected {expected}"
-        if not isinstance(self.train.objective, LikelihoodConfig):
-            yield (
-                f'train.objective: found "{self.train.objective.kind}", which samples outputs; '
-                f"{self.task_setting} has none"
-            )
         unused = {
             "train.decode": (self.train.decode, TrainConfig().decode),
             "data.units": (self.data.units, "words"),

@@ -26,7 +26,6 @@ from dragoman.tasks.base import Config, Starter, Task
 from dragoman.training.config import TrainConfig
 from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader, BpttLoader, check_streams
-from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.validation.lm import LanguageModelValidator
 from dragoman.training.validation.result import Validator
 
@@ -49,11 +48,6 @@ class LanguageModelTaskConfig(Config):
             yield (
                 f"tokenizer.target: found {self.tokenizer.target.kind!r} with {self.task_setting}, expected nothing: "
                 "a language model has one text"
-            )
-        if not isinstance(self.train.objective, LikelihoodConfig):
-            yield (
-                f'train.objective: found "{self.train.objective.kind}", which goes with pairs; '
-                f"found {self.task_setting}"
             )
         default = DataConfig(train="")
         unused = {

@@ -23,7 +23,6 @@ from dragoman.models.encoders.frames import FramesConfig, SubsamplingConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
 from dragoman.models.encoders.waveform import WaveformConvolutionsConfig
 from dragoman.tasks.base import MEDIA, Config, Task
-from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.validation.result import Validator
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
@@ -96,11 +95,6 @@ class MediaConfig(Config):
             yield (
                 f"tokenizer.target: found {found} with {self.task_setting}, expected a tokenizer of text, such as "
                 '"characters"'
-            )
-        if not isinstance(self.train.objective, LikelihoodConfig):
-            yield (
-                f'train.objective: found "{self.train.objective.kind}", which reads tokens; '
-                f"the sources of {self.task_setting} have none"
             )
 
 

@@ -27,9 +27,7 @@ from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsEncoder
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
-from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.base import Config, Starter, Task, too_long
-from dragoman.training.objectives import LikelihoodConfig, MinimumRiskConfig
 from dragoman.training.validation.result import Validator
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
@@ -46,7 +44,7 @@ class TranslateConfig(Config):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        model, objective = self.model, self.train.objective
+        model = self.model
         for side, units in (("source", self.tokenizer.source), ("target", self.tokenizer.target)):
             if isinstance(units, NumbersConfig):
                 yield f'tokenizer.{side}: found "numbers", which only task = "regress" reads'
@@ -61,8 +59,6 @@ class TranslateConfig(Config):
         yield from too_long(self, "encoder", model.encoder)
         if isinstance(model, EncoderDecoderConfig):  # a non-autoregressive decoder reads positions, not tokens
             yield from too_long(self, "decoder", model.decoder)
-        if isinstance(objective, MinimumRiskConfig):
-            yield from minimum_risk_problems(self, objective)
 
 
 def fitted_problems(config: TranslateConfig, model: TransducerConfig) -> Iterator[str]:
@@ -72,8 +68,6 @@ def fitted_problems(config: TranslateConfig, model: TransducerConfig) -> Iterato
             'model.kind: "copy" needs one vocabulary for both sides; leave tokenizer.target out, or take '
             'preset = "copy" for its bytes'
         )
-    if not isinstance(config.train.objective, LikelihoodConfig):
-        yield f'train.objective: found "{config.train.objective.kind}", which trains gradients; "{model.kind}" has none'
     yield from config.unused_settings(
         {"train.start_from": (config.train.start_from, "")}, f'has no meaning for model.kind = "{model.kind}"'
     )
@@ -85,21 +79,6 @@ def may_share_vocabulary(tokenizer: TokenizersConfig) -> bool:
     if isinstance(source, RunTokenizerConfig) and isinstance(target, RunTokenizerConfig):
         return source.run == target.run
     return target is None or (isinstance(source, SentencePieceConfig) and isinstance(target, SentencePieceConfig))
-
-
-def minimum_risk_problems(config: TranslateConfig, objective: MinimumRiskConfig) -> Iterator[str]:
-    """Errors of settings that minimum-risk training cannot use."""
-    if not isinstance(config.model, EncoderDecoderConfig):
-        yield (
-            f'train.objective: "{objective.kind}" samples token by token, which model.kind = "{config.model.kind}" '
-            "cannot"
-        )
-        return
-    for name, choice in (("forcing", config.model.forcing), ("softmax", config.model.softmax)):
-        if choice.kind not in ("teacher", "full"):
-            yield f"model.{name}: found {choice.kind!r}, which minimum-risk training does not use; leave it out"
-    if objective.metric not in metrics_for(config.data.units):
-        yield f'train.objective.metric: found "{objective.metric}", which needs data.units = "phonemes"'
 
 
 MODELS: dict[type, Any] = {EncoderDecoderConfig: EncoderDecoder, NonAutoregressiveConfig: NonAutoregressive}

@@ -15,14 +15,14 @@ from dragoman.training.lora import saved_weights
 from dragoman.training.optimizer import load_weights, optimizer_tensors, restore_optimizer
 from dragoman.training.recovery import has_trained_weights, resume_from_weights
 from dragoman.training.runtime import Runtime
-from dragoman.training.step import Learner
+from dragoman.training.step import TrainingStep
 
 
 class Checkpointer:
-    """Moves weights, optimiser state, average and loader state between a learner and the checkpoints of its run."""
+    """Moves weights, optimiser state, average and loader state between a training step and its checkpoints."""
 
-    def __init__(self, learner: Learner, loader: BatchLoader, run: Path, runtime: Runtime) -> None:
-        self.learner, self.loader = learner, loader
+    def __init__(self, step: TrainingStep, loader: BatchLoader, run: Path, runtime: Runtime) -> None:
+        self.step, self.loader = step, loader
         self.processes, self.display = runtime.processes, runtime.display
         self.run, self.checkpoints = run, Checkpoints(run)
 
@@ -31,13 +31,13 @@ class Checkpointer:
         loader_state = self.loader.state_dict()
         if not self.processes.is_main:
             return
-        model = self.learner.model
+        model = self.step.model
         files: dict[str, dict[str, Tensor]] = {
             "weights.safetensors": dict(saved_weights(model)),
-            "optimizer.safetensors": optimizer_tensors(self.learner.optimizer, model),
+            "optimizer.safetensors": optimizer_tensors(self.step.optimizer, model),
         }
-        if self.learner.average is not None:
-            files["average.safetensors"] = self.learner.average.weights
+        if self.step.average is not None:
+            files["average.safetensors"] = self.step.average.weights
         if loader_state:
             files["bptt_state.safetensors"] = loader_state
         self.checkpoints.save(state, files)
@@ -63,7 +63,7 @@ class Checkpointer:
         else:
             found = "no checkpoint can be read" if damaged else "found no checkpoint"
             if has_trained_weights(self.run):
-                state = resume_from_weights(self.run, config, self.learner)
+                state = resume_from_weights(self.run, config, self.step)
                 if state.step < config.steps:
                     self.display.warning(
                         f"{found}; continuing from the best weights, of step {state.best[0][1]}. The optimiser starts "
@@ -82,10 +82,9 @@ class Checkpointer:
         return state
 
     def _load(self, files: dict[str, dict[str, Tensor]]) -> None:
-        learner = self.learner
-        load_weights(learner.model, files["weights.safetensors"])
-        restore_optimizer(learner.optimizer, learner.model, files["optimizer.safetensors"])
-        if learner.average is not None:
-            for name, weight in learner.average.weights.items():
+        load_weights(self.step.model, files["weights.safetensors"])
+        restore_optimizer(self.step.optimizer, self.step.model, files["optimizer.safetensors"])
+        if self.step.average is not None:
+            for name, weight in self.step.average.weights.items():
                 weight.copy_(files["average.safetensors"][name])
         self.loader.load_state_dict(files.get("bptt_state.safetensors", {}))

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from dragoman.config.settings import Range, setting
 from dragoman.training.lora import LoRAConfig
-from dragoman.training.objectives import LikelihoodConfig, ObjectiveConfig
+from dragoman.training.objectives.likelihood import LikelihoodConfig
+from dragoman.training.objectives.table import ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
 from dragoman.training.transfer import RateConfig, StartFromConfig
 

@@ -14,7 +14,7 @@ from dragoman.training.config import TrainConfig
 from dragoman.training.lora import adapters, saved_weights
 from dragoman.training.metrics_log import read_rows
 from dragoman.training.optimizer import load_weights
-from dragoman.training.step import Learner
+from dragoman.training.step import TrainingStep
 
 
 def has_trained_weights(run: Path) -> bool:
@@ -22,7 +22,7 @@ def has_trained_weights(run: Path) -> bool:
     return (run / "weights.safetensors").exists() or any((run / "best").glob("*.safetensors"))
 
 
-def resume_from_weights(run: Path, config: TrainConfig, learner: Learner) -> TrainingState:
+def resume_from_weights(run: Path, config: TrainConfig, training: TrainingStep) -> TrainingState:
     """Load the best weights of a run without checkpoints; returns the counters of their step.
 
     metrics.jsonl has the counters. Optimiser state and the place in the epoch are lost, so the moments start at zero
@@ -51,10 +51,10 @@ def resume_from_weights(run: Path, config: TrainConfig, learner: Learner) -> Tra
     row = next((row for row in reversed(trained) if row["step"] <= state.step), trained[0])
     state.epoch, state.tokens = int(row.get("epoch", 0)) + 1, int(row.get("tokens", 0))
     state.seconds = float(row.get("seconds", 0.0))
-    load_weights(learner.model, intact_weights(run, [other for _, other in ranking], bool(adapters(learner.model))))
-    if learner.average is not None:  # it starts at the loaded weights
-        for name, parameter in saved_weights(learner.model).items():
-            learner.average.weights[name].copy_(parameter.detach())
+    load_weights(training.model, intact_weights(run, [other for _, other in ranking], bool(adapters(training.model))))
+    if training.average is not None:  # it starts at the loaded weights
+        for name, parameter in saved_weights(training.model).items():
+            training.average.weights[name].copy_(parameter.detach())
     return state
 
 

@@ -12,7 +12,6 @@ import hashlib
 import math
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +22,12 @@ from dragoman.errors import DragomanError, brief
 from dragoman.files import set_compiler_caches
 from dragoman.kernels.compile import CompiledBlocks
 from dragoman.kernels.graph_inputs import GraphInputs
+from dragoman.models.contracts import Loss
 from dragoman.training.config import TrainConfig
-from dragoman.training.objectives import LikelihoodConfig, Objective
-from dragoman.training.optimizer import MovingAverage
+from dragoman.training.objectives.base import Objective
+from dragoman.training.optimizer import MovingAverage, MovingAverageConfig, build_optimizer
 from dragoman.training.runtime import Runtime, use_bfloat16
+from dragoman.training.transfer import rate_factors
 
 MIN_STEPS_TO_CAPTURE = 200  # in shorter runs, capturing costs more than it saves
 MIN_OPERATIONS_TO_COMPILE = 1e17  # some minutes on a large GPU, of which compiled blocks save more than they cost
@@ -39,14 +40,19 @@ def step_seed(seed: int, step: int, batch: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
 
-@dataclass(frozen=True)
-class Learner:
-    """A model and everything that updates its weights."""
+class LossModule(nn.Module):
+    """A model whose forward pass is the loss of an objective.
 
-    model: Any
-    optimizer: torch.optim.Optimizer
-    objective: Objective
-    average: MovingAverage | None = None
+    DistributedDataParallel wraps this module, so it sees everything that the objective computes. Checkpoints hold the
+    weights of the model inside, by the names that they have there.
+    """
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: Any) -> Loss:
+        return self.objective.loss(self.model, batch)
 
 
 class StepScalars:
@@ -66,14 +72,18 @@ class StepScalars:
 
 
 class TrainingStep:
-    """A plain optimiser step, for every device."""
+    """A plain optimiser step, for every device: a model and everything that updates its weights."""
 
-    def __init__(self, config: TrainConfig, learner: Learner, runtime: Runtime, compile_blocks: bool = False) -> None:
-        self.config, self.learner, self.model = config, learner, learner.model
+    def __init__(
+        self, config: TrainConfig, model: Any, objective: Objective, runtime: Runtime, compile_blocks: bool = False
+    ) -> None:
+        self.config, self.model, self.objective = config, model, objective
         self.device, self.processes, self.display = runtime.device, runtime.processes, runtime.display
-        unused = bool(self.model.has_unused_parameters)
+        self.optimizer = build_optimizer(config.optimizer, model, rate_factors(model, config.rates))
+        self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
         # In a job of several processes, DistributedDataParallel shares the gradients.
-        self.parallel_model: Any = self.processes.data_parallel(self.model, self.device, unused)
+        unused = bool(model.has_unused_parameters)
+        self.loss_module: Any = self.processes.data_parallel(LossModule(model, objective), self.device, unused)
         self.bfloat16 = use_bfloat16(config.precision, self.device)
         self.loss = torch.zeros((), dtype=torch.float64, device=self.device)  # summed until the trainer resets it
         self.gradient_norm = torch.zeros((), device=self.device)  # of the last step, before clipping
@@ -86,35 +96,38 @@ class TrainingStep:
         `last` is the index of this process's last batch; `count` is the number of loss terms of all batches; `rate` is
         the learning rate.
         """
-        config, average = self.config, self.learner.average
+        average = self.average
         self.scalars.set(
             learning_rate=rate,
             loss_scale=self.processes.world_size / count,  # DDP averages gradients; we want the sum over all tokens
             average_weight=average.new_weight(step) if average is not None else 0.0,
         )
         for index, batch in batches:
-            torch.manual_seed(step_seed(config.seed, step, index))
+            torch.manual_seed(step_seed(self.config.seed, step, index))
             self.run_batch(batch, index == last)
 
     def run_batch(self, batch: Batch, last: bool) -> None:
         """Add the gradients of a batch in host memory; after the last one update the weights."""
-        self.forward_backward(self.to_device(batch), last)
+        try:
+            self.forward_backward(batch.pin().to(self.device) if self.device.type == "cuda" else batch, last)
+        except torch.OutOfMemoryError:
+            shape = f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
+            raise DragomanError(
+                f"out of memory at a batch of {shape}; lower train.batch_tokens (now {self.config.batch_tokens}) "
+                "and raise train.accumulate to keep the same step"
+            ) from None
         if last:
             self.update()
 
-    def to_device(self, batch: Batch) -> Batch:
-        """The batch on the model's device."""
-        return batch.pin().to(self.device) if self.device.type == "cuda" else batch
-
     def forward_backward(self, batch: Batch, last: bool = True) -> None:
         """Accumulate the gradients of a batch; with the last batch DDP reduces them over the processes."""
-        with nullcontext() if last or not self.processes.is_distributed else self.parallel_model.no_sync():
-            batch = self.learner.objective.prepare(self.model, batch)
+        prepared = self.objective.prepare(self.model, batch)  # before autocast: sampling is in full precision
+        with nullcontext() if last or not self.processes.is_distributed else self.loss_module.no_sync():
             with (
                 torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16),
                 self.compiled_blocks.enabled() if self.compiled_blocks else nullcontext(),
             ):
-                loss = self._forward(batch)
+                loss: Tensor = self.loss_module(prepared).total
             torch.autograd.backward(loss * self.scalars.loss_scale)
         self.loss += loss.detach()
 
@@ -122,24 +135,13 @@ class TrainingStep:
         """Clip the gradients, update the weights and their average, and clear the gradients."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
         self.gradient_norm.copy_(nn.utils.clip_grad_norm_(parameters, self.config.clip or math.inf, foreach=True))
-        for group in self.learner.optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             factor = group.get("factor", 1.0)
             group["lr"] = self.scalars.learning_rate if factor == 1.0 else self.scalars.learning_rate * factor
-        self.learner.optimizer.step()
-        self.learner.optimizer.zero_grad(set_to_none=True)
-        if self.learner.average is not None:
-            self.learner.average.update(self.model, self.scalars.average_weight)
-
-    def _forward(self, batch: Batch) -> Tensor:
-        try:
-            total: Tensor = self.parallel_model(batch).total
-        except torch.OutOfMemoryError:
-            shape = f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
-            raise DragomanError(
-                f"out of memory at a batch of {shape}; lower train.batch_tokens (now {self.config.batch_tokens}) "
-                "and raise train.accumulate to keep the same step"
-            ) from None
-        return total
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.model, self.scalars.average_weight)
 
 
 class StepGraph(NamedTuple):
@@ -153,8 +155,10 @@ class StepGraph(NamedTuple):
 class CudaGraphStep(TrainingStep):
     """A step that is plain for a new batch shape (this also warms up), captured the second time, then replayed."""
 
-    def __init__(self, config: TrainConfig, learner: Learner, runtime: Runtime, compile_blocks: bool = False) -> None:
-        super().__init__(config, learner, runtime, compile_blocks)
+    def __init__(
+        self, config: TrainConfig, model: Any, objective: Objective, runtime: Runtime, compile_blocks: bool = False
+    ) -> None:
+        super().__init__(config, model, objective, runtime, compile_blocks)
         self.graphs: dict[tuple[Any, ...], StepGraph | None] = {}
         self.pool = torch.cuda.graph_pool_handle()  # shared: graphs never run at the same time
         self.capturing = True
@@ -190,7 +194,7 @@ class CudaGraphStep(TrainingStep):
                 graph.capture_end()
         except (RuntimeError, torch.OutOfMemoryError) as error:
             self.capturing = False
-            self.learner.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             self.display.info(
                 f"train.compile: a step could not be captured ({brief(error)}); continuing with plain steps"
             )
@@ -207,8 +211,8 @@ def graph_blockers(config: TrainConfig, model: Any, runtime: Runtime) -> list[st
         blockers.append("several processes train together")
     if config.accumulate > 1:
         blockers.append(f"train.accumulate is {config.accumulate}")
-    if not isinstance(config.objective, LikelihoodConfig):
-        blockers.append(f'train.objective is "{config.objective.kind}"')
+    if config.objective.graph_blocker:
+        blockers.append(config.objective.graph_blocker)
     blockers.extend(model.graph_blockers)
     # All steps count, not the remaining ones: a resumed run must take the same steps as before.
     if config.compile == "auto" and config.steps < MIN_STEPS_TO_CAPTURE:
@@ -223,18 +227,18 @@ def compiling_pays(config: TrainConfig, model: nn.Module) -> bool:
     return operations > MIN_OPERATIONS_TO_COMPILE
 
 
-def build_step(config: TrainConfig, learner: Learner, runtime: Runtime) -> TrainingStep:
+def build_step(config: TrainConfig, model: Any, objective: Objective, runtime: Runtime) -> TrainingStep:
     """The fastest step that configuration, model and device allow; the display says what prevents a faster one."""
     on_gpu = runtime.device.type == "cuda"
-    automatic = config.compile == "auto" and on_gpu and compiling_pays(config, learner.model)
+    automatic = config.compile == "auto" and on_gpu and compiling_pays(config, model)
     compile_blocks = config.compile == "kernels" or automatic
     if compile_blocks:
         set_compiler_caches()
     if config.compile == "off":
-        return TrainingStep(config, learner, runtime, compile_blocks)
-    blockers = graph_blockers(config, learner.model, runtime)
+        return TrainingStep(config, model, objective, runtime, compile_blocks)
+    blockers = graph_blockers(config, model, runtime)
     if not blockers:
-        return CudaGraphStep(config, learner, runtime, compile_blocks)
+        return CudaGraphStep(config, model, objective, runtime, compile_blocks)
     if on_gpu or config.compile == "graphs":
         runtime.display.info(f"plain training steps, without CUDA graphs: {'; '.join(blockers)}")
-    return TrainingStep(config, learner, runtime, compile_blocks)
+    return TrainingStep(config, model, objective, runtime, compile_blocks)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError
 from dragoman.scoring.registry import higher_is_better
 from dragoman.training.best_weights import BestWeights
@@ -27,18 +26,12 @@ from dragoman.training.display import duration
 from dragoman.training.divergence import DivergenceDetector
 from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import MetricsLog
-from dragoman.training.objectives import OBJECTIVES
-from dragoman.training.optimizer import (
-    MovingAverage,
-    MovingAverageConfig,
-    build_optimizer,
-    learning_rate_at,
-    swap_weights,
-)
+from dragoman.training.objectives.base import Objective
+from dragoman.training.optimizer import learning_rate_at, swap_weights
 from dragoman.training.runtime import Runtime, side_stream
 from dragoman.training.signals import Signals, Stopped
-from dragoman.training.step import Learner, build_step
-from dragoman.training.transfer import freeze, rate_factors
+from dragoman.training.step import build_step
+from dragoman.training.transfer import freeze
 from dragoman.training.validation.general import GeneralText
 from dragoman.training.validation.result import ValidationResult, Validator
 
@@ -57,25 +50,25 @@ class Trainer:
         self,
         config: TrainConfig,
         model: nn.Module,
-        corpus: Corpus,
+        objective: Objective,
         loader: BatchLoader,
         validator: Validator,
         run: Path,
         runtime: Runtime,
+        *,
+        general: GeneralText | None = None,  # measured beside the validation data
+        more_steps: bool = False,  # whether train.steps was raised when the run resumed
+        pause: Pause = lambda state: False,
     ) -> None:
         self.config, self.loader, self.validator = config, loader, validator
         self.device, self.processes, self.display = runtime.device, runtime.processes, runtime.display
         self.model: Any = model
+        self.general, self.more_steps, self.pause = general, more_steps, pause
         freeze(model, config.freeze)
-        self.learner = Learner(
-            model,
-            build_optimizer(config.optimizer, model, rate_factors(model, config.rates)),
-            OBJECTIVES[type(config.objective)](config.objective, corpus),
-            MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None,
-        )
+        self.train_step = build_step(config, model, objective, runtime)
         self.metrics_log = MetricsLog(run)
         self.best_weights = BestWeights(run, config.average, model)
-        self.checkpointer = Checkpointer(self.learner, loader, run, runtime)
+        self.checkpointer = Checkpointer(self.train_step, loader, run, runtime)
         self.state = self.checkpointer.restore(config)
         self.state.accumulate, self.state.processes = config.accumulate, self.processes.world_size
         if self.processes.is_main:
@@ -84,11 +77,7 @@ class Trainer:
             if config.tensorboard:
                 self.metrics_log.enable_tensorboard(self.state.step)
         self.divergence = DivergenceDetector(self.metrics_log.first_loss())
-        self.train_step = build_step(config, self.learner, runtime)
         self.train_step.loss += self.state.loss_total if self.processes.is_main else 0.0  # summed over processes
-        self.general: GeneralText | None = None  # measured beside the validation data
-        self.more_steps = False  # whether train.steps was raised when the run resumed
-        self.pause: Pause = lambda state: False
         self._saved_step = self.state.step
         self._previewed = False
         self._epoch: tuple[int, Any] | None = None  # number and batches of the current epoch
@@ -267,7 +256,7 @@ class Trainer:
         Only the main process scores; all learn the result. False if a signal interrupted the validation.
         """
         self._check_finite()
-        is_main, average = self.processes.is_main, self.learner.average
+        is_main, average = self.processes.is_main, self.train_step.average
         result: ValidationResult | None = None
         restore = None
         if is_main:
@@ -296,7 +285,7 @@ class Trainer:
             wait = min(wait, 60 * config.minutes - state.seconds)
         if wait < PREVIEW_AFTER:
             return
-        average = self.learner.average
+        average = self.train_step.average
         restore = swap_weights(self.model, average.weights) if average is not None else None
         result = self.validator.measure(self.model, lambda: bool(signals.code))
         if restore is not None:

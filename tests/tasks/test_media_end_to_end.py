@@ -815,7 +815,7 @@ def test_sampling_follows_from_the_picture(folder: Path) -> None:
         ({"tokenizer": {"source": {"kind": "picture"}, "target": {"kind": "words"}}}, "reads"),
         ({"tokenizer": {"source": AUDIO}}, "tokenizer.target: found nothing"),
         ({"model": {"augment": {"kind": "picture"}}}, "does not go with"),
-        ({"train": {"objective": {"kind": "minimum-risk"}}}, "which reads tokens"),
+        ({"train": {"objective": {"kind": "minimum-risk"}}}, "samples token by token"),
         ({"task": "translate"}, "model.kind"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.data.batch import Batch, RiskCandidates, batch_of, pad_tokens
+from dragoman.data.batch import batch_of, pad_tokens
 from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.errors import RunError
@@ -21,7 +21,7 @@ from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.runs import Run, train
 from dragoman.scoring.registry import segment_cost_metrics
 from dragoman.training.display import Display
-from dragoman.training.objectives import MinimumRisk, MinimumRiskConfig, sample_tokens
+from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig, RiskBatch, sample_tokens
 from tests.training.conftest import Configure
 from tests.training.kill_driver import sha256
 
@@ -64,10 +64,9 @@ def test_the_loss_is_the_expected_cost_over_all_texts(sharpness: float) -> None:
         texts = [list(text) for size in range(3) for text in product(LETTERS, repeat=size)]
         costs = [[abs(len(text) - 1.5) + 0.1 * place for place, text in enumerate(texts)] for _ in SOURCES]
         costs[1][3] = torch.inf  # not a candidate of the second source
-        batch = batch_of(SOURCES)
         rows = pad_tokens([text for _ in SOURCES for text in texts])
-        given = Batch(batch.source, batch.source_mask, rows, RiskCandidates(torch.tensor(costs), sharpness))
-        found = model(given).total
+        given = RiskBatch(batch_of(SOURCES)._replace(target=rows), torch.tensor(costs))
+        found = objective(sharpness=sharpness).loss(model, given).total
         found.backward()
         gradients = {name: part.grad.clone() for name, part in model.named_parameters()}
         model.zero_grad()
@@ -93,25 +92,25 @@ def test_candidates_are_drawn_priced_and_counted_once(metric: Any, reference: bo
     torch.manual_seed(0)
     model = build(dropout=0.5)
     count = 6 + reference
-    batch = objective(metric=metric, samples=6, reference=reference).prepare(model, batch_of(SOURCES, TARGETS))
+    aim = objective(metric=metric, samples=6, reference=reference)
+    batch, costs = prepared = aim.prepare(model, batch_of(SOURCES, TARGETS))
     assert model.training
-    assert batch.candidates is not None
     assert batch.target.shape[0] == 3 * count
-    assert batch.candidates.costs.shape == (3, count)
+    assert costs.shape == (3, count)
     for source, truth in enumerate(TARGETS):
         rows = batch.target[source * count : (source + 1) * count].tolist()
         texts = [Spelling().decode(row[: row.index(EOS)]) for row in rows]
         prices = segment_cost_metrics()[metric].costs(texts, [[Spelling().decode(truth)]] * count)
         seen = set()
-        for row, price, risk in zip(rows, prices, batch.candidates.costs[source].tolist(), strict=True):
+        for row, price, risk in zip(rows, prices, costs[source].tolist(), strict=True):
             key = tuple(row[: row.index(EOS)])
             assert risk == (float("inf") if key in seen else pytest.approx(price * (len(truth) + 1), rel=1e-5))
             seen.add(key)
         if reference:
             assert rows[0][: rows[0].index(EOS)] == truth
             if metric not in NOT_ZERO_WHEN_EQUAL:
-                assert batch.candidates.costs[source, 0] == pytest.approx(0.0, abs=1e-6)
-    total = model(batch).total
+                assert costs[source, 0] == pytest.approx(0.0, abs=1e-6)
+    total = aim.loss(model, prepared).total
     assert total.isfinite()
     total.backward()
 
@@ -124,7 +123,7 @@ def test_training_on_risk_lowers_the_risk() -> None:
     risks = []
     for step in range(120):
         torch.manual_seed(step)
-        loss = model(aim.prepare(model, batch_of(SOURCES, TARGETS)))
+        loss = aim.loss(model, aim.prepare(model, batch_of(SOURCES, TARGETS)))
         optimizer.zero_grad()
         loss.total.backward()
         optimizer.step()

@@ -25,6 +25,7 @@ from dragoman.tasks.translate import build_model
 from dragoman.training import step as stepping
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.display import Display
+from dragoman.training.objectives.table import build_objective
 from dragoman.training.optimizer import learning_rate_at, mean_weights
 from dragoman.training.runtime import Runtime
 from dragoman.training.step import step_seed
@@ -48,7 +49,8 @@ def trainer(config: Config, run: Path) -> Trainer:
     task, runtime = task_of(config), Runtime(torch.device("cpu"))
     loader = task.loader(config, corpus, model, runtime.processes)
     validator = task.validator(config, corpus, runtime.device)
-    return Trainer(config.train, model, corpus, loader, validator, run, runtime)
+    objective = build_objective(config.train.objective, corpus)
+    return Trainer(config.train, model, objective, loader, validator, run, runtime)
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:
@@ -170,14 +172,14 @@ def test_gradients_are_shortened_to_the_limit(configure: Configure, tmp_path: Pa
     seen = []
     for clip in ("0.0", "1e-3"):
         training = trainer(configure(f"train.clip={clip}"), tmp_path / clip)
-        zero_grad = training.learner.optimizer.zero_grad
+        zero_grad = training.train_step.optimizer.zero_grad
 
         def watch(set_to_none: bool = True, training: Trainer = training, zero_grad: Any = zero_grad) -> None:
             parts = [part.grad for part in training.model.parameters() if part.grad is not None]
             seen.append(float(torch.stack([part.norm() for part in parts]).norm()))
             zero_grad(set_to_none)
 
-        training.learner.optimizer.zero_grad = watch  # type: ignore[method-assign]
+        training.train_step.optimizer.zero_grad = watch  # type: ignore[method-assign]
         training._step()
     assert seen[0] > 0.1
     assert seen[1] == pytest.approx(1e-3, rel=1e-2)
@@ -499,7 +501,7 @@ def test_memory_that_runs_out_says_what_to_lower(
     def full(batch: object) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    training.train_step.parallel_model = full
+    training.train_step.loss_module = full
     with pytest.raises(
         DragomanError, match=r"out of memory at a batch of \d+ rows × .* lower train\.batch_tokens \(now 128\)"
     ):

@@ -1,37 +1,35 @@
-"""Training objectives: maximum likelihood, or minimum risk (expected cost of sampled outputs; Shen et al. 2016)."""
+"""Minimum risk training: the expected cost of sampled outputs (Shen et al. 2016)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dragoman.config.settings import Range, setting
-from dragoman.data.batch import Batch, RiskCandidates, pad_tokens
+from dragoman.data.batch import Batch, pad_tokens
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.search import limits_for
 from dragoman.errors import hint
-from dragoman.scoring.registry import segment_cost_metrics
+from dragoman.models.contracts import Loss
+from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.scoring.registry import metrics_for, segment_cost_metrics
+from dragoman.training.objectives.base import Objective, ObjectiveConfig
 
 
 @dataclass(frozen=True)
-class LikelihoodConfig:
-    """Maximum likelihood: the negative log-probability of the reference, token by token."""
-
-    kind: ClassVar[str] = "likelihood"
-
-
-@dataclass(frozen=True)
-class MinimumRiskConfig:
+class MinimumRiskConfig(ObjectiveConfig):
     """Minimum risk training (Shen et al. 2016): the expected cost of sampled outputs. Start from a trained model."""
 
     kind: ClassVar[str] = "minimum-risk"
+    graph_blocker: ClassVar[str] = 'train.objective "minimum-risk" samples outputs, whose lengths differ'
+    includes: ClassVar[str] = "the expected cost of samples"
     metric: str = setting(
         "bleu", help=f"cost of an output, 1 − score or an error rate: {', '.join(segment_cost_metrics())}"
     )
@@ -41,46 +39,50 @@ class MinimumRiskConfig:
     )
     reference: bool = setting(True, help="add the reference to the sampled outputs")
 
+    @property
+    def memory_factor(self) -> int:
+        return self.samples + self.reference  # each of them is a target
+
     def problems(self) -> Iterator[str]:
         """A metric that does not exist or cannot score a single output."""
         if self.metric not in (metrics := segment_cost_metrics()):
             yield f"metric: found {self.metric!r}. {hint(self.metric, metrics)}"
 
-
-ObjectiveConfig = LikelihoodConfig | MinimumRiskConfig
-
-
-class Objective(Protocol):
-    """Prepares batches so that the model's loss is the objective."""
-
-    def prepare(self, model: Any, batch: Batch) -> Batch:
-        """The batch that the model computes its loss on."""
-
-
-class Likelihood:
-    """The model's own loss on the batch itself."""
-
-    def __init__(self, config: LikelihoodConfig | None = None, corpus: Corpus | None = None) -> None:
-        pass
-
-    def prepare(self, model: Any, batch: Batch) -> Batch:
-        return batch
+    def conflicts(self, config: Any) -> Iterator[str]:
+        model = config.model
+        if not isinstance(model, EncoderDecoderConfig):
+            yield (
+                f'train.objective: "{self.kind}" samples token by token, expected model.kind = '
+                f'"{EncoderDecoderConfig.kind}"; found "{model.kind}" with {config.task_setting}'
+            )
+            return
+        for name, choice in (("forcing", model.forcing), ("softmax", model.softmax)):
+            if choice.kind not in ("teacher", "full"):
+                yield f"model.{name}: found {choice.kind!r}, which minimum-risk training does not use; leave it out"
+        if self.metric not in metrics_for(config.data.units):
+            yield f'train.objective.metric: found "{self.metric}", which needs data.units = "phonemes"'
 
 
-class MinimumRisk:
-    """Samples candidates and computes their costs; the model's loss weights the costs by probability.
+class RiskBatch(NamedTuple):
+    """Sources with k candidate targets each, and what each candidate costs."""
+
+    batch: Batch  # its targets (B·k, T) are the candidates
+    costs: Tensor  # (B, k); infinite: not a candidate
+
+
+class MinimumRisk(Objective):
+    """Samples candidates, and weights their costs by their probabilities.
 
     Each cost is multiplied by the number of reference tokens. The sum over a step divided by its tokens is then the
     mean cost, in which long sources count more, as they do in corpus-level metrics.
     """
 
     def __init__(self, config: MinimumRiskConfig, corpus: Corpus) -> None:
-        self.config = config
+        super().__init__(config)
         self.tokenizer = corpus.codec.target_of(None)
         self.ratio: float = corpus.report["length_ratio"]
 
-    def prepare(self, model: Any, batch: Batch) -> Batch:
-        """The same sources with k candidates each, sampled from torch's random state, which the step has seeded."""
+    def prepare(self, model: Any, batch: Batch) -> RiskBatch:
         references = [[token for token in row if token not in (PAD, EOS)] for row in batch.target.tolist()]
         samples = self._sample(model, batch)
         count = self.config.samples + self.config.reference
@@ -101,8 +103,16 @@ class MinimumRisk:
                     risks[index, rank] = torch.inf
                 seen.add(row)
         device = batch.target.device
-        candidates_of_batch = RiskCandidates(risks.to(device), self.config.sharpness)
-        return Batch(batch.source, batch.source_mask, pad_tokens(rows).to(device), candidates_of_batch)
+        return RiskBatch(batch._replace(target=pad_tokens(rows).to(device)), risks.to(device))
+
+    def loss(self, model: Any, batch: RiskBatch) -> Loss:
+        """Σ_y Q(y) Δ(y) over the candidates of each source, with Q ∝ p(y)^α (Shen et al. 2016, eq. 8)."""
+        (sources, count), target = batch.costs.shape, batch.batch.target
+        state = model.start(batch.batch).expand(count)  # all candidates share one encoded source
+        scores = -model.token_losses(target, state).sum(1).view(sources, count) * self.config.sharpness
+        none = batch.costs.isinf()
+        shares = scores.masked_fill(none, -torch.inf).softmax(1)
+        return Loss((shares * batch.costs.masked_fill(none, 0.0)).sum(), (target != PAD).sum())
 
     def _sample(self, model: Any, batch: Batch) -> list[list[int]]:
         was_training = model.training
@@ -121,6 +131,3 @@ class MinimumRisk:
 def sample_tokens(log_probabilities: Tensor, position: Tensor, length: int) -> Tensor:
     """Sample one token per row from the model's distribution."""
     return torch.multinomial(log_probabilities.softmax(-1), 1)[:, 0]
-
-
-OBJECTIVES: dict[type, Any] = {LikelihoodConfig: Likelihood, MinimumRiskConfig: MinimumRisk}

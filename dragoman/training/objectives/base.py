@@ -1,0 +1,54 @@
+"""What every training objective has: settings with what follows from them alone, and a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dragoman.data.corpus import Corpus
+from dragoman.models.contracts import Loss
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The settings of an objective. A subclass has a `kind` and overrides what differs from maximum likelihood."""
+
+    kind: ClassVar[str]
+    graph_blocker: ClassVar[str] = ""  # why a CUDA graph cannot capture a training step with it; empty: one can
+    includes: ClassVar[str] = ""  # what the training loss measures in place of the likelihood, for plots
+
+    @property
+    def memory_factor(self) -> int:
+        """How many times the activations of plain likelihood a step keeps, such as 2 for two forward passes."""
+        return 1
+
+    def conflicts(self, config: Any) -> Iterator[str]:
+        """Errors in how the objective goes with the other settings of a run, a `tasks.base.Config`."""
+        yield from ()
+
+
+class Objective:
+    """Computes the loss of a batch. `tests/training/test_objectives.py` has a short example.
+
+    The trainer adds up the totals of the batches of a step, over all processes, and divides them by the number of
+    target tokens. So a total is a sum over target tokens; a mean would weigh small batches more.
+    """
+
+    def __init__(self, config: Any = None, corpus: Corpus | None = None) -> None:
+        """`config` are the settings of the objective; the corpus has tokenizers and statistics."""
+        self.config = config
+
+    def prepare(self, model: Any, batch: Any) -> Any:
+        """What `loss` reads in place of the batch, such as sampled outputs; no gradients pass through here.
+
+        Random numbers come from torch's generator, which the trainer has seeded for this batch.
+        """
+        return batch
+
+    def loss(self, model: Any, batch: Any) -> Loss:
+        """The loss of a prepared batch; may call the model several times.
+
+        Data-parallel training wraps this call: gradients are exchanged only of what is computed here.
+        """
+        raise NotImplementedError
