@@ -7,8 +7,9 @@ from pathlib import Path
 from dragoman.auto.profile import PairProfile
 from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Pairs
+from dragoman.data.readers.base import READERS
 from dragoman.data.readers.csv_files import is_header
-from dragoman.data.readers.header import first_rows, is_in_another_script
+from dragoman.data.readers.header import is_in_another_script
 
 FEW_TARGETS, REPEATED = 30, 20  # at most so many different targets, each so often on average: labels
 
@@ -20,7 +21,7 @@ def header_row(files: Files, data: DataConfig) -> tuple[str, ...]:
         path = Path(str(entry.file if isinstance(entry, Pairs) else entry))
         if data.header or (isinstance(entry, Pairs) and entry.file is None):
             return ()
-        rows = first_rows(path)
+        rows = READERS.of(path).first_rows(path)
         if not rows or len(rows[0]) < 2 or not (is_header(rows[0]) or is_in_another_script(rows)):
             return ()
         found = tuple(rows[0])

@@ -17,7 +17,7 @@ from dragoman.config.settings import merge, override, read_toml
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.fault_messages import fault_message, too_few
-from dragoman.data.readers.lines import file_format
+from dragoman.data.readers.base import READERS
 from dragoman.data.split import read_examples
 from dragoman.data.tokenizers.numbers import number_error, series_shape
 from dragoman.errors import ConfigError, DataError
@@ -160,7 +160,7 @@ def looks_like_header(profile: LabelProfile, files: Files) -> bool:
     if first is None or (isinstance(files, Pairs) and files.file is None):
         return False
     alone = len(profile.labels) > 2 and profile.labels[first.references[0]] == 1
-    return alone and first.line == 1 and file_format(Path(first.path))[0] == "columns"
+    return alone and first.line == 1 and bool(READERS.of(first.path).delimiter)
 
 
 def first_valid(tables: Sequence[Mapping[str, Any]]) -> Config:

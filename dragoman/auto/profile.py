@@ -24,7 +24,7 @@ from dragoman.auto.relation import (
 from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import MAX_FAULTS, fault_message, too_few
-from dragoman.data.readers.pairs import is_large, sample_pairs
+from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.split import PROGRESS_EVERY, Progress, read_examples, source_hash
 from dragoman.data.tokenizers.features import find_features, split_features
 from dragoman.data.tokenizers.words import split_punctuation
@@ -203,10 +203,11 @@ def profile_pairs(
 def sample_of_large_file(files: Files, data: DataConfig, progress: Progress) -> Sample | None:
     """A sample of one large tab-separated file; None: all must be read, as where validation sources are looked up."""
     entries = file_list(files)
-    if data.valid is not None or len(entries) != 1 or not isinstance(entries[0], str) or not is_large(Path(entries[0])):
+    if data.valid is not None or len(entries) != 1 or not isinstance(entries[0], str):
         return None
     progress("looking at the data", 0)
-    found = sample_pairs(Path(entries[0]), columns=data.columns, max_characters=data.max_characters, header=data.header)
+    options = ReadOptions(data.columns, data.header, max_characters=data.max_characters)
+    found = READERS.of(entries[0]).sample(Path(entries[0]), options)
     if found is None:
         return None
     sample, (lines, examples) = Sample(), found

@@ -133,7 +133,7 @@ def evaluate_pairs(
 ) -> None:
     """Evaluate a run whose outputs are found by a search, and print its scores."""
     from dragoman.data.media.feature_extractor import FeatureExtractor
-    from dragoman.data.readers.lines import is_jsonl
+    from dragoman.data.readers.base import READERS
     from dragoman.files import atomic_write
     from dragoman.inference.baselines import text_baselines
     from dragoman.inference.evaluation import metric_names
@@ -166,7 +166,7 @@ def evaluate_pairs(
     words = sum(len(pair.references[0].split()) for pair in pairs) / len(pairs)
     hidden = {"bleu"} if words < FEW_WORDS and not given["metrics"] and run.config.train.metric != "bleu" else set()
     several = max(len(pair.references) for pair in pairs)
-    if several > 1 and isinstance(files, str) and not data.columns and not is_jsonl(files):
+    if several > 1 and isinstance(files, str) and not data.columns and READERS.of(files).delimiter:
         print_warning(
             f"{files}: found {several + 1} columns: every column after the first is a reference, and the nearest one "
             "counts; if a column is something else, such as an earlier output, name source and reference: --columns 1,2"

@@ -22,8 +22,8 @@ from dragoman.errors import ConfigError, DataError, RunError
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig
     from dragoman.data.examples import Example, Fault, Pairs
+    from dragoman.data.readers.base import SourceRow
     from dragoman.inference.labeler import Labeler
-    from dragoman.inference.sources import Source
     from dragoman.runs import Run
 
 PREDICT_ARGUMENTS = {"run", "file", "columns", "header", "batch_size", "as_json", "device", "skip_unreadable", "media"}
@@ -68,10 +68,11 @@ def text_of_object(line: str, place: str) -> str:
 
 def texts_of(file: str | None) -> Iterator[str]:
     """The texts of a file or of standard input, one per line; the lines of a .jsonl file are objects."""
-    from dragoman.data.readers.lines import is_jsonl, read_lines
+    from dragoman.data.readers.base import READERS
+    from dragoman.data.readers.lines import read_lines
 
     lines = read_lines(file)
-    if not is_jsonl(file):
+    if file is None or READERS.of(file).delimiter:
         return lines
     return (text_of_object(line, f"{file}:{number}") if line.strip() else line for number, line in enumerate(lines, 1))
 
@@ -88,7 +89,7 @@ def texts_to_label(run: Run, file: str | None, reading: ReadingOptions) -> Itera
         return iter(found) if found is not None else read_lines(file)
     sources = read_sources(run, file, reading)
 
-    def text_of(number: int, source: Source) -> str:
+    def text_of(number: int, source: SourceRow) -> str:
         for name in source.record:
             raise DataError(f'{file}:{number}: found the field "{name}", which constrains a search; a label needs none')
         return source.text

@@ -60,8 +60,8 @@ class ReadingOptions:
     def applied(self, data: DataConfig, files: str | Pairs) -> DataConfig:
         """The run's data settings changed by these options; a header is not expected where there can be none."""
         from dragoman.data.examples import Pairs
+        from dragoman.data.readers.base import READERS
         from dragoman.data.readers.conll import sentence_layout
-        from dragoman.data.readers.lines import is_csv
 
         parallel = isinstance(files, Pairs)
         if parallel and (self.columns is not None or self.header is not None):
@@ -75,7 +75,8 @@ class ReadingOptions:
         header = self.header
         if header is None:
             path = Path(str(files))
-            possible = data.header and not parallel and (is_csv(path) or sentence_layout(path) == "columns")
+            columns = READERS.of(path).delimiter == "," or sentence_layout(path) == "columns"
+            possible = data.header and not parallel and columns
             header = possible and begins_with_header(data, path)
             if not (header or possible or parallel) and names == data.columns:
                 warn_of_header(path)
@@ -96,11 +97,12 @@ def begins_with_header(data: DataConfig, path: Path) -> bool:
     It is trusted to have one if columns have names, or if one of both files cannot be read now.
     """
     from dragoman.data.config import paths_of
+    from dragoman.data.readers.base import READERS
     from dragoman.data.readers.csv_files import is_header
-    from dragoman.data.readers.header import first_rows
 
-    rows = first_rows(path)
-    trained = [found[0] for name in paths_of(data.train) if (found := first_rows(Path(name)))]
+    files = (path, *map(Path, paths_of(data.train)))
+    rows, *others = (READERS.of(file).first_rows(file) for file in files)
+    trained = [cells[0] for cells in others if cells]
     named = any(not column.isdigit() for column in data.columns)
     if named or not rows or not trained or rows[0] in trained or is_header(rows[0]):
         return True

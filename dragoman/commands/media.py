@@ -11,6 +11,7 @@ import click
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from dragoman.data.config import DataConfig
     from dragoman.runs import Run
 
 
@@ -53,6 +54,7 @@ def input_locations(run: Run, file: str | None, media: str | None) -> Iterable[s
 def named_locations(run: Run, file: str | None, media: str | None) -> Iterable[tuple[str, str]] | None:
     """(name, path) of all inputs, or None, as `input_locations`; a manifest has its own names."""
     from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES, is_media, list_media, media_kind
+    from dragoman.data.readers.base import READERS
 
     if file is None or file == "-":
         if media is not None:
@@ -69,63 +71,43 @@ def named_locations(run: Run, file: str | None, media: str | None) -> Iterable[t
                 f"{file}: {found.skipped:,} of {total} files skipped, no {media_kind(endings)} by name", err=True
             )
         return ((path, path) for path in found.paths)
-    kind = manifest_kind(file)
-    if kind not in (".tsv", ".jsonl"):
+    if not READERS.of(file).table:
         if media is not None:
-            raise ConfigError(f"--media is for manifests (.tsv, .jsonl), found {file}")
+            raise ConfigError(f"--media is for manifests (.tsv, .jsonl, …), found {file}")
         return None
-    return _named(run.config.data, file, kind, media)
+    return _named(run.config.data, file, media)
 
 
 def line_names(run: Run, file: str) -> Callable[[int], str]:
     """A function that names an input by its number: the line of a manifest or list, or "input N"."""
     from dragoman.data.media.files import is_media
+    from dragoman.data.readers.base import READERS
 
     if is_media(file):
         return "input {}".format
-    header = run.config.data.header and manifest_kind(file) == ".tsv"
+    reader = READERS.of(file)
+    header = run.config.data.header and reader.table and bool(reader.delimiter)
     return lambda number: f"{file}:{number + header}"
 
 
-def manifest_kind(file: str) -> str:
-    """The suffix of a file name without that of its compression; ".jsonl" also for .ndjson."""
-    from dragoman.data.readers.lines import is_jsonl
-
-    return ".jsonl" if is_jsonl(file) else Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
-
-
-def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[tuple[str, str]]:
-    """(name, path) for each line of a manifest: its first column; other columns are ignored."""
-    import json
-
+def _named(config: DataConfig, file: str, media: str | None) -> Iterator[tuple[str, str]]:
+    """(name, path) for each row of a manifest: its source; other columns are ignored."""
+    from dragoman.data.examples import Fault
     from dragoman.data.media.files import check_media_folder, is_relative, resolve_path
-    from dragoman.data.readers.lines import read_lines
+    from dragoman.data.readers.base import READERS, ReadOptions
 
-    column = config.columns[0] if config.columns else "source" if kind == ".jsonl" else "1"
-    base = media or config.media or str(Path(file).parent)
+    reader, base = READERS.of(file), media or config.media or str(Path(file).parent)
+    columns = config.columns[:1]
+    if reader.delimiter and not config.header and not all(map(str.isdigit, columns)):
+        columns = ()  # a run trained on named fields reads the first column
     checked = bool(media) or not config.media
-    number = None
-    for line_number, line in enumerate(read_lines(file), 1):
-        if kind == ".jsonl" and line.strip():
-            try:
-                name = json.loads(line)[column]
-            except (ValueError, KeyError, TypeError):
-                raise DataError(f"{file}:{line_number}: expected a JSON object with '{column}'") from None
-            if not isinstance(name, str):
-                raise DataError(f"{file}:{line_number}: found {name!r} as '{column}', expected the name of a file")
-        else:
-            cells = line.split("\t")
-            if number is None:
-                number = int(column) - 1 if column.isdigit() else cells.index(column) if column in cells else 0
-            if config.header and line_number == 1:
-                continue
-            if line.strip() and number >= len(cells):
-                raise DataError(f"{file}:{line_number}: found {len(cells)} columns, expected at least {number + 1}")
-            name = cells[number] if line.strip() else ""
-        if name and not checked and is_relative(name):
+    for row in reader.sources(Path(file), ReadOptions(columns, config.header and bool(reader.delimiter))):
+        if isinstance(row, Fault):
+            raise DataError(str(row))
+        if row.text and not checked and is_relative(row.text):
             check_media_folder(config.media, "data.media of the run (--media names another)")
             checked = True
-        yield name, resolve_path(base, name) if name else ""
+        yield row.text, resolve_path(base, row.text) if row.text else ""
 
 
 def printable(name: str) -> str:

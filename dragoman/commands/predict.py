@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from dragoman.decoding.options import DecodingOptions
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.prediction import Prediction
-    from dragoman.inference.sources import Source
     from dragoman.runs import Run
 
 
@@ -86,11 +85,11 @@ def predict(
     FILE may be .gz or .zst; without FILE, predict reads standard input. Each line is a source. Empty lines stay empty.
     The output does not depend on the batch size or on the order of the lines.
 
-    Of a FILE.tsv, FILE.jsonl or FILE.parquet, predict reads the source as evaluate does, and ignores references. An
+    Of a .tsv, .csv, .jsonl, .parquet or .tmx FILE, predict reads the source as evaluate does, and ignores references. An
     object in FILE.jsonl may have, for this line alone, "prefix", "forbid", "require", "allow", "pattern" or
     "constrain" (an object of names and texts), which replace the options of these names.
 
-    With --shards a FILE (plain text, .tsv, .jsonl, .parquet) is cut into shards. Each becomes a file part-….txt in the
+    With --shards a FILE (plain text, .tsv, .csv, .jsonl, .parquet) is cut into shards. Each becomes a file part-….txt in the
     folder; the same command resumes after any interruption, and several may work on one folder at once. A row that
     fails has an empty line, and a line with its reason in part-….rejected.jsonl. See docs/shards.md.
 
@@ -98,7 +97,7 @@ def predict(
     probabilities. Separate two texts by a tab, and words or the numbers of a series by spaces.
 
     A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them, a
-    manifest (.tsv, .jsonl) as for training, or a list of paths, one per line ("page.tar.gz::7.png" is inside an
+    manifest (.tsv, .csv, .jsonl, .parquet) as for training, or a list of paths, one per line ("page.tar.gz::7.png" is inside an
     archive). In a folder or archive predict reads the recordings (or pictures) sorted by name, and counts the other
     files. The output has one line per file in that order; --json names the file as "source".
     """
@@ -154,16 +153,16 @@ class Inputs:
 
     def texts(self, options: DecodingOptions, keep_names: bool) -> Iterator[ConstrainedInput]:
         """The inputs with their constraints; with `keep_names` the names of files are remembered in `sources`."""
+        from dragoman.data.readers.base import SourceRow
         from dragoman.data.readers.lines import read_lines
         from dragoman.decoding.constraints.spec import constrained_input
         from dragoman.inference.inputs import common_constraints
-        from dragoman.inference.sources import Source
 
         constraints = common_constraints(options)
         if self.locations is not None:
-            sources: Iterator[Source] = (Source(path) for path in self.locations)
+            sources: Iterator[SourceRow] = (SourceRow(path) for path in self.locations)
         elif self.files:
-            sources = (Source(line) for line in read_lines(self.file))
+            sources = (SourceRow(line) for line in read_lines(self.file))
         else:
             sources = read_sources(self.run, self.file, self.reading)
 

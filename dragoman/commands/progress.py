@@ -70,7 +70,9 @@ class LongWork:
 
 def count_lines(path: str | Path | None) -> int | None:
     """The number of lines of a plain file; None for a stream, and for compressed files, which would be read twice."""
-    if path is None or not Path(path).is_file() or Path(path).suffix.lower() in (".gz", ".zst"):
+    from dragoman.data.readers.base import READERS, compression_of
+
+    if path is None or not Path(path).is_file() or not READERS.of(path).lines or compression_of(path):
         return None
     count, last = 0, b"\n"
     with Path(path).open("rb") as file:

@@ -107,6 +107,9 @@ class FaultError(Exception):
         self.kind: FaultKind = kind
         self.detail = detail
 
+    def at(self, location: str) -> Fault:
+        return Fault(location, self.kind, self.detail)
+
 
 def check_text(text: str, name: str, max_characters: int, controls: re.Pattern[str] = CONTROLS) -> None:
     """Raise FaultError unless a text can be the source or target of an example; `name` is for the message."""

@@ -25,7 +25,7 @@ from dragoman.commands.train import longer_line
 from dragoman.config.settings import dump, merge
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Pairs
-from dragoman.data.readers import pairs as readers
+from dragoman.data.readers import columns as readers
 from dragoman.errors import ConfigError, DataError
 from dragoman.runs import Run
 from dragoman.tasks import config

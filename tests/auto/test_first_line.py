@@ -11,7 +11,8 @@ import pytest
 from dragoman.auto.configure import configure
 from dragoman.config import settings
 from dragoman.data.config import DataConfig
-from dragoman.data.readers.header import first_rows, header_warnings, looks_like_header
+from dragoman.data.readers.base import READERS
+from dragoman.data.readers.header import header_warnings, looks_like_header
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import ConfigError, DataError
 from dragoman.tasks import config as configuration
@@ -153,5 +154,7 @@ def test_ordinary_pairs_are_no_header() -> None:
 def test_no_file_of_pairs_gives_a_false_alarm() -> None:
     """Those of GLUE do have headers."""
     files = [path for path in SHARED.rglob("*") if path.name.endswith((".tsv", ".tsv.gz", ".txt.gz"))]
-    found = [path for path in files if "documents" not in path.parts and looks_like_header(first_rows(path))]
+    found = [
+        path for path in files if "documents" not in path.parts and looks_like_header(READERS.of(path).first_rows(path))
+    ]
     assert {path.parent.parent.name for path in found} <= {"glue_small"}

@@ -57,7 +57,7 @@ def test_a_header_names_columns(tmp_path: Path) -> None:
     text = "label\tsentence\n1\tgood film\n0\tbad\n"
     named = {"header": True, "columns": ("sentence", "label")}
     assert shown(read(LabelFormat(), path, text, **named)) == ["good film|1", "bad|0"]
-    with pytest.raises(ConfigError, match=r"names label, sentence. Did you mean 'sentence'"):
+    with pytest.raises(ConfigError, match=r"has label, sentence. Did you mean 'sentence'"):
         read(LabelFormat(), path, text, header=True, columns=("sentense", "label"))
     with pytest.raises(ConfigError, match="header: found true"):
         read(LabelFormat(), tmp_path / "a.jsonl", "{}\n", header=True)

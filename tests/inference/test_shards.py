@@ -20,13 +20,13 @@ import pyarrow.parquet
 import pytest
 
 from dragoman.commands.shards import worker_part
+from dragoman.data.readers.lines import byte_range_lines
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.inference.shards import work as shard_work
 from dragoman.inference.shards.cluster import work_on_cluster
 from dragoman.inference.shards.local import work_in_processes
 from dragoman.inference.shards.plan import Job, check_input, described, run_digest
-from dragoman.inference.shards.reading import byte_range_lines
 from dragoman.inference.shards.work import predict_shard_of, work
 from dragoman.runs.folder import write_members
 from tests.conftest import Workshop, call, words
@@ -290,8 +290,17 @@ def test_spawned_processes_survive_a_death(inside: Workshop, text: Path) -> None
         work_in_processes(broken, 2)
 
 
-def test_comma_separated_rows_are_not_cut_into_shards(tmp_path: Path) -> None:
-    path = tmp_path / "some.csv"
-    path.write_text("a,b\n")
-    with pytest.raises(DataError, match=r"found \.csv, which cannot be cut into shards; write it as \.tsv"):
+def test_a_file_whose_rows_are_not_lines_is_not_cut_into_shards(tmp_path: Path) -> None:
+    path = tmp_path / "some.tmx"
+    path.write_text("<tmx/>\n")
+    with pytest.raises(DataError, match=r"found \.tmx, which cannot be cut into shards; write it as \.tsv"):
         check_input(path)
+
+
+def test_comma_separated_rows(inside: Workshop) -> None:
+    """Each shard reads the delimiter and the header from the first line of the file."""
+    path = inside.write("rows.csv", "target;source\n" + "".join(f'x;"{line}"\n' for line in LINES[:30]))
+    job = job_of(inside, path, "csv", columns=("source", "target"))
+    assert len(job.shards) > 2
+    work(job)
+    assert outputs(job) == expected(inside, inside.write("plain.txt", "".join(f"{line}\n" for line in LINES[:30])))

@@ -14,7 +14,8 @@ from typing import Any
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs, check_text
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples
-from dragoman.data.readers.lines import check_file, file_format, parse_lines
+from dragoman.data.readers.base import READERS
+from dragoman.data.readers.lines import check_file, parse_lines
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.tokenizers.base import EOS, SOS, Tokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
@@ -40,8 +41,9 @@ def read_texts(
     path = Path(entry.paths[0] if isinstance(entry, Pairs) else entry)
     if len(columns) > 2:
         raise ConfigError(f"data.columns: found {len(columns)}, expected one or two texts")
-    if not columns and file_format(path)[0] == "columns":
-        if header or ".tsv" in path.suffixes:
+    reader = READERS.of(path)
+    if not columns and reader.delimiter:
+        if header or (reader.table and reader.delimiter == "\t"):
             raise ConfigError(f'data.columns: missing for {path}, expected which hold texts, such as ["sentence"]')
         check_file(path)
         return _read_lines(path, max_characters)

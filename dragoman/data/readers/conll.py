@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultKind, Pairs
-from dragoman.data.readers.lines import check_file, file_format, first_lines, is_csv, open_bytes, text_blocks
-from dragoman.data.readers.pairs import column_numbers, columns_from_header, read_pairs
+from dragoman.data.readers.base import READERS, ReadOptions, suffix_of
+from dragoman.data.readers.columns import column_numbers
+from dragoman.data.readers.lines import check_file, first_lines, open_bytes, text_blocks
+from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import ConfigError, hint
 
+CONLL_SUFFIXES = (".conllu", ".conll")
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DEFAULT_COLUMNS = {"conllu": (2, 4), "columns": (1, 2), "spaces": (1, 2)}  # word and tag
 DOCUMENT_STARTS = ("-DOCSTART-",)  # a line of CoNLL-2003 that is no word
@@ -42,7 +45,7 @@ def read_conll(
             raise ConfigError(f"data.header: found true for {path}, expected false: CoNLL-U has none")
         numbers = tuple(_conllu_column(column) for column in columns)
     else:
-        numbers = columns_from_header(path, columns) if header else column_numbers(path, columns)
+        numbers = column_numbers(path, ReadOptions(columns, header))
     return _read_words(path, numbers, layout, header, max_characters)
 
 
@@ -60,10 +63,9 @@ def sentence_layout(path: Path, columns: tuple[str, ...] = ()) -> str:
 
     "conllu"; one word per line in "columns" between tabs, or in "spaces"; or "lines", each a sentence and its tags.
     """
-    name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
-    if name.endswith((".conllu", ".conll")):
+    if suffix_of(path) in CONLL_SUFFIXES:
         return "conllu"
-    if is_csv(path) or file_format(path)[0] != "columns":
+    if READERS.of(path).delimiter != "\t":
         return "lines"
     lines = _first_lines(path)
     tabbed = [line.split("\t") for line in lines if line.strip() and line.strip() not in DOCUMENT_STARTS]

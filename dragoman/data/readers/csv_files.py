@@ -1,15 +1,15 @@
-"""Read pairs from comma-separated files, as spreadsheets write them: quoted cells, a header, commas or semicolons."""
+"""Comma-separated files, as spreadsheets write them: quoted cells, a header, commas or semicolons."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from dragoman.data.examples import Example, Fault, FaultError, make_example
-from dragoman.data.readers.lines import numbered_lines, open_bytes
-from dragoman.errors import ConfigError, nearest
+from dragoman.data.readers.base import ReadOptions, SourceRow
+from dragoman.data.readers.columns import chosen_cells, chosen_columns
+from dragoman.data.readers.lines import FIRST_ROWS, LineReader, SourceParser, first_lines, parse_lines
 
 HEADER_NAMES = {
     "source", "target", "src", "tgt", "trg", "input", "output", "text", "label", "sentence", "reference", "translation",
@@ -23,53 +23,65 @@ HEADER_NAMES = {
 }  # fmt: skip
 
 
-def read_csv(
-    path: Path, columns: tuple[str, ...], several_references: bool, limit: int, header: bool
-) -> Iterator[Example | Fault]:
-    """The examples and faults of a file."""
-    for row in csv_rows(path, columns, header):
-        if isinstance(row, Fault):
-            yield row
-            continue
-        try:
-            yield make_example(*pick(row, several_references), str(path), row.number, limit)
-        except FaultError as fault:
-            yield Fault(f"{path}:{row.number}", fault.kind, fault.detail)
+class CsvReader(LineReader):
+    """Comma- or semicolon-separated columns. A quoted cell may not contain a line break."""
 
-
-class CsvRow(NamedTuple):
-    """One row of a file."""
-
-    number: int  # of its line, from 1
-    cells: list[str]
-    columns: list[int]  # those to read, from 0; empty: all
-
-
-def csv_rows(path: Path, columns: tuple[str, ...], header: bool) -> Iterator[CsvRow | Fault]:
-    """The rows after the header; a first row of usual column names is a header, also if nobody said so.
-
-    A quoted cell may not contain a line break.
-    """
-    numbers: list[int] | None = None
+    suffixes = (".csv",)
+    about = "comma-separated columns"
     delimiter = ","
-    with open_bytes(path) as read:
-        for number, line in enumerate(numbered_lines(read, str(path)), 1):
-            if isinstance(line, Fault):
-                yield line
-                continue
-            if number == 1:
-                delimiter = csv_delimiter(line)
-            try:
-                cells = csv_cells(line, delimiter)
-            except csv.Error as error:
-                yield Fault(f"{path}:{number}", "wrong-columns", f"not a row of comma-separated cells ({error})")
-                continue
-            if numbers is None:
-                named = header or any(not column.isdigit() for column in columns) or is_header(cells)
-                numbers = chosen_columns(path, columns, cells if named else [])
-                if named:
-                    continue
-            yield CsvRow(number, cells, numbers)
+
+    def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+        return self._pairs(path, options)
+
+    def _pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+        """The columns are looked up at the first item, since an empty or damaged file has none."""
+        delimiter, numbers, header = _layout(path, options)
+
+        def parse(line: str, number: int) -> Example:
+            cells = _cells(line, delimiter)
+            if len(cells) < max(numbers, default=2) or not (numbers or options.several_references or len(cells) == 2):
+                expected = max(numbers, default=2)
+                raise FaultError(
+                    "wrong-columns", f"found {len(cells)} columns, expected {expected} with commas between them"
+                )
+            chosen = chosen_cells(cells, numbers) if numbers else cells
+            return make_example(chosen[0], chosen[1:], str(path), number, options.max_characters)
+
+        yield from parse_lines(path, parse, header)
+
+    def source_parser(self, path: Path, options: ReadOptions) -> SourceParser:
+        delimiter, numbers, header = _layout(path, options.of_sources)
+        numbers = numbers or tuple(range(1, options.texts + 1))
+
+        def parse(line: str) -> SourceRow:
+            return SourceRow("\t".join(chosen_cells(_cells(line, delimiter), numbers)) if line.strip() else "")
+
+        return SourceParser(parse, header)
+
+    def first_rows(self, path: Path) -> list[list[str]]:
+        lines = first_lines(path, FIRST_ROWS)
+        try:
+            return [_cells(line, csv_delimiter(lines[0])) for line in lines]
+        except FaultError:
+            return []  # reading the file says what is wrong
+
+    def skips_header(self, cells: list[str]) -> bool:
+        return is_header(cells)
+
+
+def _layout(path: Path, options: ReadOptions) -> tuple[str, tuple[int, ...], bool]:
+    """Delimiter, columns to read (from 1; none: the usual ones), and whether the first line is a header.
+
+    A first row of usual column names is a header, also if nobody said so.
+    """
+    first = next(iter(first_lines(path, 1)), "")
+    delimiter = csv_delimiter(first)
+    try:
+        cells = _cells(first, delimiter)
+    except FaultError:
+        cells = []
+    header = options.header or any(not column.isdigit() for column in options.columns) or is_header(cells)
+    return delimiter, chosen_columns(path, options.columns, cells if header else []), header
 
 
 def csv_delimiter(first: str) -> str:
@@ -77,37 +89,13 @@ def csv_delimiter(first: str) -> str:
     return ";" if first.count(";") > first.count(",") else ","
 
 
-def csv_cells(line: str, delimiter: str) -> list[str]:
-    """The cells of one line; csv.Error if it is no row."""
-    return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error as error:
+        raise FaultError("wrong-columns", f"not a row of comma-separated cells ({error})") from None
 
 
 def is_header(cells: list[str]) -> bool:
     """Whether all cells of a first row are usual names of columns."""
     return bool(cells) and all(cell.strip().lower() in HEADER_NAMES for cell in cells)
-
-
-def chosen_columns(path: Path, columns: tuple[str, ...], names: list[str]) -> list[int]:
-    """The columns to read, from 0; none: the first two, or all where several references are read."""
-    numbers = []
-    for column in columns:
-        if column in names:
-            numbers.append(names.index(column))
-        elif column.isdigit() and int(column) > 0:
-            numbers.append(int(column) - 1)
-        else:
-            match = nearest(column, names)
-            found = ", ".join(names) or "no names"
-            suggestion = f" Did you mean '{match}'?" if match else ""
-            raise ConfigError(f"columns: found '{column}', but the first line of {path} has {found}.{suggestion}")
-    return numbers
-
-
-def pick(row: CsvRow, several_references: bool) -> tuple[str, list[str]]:
-    """Source and references of a row."""
-    wanted = max(row.columns, default=1) + 1
-    if len(row.cells) < wanted or (not row.columns and not several_references and len(row.cells) != 2):
-        detail = f"found {len(row.cells)} columns, expected {wanted if row.columns else 2} with commas between them"
-        raise FaultError("wrong-columns", detail)
-    chosen = [row.cells[number] for number in row.columns] if row.columns else row.cells
-    return chosen[0], chosen[1:]

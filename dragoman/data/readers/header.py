@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,9 @@ from pathlib import Path
 from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.languages import NAMES as LANGUAGES
 from dragoman.data.languages import THREE_LETTERS
-from dragoman.data.readers.csv_files import HEADER_NAMES, csv_cells, csv_delimiter, is_header
-from dragoman.data.readers.lines import file_format, first_lines, is_csv
-from dragoman.data.readers.tmx import is_tmx
+from dragoman.data.readers.base import READERS
+from dragoman.data.readers.csv_files import HEADER_NAMES
 
-FIRST_ROWS = 200
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_ .-]{0,29}")
 LATIN = re.compile(r"[A-Za-z]")
 WORD = re.compile(r"[A-Za-z]+")
@@ -31,19 +28,6 @@ WORDS = {
     "informal", "formal", "complex", "simplified", "paraphrase", "comment", "score", "human",
 }  # fmt: skip
 KNOWN = HEADER_NAMES | WORDS | {name.lower() for name in LANGUAGES.values()}
-
-
-def first_rows(path: Path) -> list[list[str]]:
-    """The cells of the first lines of a tab- or comma-separated file; none if they cannot be read now."""
-    if is_tmx(path) or file_format(path)[0] != "columns":
-        return []
-    lines = first_lines(path, FIRST_ROWS)
-    if not is_csv(path):
-        return [line.split("\t") for line in lines]
-    try:
-        return [csv_cells(line, csv_delimiter(lines[0])) for line in lines]
-    except csv.Error:
-        return []  # the reader says what is wrong
 
 
 def is_in_another_script(rows: list[list[str]]) -> bool:
@@ -92,8 +76,9 @@ def _unlike_their_columns(cells: list[str], named: list[bool], others: list[list
 
 def header_warning(path: Path, how: str) -> str:
     """A warning if a file that is read without a header seems to have one; `how` says what to do. Else empty."""
-    rows = first_rows(path)
-    if not looks_like_header(rows) or (is_csv(path) and is_header(rows[0])):  # a usual header of .csv is left out
+    reader = READERS.of(path)
+    rows = reader.first_rows(path)
+    if not looks_like_header(rows) or reader.skips_header(rows[0]):
         return ""
     return f"{path}:1 looks like a header ({', '.join(rows[0])}) but is read as data; if it names the columns, {how}"
 

@@ -10,13 +10,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from dragoman.data.examples import Fault, FaultError
+from dragoman.data.readers.base import READERS, Reader, ReadOptions, ShardRow, SourceRow, compression_of
 from dragoman.errors import DataError, MissingExtraError, nearest
 
 _BLOCK_BYTES = 1 << 18
 _MAX_LINE_BYTES = 1 << 26
+MAX_SHARD_LINE = 1 << 20  # bytes; a longer line of a shard is a faulty row
+FIRST_ROWS = 200  # lines that show whether a file has a header
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Control characters as bytes, to check a whole block at once; line feeds and tabs separate lines and columns.
 _CONTROL_BYTES = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n")
@@ -33,14 +36,9 @@ def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
     if isinstance(source, str | Path) and str(source) != "-":
         if not Path(source).is_fifo():  # lines are read once, so a pipe will do
             check_file(Path(source))
-        if file_format(Path(source))[0] == "parquet":
-            raise DataError(f"{source}: found Parquet, expected lines of text")
+        if not (reader := READERS.of(source)).lines:
+            raise DataError(f"{source}: found {reader.about}, expected lines of text")
     return _read_lines(source)
-
-
-def is_jsonl(file: str | Path | None) -> bool:
-    """Whether the name of a file says that its lines are JSON."""
-    return file is not None and file_format(Path(file))[0] == "jsonl"
 
 
 def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
@@ -62,34 +60,21 @@ def _plain_lines(read: Read, name: str) -> Iterator[str]:
             yield line
 
 
-def parse_lines(path: Path, parse: Callable[[str, int], Item]) -> Iterator[Item | Fault]:
-    """The result of `parse(line, number)` for every line, or the fault of the line."""
+def parse_lines(path: Path, parse: Callable[[str, int], Item], header: bool = False) -> Iterator[Item | Fault]:
+    """The result of `parse(line, number)` for every line after the header, or the fault of the line."""
     name = str(path)
     with open_bytes(path) as read:
         for block in text_blocks(read, name):
             for number, line in enumerate(block.lines, block.first):
+                if header and number == 1:
+                    continue
                 if number in block.faults:
                     yield block.faults[number]
                     continue
                 try:
                     yield parse(line, number)
                 except FaultError as fault:
-                    yield Fault(f"{name}:{number}", fault.kind, fault.detail)
-
-
-def is_csv(path: Path) -> bool:
-    """Whether the name of a file says that its columns are separated by commas."""
-    return path.name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".csv")
-
-
-def file_format(path: Path) -> tuple[Literal["columns", "jsonl", "parquet"], str]:
-    """The format and the compression (".gz", ".zst" or "") by the suffixes of a file."""
-    name = path.name.lower()
-    compression = next((suffix for suffix in (".gz", ".zst") if name.endswith(suffix)), "")
-    suffix = Path(name.removesuffix(compression)).suffix
-    if suffix in (".jsonl", ".ndjson"):
-        return "jsonl", compression
-    return ("parquet" if suffix == ".parquet" else "columns"), compression
+                    yield fault.at(f"{name}:{number}")
 
 
 def check_file(path: Path) -> None:
@@ -135,7 +120,7 @@ def _unbuffered_read(stream: Any) -> Read:
 @contextmanager
 def open_bytes(path: Path, unbuffered: bool = False) -> Iterator[Read]:
     """The function that reads a file's decompressed bytes; every failure is a DataError with the path."""
-    compression = file_format(path)[1]
+    compression = compression_of(path)
     damage: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
     try:
         stream: Any
@@ -246,3 +231,81 @@ def numbered_lines(read: Read, name: str) -> Iterator[str | Fault]:
             yield from (block.faults.get(number, line) for number, line in enumerate(block.lines, block.first))
         else:
             yield from block.lines
+
+
+class SourceParser(NamedTuple):
+    """How the lines of one file become sources."""
+
+    parse: Callable[[str], SourceRow]  # raises FaultError
+    header: bool = False  # whether to leave out the first line
+
+
+class LineReader(Reader):
+    """A reader of files in which a line is a row: it reads standard input ("-") and can be cut at any line."""
+
+    lines = True
+
+    def source_parser(self, path: Path, options: ReadOptions) -> SourceParser:
+        raise NotImplementedError
+
+    def sources(self, path: Path, options: ReadOptions) -> Iterator[SourceRow | Fault]:
+        return self._sources(path, read_lines(path), self.source_parser(path, options))
+
+    def _sources(self, path: Path, lines: Iterator[str], parser: SourceParser) -> Iterator[SourceRow | Fault]:
+        for number, line in enumerate(lines, 1):
+            if parser.header and number == 1:
+                continue
+            try:
+                yield parser.parse(line)
+            except FaultError as fault:
+                yield fault.at(f"{path}:{number}")
+
+    def cut(self, path: Path, size: int) -> list[tuple[int, int]]:
+        total = path.stat().st_size
+        return [(start, min(start + size, total)) for start in range(0, max(total, 1), size)]
+
+    def shard(self, path: Path, options: ReadOptions, start: int, end: int) -> Iterator[ShardRow]:
+        parser = self.source_parser(path, options)
+        for place, raw in byte_range_lines(path, start, end):
+            if parser.header and not place:
+                continue
+            shown = raw[:200].decode("utf-8", "replace")
+            if len(raw) > MAX_SHARD_LINE:
+                fault = f"found a line of over {MAX_SHARD_LINE:,} bytes, expected a sentence"
+                yield ShardRow(place, None, fault, shown)
+                continue
+            try:
+                yield ShardRow(place, parser.parse(raw.decode()))
+            except UnicodeDecodeError as error:
+                fault = f"found byte 0x{raw[error.start]:02x} at {error.start}, expected UTF-8"
+                yield ShardRow(place, None, fault, shown)
+            except FaultError as error:
+                yield ShardRow(place, None, error.detail, shown)
+
+
+def byte_range_lines(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """(first byte, line) of every line that begins in start … end−1; an over-long line is cut."""
+    with path.open("rb") as file:
+        place = start
+        if start:
+            file.seek(start - 1)
+            place = start - 1 + _skip_line(file)
+        while place < end and (line := file.readline(MAX_SHARD_LINE + 2)):
+            size = len(line)
+            if not line.endswith(b"\n") and size > MAX_SHARD_LINE:
+                size += _skip_line(file)
+                yield place, line[: MAX_SHARD_LINE + 1]
+            else:
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
+                yield place, line.removeprefix(_BYTE_ORDER_MARK) if not place else line
+            place += size
+
+
+def _skip_line(file: BinaryIO) -> int:
+    """Read to the end of a line; returns how many bytes."""
+    size = 0
+    while part := file.readline(1 << 16):
+        size += len(part)
+        if part.endswith(b"\n"):
+            break
+    return size

@@ -1,36 +1,72 @@
-"""Read examples from records with named fields: JSON lines and Parquet."""
+"""Records with named fields: JSON lines and Parquet."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dragoman.data.examples import Example, Fault, FaultError, make_example
-from dragoman.data.readers.lines import parse_lines
-from dragoman.errors import DataError, MissingExtraError
+from dragoman.data.readers.base import Reader, ReadOptions, ShardRow, SourceRow, compression_of
+from dragoman.data.readers.lines import LineReader, SourceParser, parse_lines
+from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 FIELDS = ("source", "target")  # unless data.columns names others
+BATCH = 1024  # rows of a Parquet file in memory
 
 
-def read_json(
-    path: Path,
-    fields: tuple[str, ...],
-    several_references: bool,
-    limit: int,
-    convert: Callable[[Any], Any] | None = None,
-) -> Iterator[Example | Fault]:
-    """The examples and faults of JSON lines; `convert` turns the value of a field into text where it can."""
+def pair_fields(path: Path, options: ReadOptions) -> tuple[str, ...]:
+    """The fields of a pair."""
+    if options.header:
+        raise ConfigError(f"data.header: found true for {path}, expected false: only columns of a line have one")
+    return options.columns or FIELDS
 
-    def example(line: str, number: int) -> Example:
-        values = _json_values(line, fields)
-        if convert is not None:
-            values = [convert(value) for value in values]
-        return _from_values(values, fields, several_references, str(path), number, limit)
 
-    return parse_lines(path, example)
+def source_fields(options: ReadOptions) -> tuple[str, ...]:
+    """The fields of a source; a run that was trained on numbered columns reads "source"."""
+    return tuple(column for column in options.columns if not column.isdigit())[: options.texts] or FIELDS[:1]
+
+
+class JsonReader(LineReader):
+    """One JSON object on each line."""
+
+    suffixes = (".jsonl", ".ndjson")
+    about = "JSON lines"
+
+    def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+        fields = pair_fields(path, options)
+
+        def parse(line: str, number: int) -> Example:
+            values = [_converted(value, options) for value in _json_values(line, fields)]
+            return example_of(values, fields, options, str(path), number)
+
+        return parse_lines(path, parse)
+
+    def source_parser(self, path: Path, options: ReadOptions) -> SourceParser:
+        fields = source_fields(options)
+        expected = " and ".join(f'a text "{field}"' for field in fields)
+
+        def parse(line: str) -> SourceRow:
+            if not line.strip():
+                return SourceRow("")
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise FaultError("bad-json", f"found no JSON ({error})") from None
+            if isinstance(record, str):
+                return SourceRow(record)
+            if not isinstance(record, dict):
+                raise FaultError("bad-json", f"found {line[:60]!r}, expected an object with {expected}")
+            texts = [number_text(_converted(record.get(field), options)) for field in fields]
+            if not all(isinstance(text, str) for text in texts):
+                found = ", ".join(f'"{key}"' for key in record) or "no field"
+                raise FaultError("missing-field", f"found {found}, expected {expected} (--columns names another field)")
+            return SourceRow("\t".join(texts), record)
+
+        return SourceParser(parse)
 
 
 def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
@@ -56,6 +92,10 @@ def _missing_fields(names: Iterable[str], fields: Sequence[str]) -> str:
     return f"{shown}, expected {missing}{hint}"
 
 
+def _converted(value: Any, options: ReadOptions) -> Any:
+    return number_text(value) if options.numbers else words_text(value) if options.lists else value
+
+
 def number_text(value: Any) -> Any:
     """A number as text, a list of numbers as one text; any other value unchanged."""
     if isinstance(value, list) and value and all(isinstance(number_text(item), str) for item in value):
@@ -75,19 +115,18 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _from_values(
-    values: Sequence[Any], fields: tuple[str, ...], several_references: bool, name: str, number: int, limit: int
-) -> Example:
+def example_of(values: Sequence[Any], fields: Sequence[str], options: ReadOptions, name: str, number: int) -> Example:
+    """The example of the values of these fields, source first."""
     source, *targets = values
     if isinstance(source, str) and len(targets) == 1 and isinstance(targets[0], str):
-        return make_example(source, targets, name, number, limit)
+        return make_example(source, targets, name, number, options.max_characters)
     references: list[str] = []
     for field, value in zip(fields[1:], targets, strict=True):
-        if several_references and isinstance(value, list):
+        if options.several_references and isinstance(value, list):
             references.extend(_text(item, f"an item of '{field}'") for item in value)
         else:
-            references.append(_text(value, f"'{field}'", " or a list of texts" if several_references else ""))
-    return make_example(_text(source, f"'{fields[0]}'"), references, name, number, limit)
+            references.append(_text(value, f"'{field}'", " or a list of texts" if options.several_references else ""))
+    return make_example(_text(source, f"'{fields[0]}'"), references, name, number, options.max_characters)
 
 
 def _text(value: Any, what: str, otherwise: str = "") -> str:
@@ -99,30 +138,78 @@ def _text(value: Any, what: str, otherwise: str = "") -> str:
     raise FaultError("not-text", f"{what} is {_kind(value)}, expected text{otherwise}")
 
 
-def read_parquet(
-    path: Path, fields: tuple[str, ...], several_references: bool, limit: int
-) -> Iterator[Example | Fault]:
-    """The examples and faults of a Parquet file."""
+class ParquetReader(Reader):
+    """The columns of a Parquet file; a row group is a shard."""
+
+    suffixes = (".parquet",)
+    about = "Parquet"
+
+    def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+        fields = pair_fields(path, options)
+        if compression := compression_of(path):
+            raise DataError(f"{path}: found Parquet inside {compression}, expected a plain .parquet file")
+        return self._pairs(path, fields, options)
+
+    def _pairs(self, path: Path, fields: tuple[str, ...], options: ReadOptions) -> Iterator[Example | Fault]:
+        for number, values in parquet_rows(path, fields, options.several_references):
+            try:
+                yield example_of(values, fields, options, str(path), number + 1)
+            except FaultError as fault:
+                yield fault.at(f"{path}:{number + 1}")
+
+    def sources(self, path: Path, options: ReadOptions) -> Iterator[SourceRow | Fault]:
+        fields = source_fields(options)
+        for number, values in parquet_rows(path, fields):
+            try:
+                yield _source_of(values, fields)
+            except FaultError as fault:
+                yield fault.at(f"{path}:{number + 1}")
+
+    def cut(self, path: Path, size: int) -> list[tuple[int, int]]:
+        with parquet_file(path) as file:
+            return [(number, number + 1) for number in range(file.num_row_groups)]
+
+    def shard(self, path: Path, options: ReadOptions, start: int, end: int) -> Iterator[ShardRow]:
+        fields = source_fields(options)
+        for number, values in parquet_rows(path, fields, groups=range(start, end)):
+            try:
+                yield ShardRow(number, _source_of(values, fields))
+            except FaultError as fault:
+                yield ShardRow(number, None, fault.detail, str(values[0])[:200])
+
+
+def _source_of(values: Sequence[Any], fields: Sequence[str]) -> SourceRow:
+    texts = (_text(value, f"'{field}'") for field, value in zip(fields, values, strict=True))
+    return SourceRow("\t".join(texts))
+
+
+@contextmanager
+def parquet_file(path: Path) -> Iterator[Any]:
+    """An open Parquet file; every failure inside is a DataError with the path."""
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise MissingExtraError("reading Parquet files", "pyarrow", "data") from None
-    name = str(path)
-    rows = 0
     try:
         with parquet.ParquetFile(path) as file:
-            _check_schema(file.schema_arrow, fields, several_references, name)
-            for batch in file.iter_batches(batch_size=4096, columns=list(dict.fromkeys(fields))):
-                columns = [_column_values(batch.column(field)) for field in fields]
-                for number, values in enumerate(zip(*columns, strict=True), rows + 1):
-                    try:
-                        yield _from_values(values, fields, several_references, name, number, limit)
-                    except FaultError as fault:
-                        yield Fault(f"{name}:{number}", fault.kind, fault.detail)
-                rows += batch.num_rows
+            yield file
     except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{name}: cannot be read as Parquet ({reason})") from error
+        raise DataError(f"{path}: cannot be read as Parquet ({reason})") from error
+
+
+def parquet_rows(
+    path: Path, fields: tuple[str, ...], several_references: bool = False, groups: range | None = None
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """(number from 0, values of the fields) of all rows, or of those in some row groups."""
+    with parquet_file(path) as file:
+        _check_schema(file.schema_arrow, fields, several_references, str(path))
+        first = sum(file.metadata.row_group(group).num_rows for group in range(groups.start)) if groups else 0
+        chosen = {} if groups is None else {"row_groups": list(groups)}
+        for batch in file.iter_batches(batch_size=BATCH, columns=list(dict.fromkeys(fields)), **chosen):
+            columns = [_column_values(batch.column(field)) for field in fields]
+            yield from enumerate(zip(*columns, strict=True), first)
+            first += batch.num_rows
 
 
 def _check_schema(schema: Any, fields: tuple[str, ...], several_references: bool, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Read pairs from TMX translation memories, as a stream: memory does not grow with the file."""
+"""TMX translation memories, read as a stream: memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dragoman.data.examples import Example, Fault, FaultError, make_example
 from dragoman.data.languages import same_language
-from dragoman.data.readers.lines import Read, open_bytes
+from dragoman.data.readers.base import Reader, ReadOptions, SourceRow
+from dragoman.data.readers.lines import Read, check_file, open_bytes
 from dragoman.data.readers.safe_xml import SafeParser
 from dragoman.errors import ConfigError, DataError
 
@@ -16,32 +17,50 @@ MAX_SEGMENT = 1 << 22  # characters of a segment that are kept
 NATIVE_CODE = frozenset({"bpt", "ept", "ph", "it", "ut"})  # elements whose content is no text
 
 
-def is_tmx(path: Path) -> bool:
-    """Whether the name of a file says that it is a translation memory."""
-    return path.name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".tmx")
+class TmxReader(Reader):
+    """The units of a translation memory; `columns` are the codes of source and target language.
 
-
-def read_tmx(path: Path, languages: tuple[str, ...], limit: int) -> Iterator[Example | Fault]:
-    """The pairs of a translation memory.
-
-    `languages` are the codes of source and target; by default the language of the header's srclang, and the only other
-    one. Text inside native code (<bpt>, <ph>, …) is left out.
+    By default the source language is the srclang of the header, and the target language the only other one. Text
+    inside native code (<bpt>, <ph>, …) is left out.
     """
-    with open_bytes(path) as read:
-        chosen = languages
-        for line, variants in _units(read, str(path)):
-            chosen = chosen if len(chosen) == 2 else _choose(path, chosen, variants)
-            try:
-                yield make_example(*_pick(variants, chosen), str(path), line, limit)
-            except FaultError as fault:
-                yield Fault(f"{path}:{line}", fault.kind, fault.detail)
+
+    suffixes = (".tmx",)
+    about = "TMX"
+
+    def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+        with open_bytes(path) as read:
+            chosen = options.columns
+            for line, variants in _units(read, str(path)):
+                chosen = chosen if len(chosen) == 2 else _choose(path, variants)
+                try:
+                    texts = _pick(variants, chosen)
+                    yield make_example(texts[0], texts[1:], str(path), line, options.max_characters)
+                except FaultError as fault:
+                    yield fault.at(f"{path}:{line}")
+
+    def sources(self, path: Path, options: ReadOptions) -> Iterator[SourceRow | Fault]:
+        """The source side of every unit; units need no target."""
+        check_file(path)
+        language = next((column for column in options.columns if not column.isdigit()), "")
+        with open_bytes(path) as read:
+            for line, variants in _units(read, str(path)):
+                language = language or _source_language(variants)
+                try:
+                    yield SourceRow(_pick(variants, (language,))[0])
+                except FaultError as fault:
+                    yield fault.at(f"{path}:{line}")
 
 
-def _choose(path: Path, languages: tuple[str, ...], variants: dict[str, str]) -> tuple[str, ...]:
-    """Source and target language by the header ("" in `variants`) and the first unit."""
-    header = variants.get("", "")
+def _source_language(variants: dict[str, str]) -> str:
+    """The language of the header ("" in `variants`), or the first one of the unit."""
     codes = [code for code in variants if code]
-    source = next((code for code in codes if same_language(code, header)), codes[0] if codes else "")
+    return next((code for code in codes if same_language(code, variants.get("", ""))), codes[0] if codes else "")
+
+
+def _choose(path: Path, variants: dict[str, str]) -> tuple[str, ...]:
+    """Source and target language by the header and the first unit."""
+    source = _source_language(variants)
+    codes = [code for code in variants if code]
     others = [code for code in codes if code != source]
     if len(others) != 1:
         found = ", ".join(codes) or "no language"
@@ -51,8 +70,8 @@ def _choose(path: Path, languages: tuple[str, ...], variants: dict[str, str]) ->
     return source, others[0]
 
 
-def _pick(variants: dict[str, str], languages: tuple[str, ...]) -> tuple[str, list[str]]:
-    found = []
+def _pick(variants: dict[str, str], languages: tuple[str, ...]) -> list[str]:
+    texts = []
     for wanted in languages:
         text = variants.get(wanted)
         if text is None:
@@ -60,8 +79,8 @@ def _pick(variants: dict[str, str], languages: tuple[str, ...]) -> tuple[str, li
         if text is None:
             codes = ", ".join(code for code in variants if code) or "none"
             raise FaultError("missing-field", f"found the languages {codes}, expected {wanted}")
-        found.append(" ".join(text.split()))
-    return found[0], found[1:]
+        texts.append(" ".join(text.split()))
+    return texts
 
 
 class _Units(SafeParser):

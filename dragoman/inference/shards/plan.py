@@ -8,23 +8,24 @@ written last.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from dragoman.data.readers.lines import check_file, file_format, is_csv
+from dragoman.data.readers.base import READERS, ShardRow, compression_of
+from dragoman.data.readers.lines import check_file
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.shortlist import NAME as SHORTLIST
-from dragoman.errors import ConfigError, DataError, MissingExtraError
+from dragoman.errors import ConfigError, DataError
 from dragoman.files import digest, write_text
 from dragoman.inference.confidence import CALIBRATION
+from dragoman.inference.sources import source_options
 from dragoman.runs import Run
 from dragoman.runs.folder import MEMBERS_FILE, member_folders
 
@@ -61,11 +62,13 @@ class Job:
     @cached_property
     def shards(self) -> list[Shard]:
         path = Path(self.file)
-        if is_parquet(path):
-            return [Shard(number, number, number + 1) for number in range(parquet_file(path).num_row_groups)]
-        size = path.stat().st_size
-        starts = range(0, max(size, 1), self.shard_bytes)
-        return [Shard(number, start, min(start + self.shard_bytes, size)) for number, start in enumerate(starts)]
+        return [Shard(number, *ends) for number, ends in enumerate(READERS.of(path).cut(path, self.shard_bytes))]
+
+    def rows(self, shard: Shard, run: Run) -> Iterator[ShardRow]:
+        """All rows of a shard, also faulty ones."""
+        data = replace(run.config.data, columns=self.columns, header=self.header)
+        path, options = Path(self.file), source_options(run, data, self.named_columns)
+        return READERS.of(path).shard(path, options, shard.start, shard.end)
 
     @cached_property
     def stamp(self) -> tuple[int, ...]:
@@ -143,28 +146,9 @@ class Job:
 def check_input(path: Path) -> None:
     """Raise DataError unless a file can be cut into shards."""
     check_file(path)
-    if file_format(path)[1]:
+    if compression_of(path):
         raise DataError(f"{path}: found a compressed file, which cannot be cut into shards; decompress it first")
-    if is_csv(path):
-        raise DataError(f"{path}: found .csv, which cannot be cut into shards; write it as .tsv or .parquet first")
-    if is_parquet(path):
-        parquet_file(path)
-
-
-def is_parquet(path: Path) -> bool:
-    """Whether the name of a file says Parquet."""
-    return file_format(path)[0] == "parquet"
-
-
-def parquet_file(path: Path) -> Any:
-    try:
-        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingExtraError("reading Parquet files", "pyarrow", "data") from None
-    try:
-        return parquet.ParquetFile(path)
-    except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({str(error).partition(chr(10))[0]})") from None
+    READERS.of(path).cut(path, 1 << 40)
 
 
 def file_stamp(path: Path) -> tuple[int, ...]:

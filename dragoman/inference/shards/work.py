@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import IO, Any
 
+from dragoman.data.readers.base import ShardRow
 from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_input
 from dragoman.errors import DataError, DragomanError
 from dragoman.files import sync, write_text
@@ -24,7 +25,7 @@ from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.shards.plan import Job, Shard
-from dragoman.inference.shards.reading import Row, read_rows
+from dragoman.inference.sources import with_constraints
 
 Progress = Callable[[int], None]
 SHOWN = 10  # characters or words that training did not have in the record of a shard
@@ -43,7 +44,7 @@ class RowPredictor:
         self.constraints = common_constraints(job.options)
         self.unseen: dict[int, list[str]] = {}  # what training did not have, by the row of the window
 
-    def lines(self, rows: Sequence[Row]) -> list[tuple[str, str]]:
+    def lines(self, rows: Sequence[ShardRow]) -> list[tuple[str, str]]:
         """(output line, fault) of every row; the line of a row that failed is empty text."""
         self.unseen = {}
         faults = {index: row.fault for index, row in enumerate(rows) if row.source is None}
@@ -51,7 +52,8 @@ class RowPredictor:
         for index, row in enumerate(rows):
             if row.source is not None:
                 try:
-                    inputs.append((index, constrained_input(*row.source, "row", self.constraints)))
+                    source = with_constraints(row.source, self.job.columns, "row")
+                    inputs.append((index, constrained_input(*source, "row", self.constraints)))
                 except DragomanError as error:
                     faults[index] = reason_of(error)
         outputs = predict_each(self._predict, inputs)
@@ -104,7 +106,7 @@ def predict_shard(
     try:
         with temporary.open("wb") as out, contextlib.ExitStack() as stack:
             others: IO[str] | None = None
-            stream = read_rows(job, shard, predictor.engine.run)
+            stream = job.rows(shard, predictor.engine.run)
             while window := list(islice(stream, WINDOW)):
                 for row, (line, fault) in zip(window, predictor.lines(window), strict=True):
                     data = line.encode("utf-8", "replace") + b"\n"

@@ -1,0 +1,136 @@
+"""READERS: the suffix of a file decides how its pairs, its sources and its header are read.
+
+Training, `check`, `evaluate`, `predict`, shards, `clean` and the automatic choice all look files up in this table. A
+new format is one subclass of `Reader` and one `READERS.add(...)`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from dragoman.data.examples import Example, Fault
+from dragoman.errors import DataError
+
+COMPRESSIONS = (".gz", ".zst")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read a file: the settings under `data` that concern its layout, and what the task expects of a value."""
+
+    columns: tuple[str, ...] = ()  # numbers from 1, names in a header or of fields, or languages; empty: the usual ones
+    header: bool = False  # the first line names the columns
+    several_references: bool = False  # a pair may have more references after the first
+    max_characters: int = 10_000  # a longer text is a fault
+    numbers: bool = False  # a JSON field may be a number or a list of numbers
+    lists: bool = False  # a JSON field may be a list of words
+    texts: int = 1  # of a source: a classifier of text pairs reads two
+    table: bool = False  # lines have columns, also where the suffix does not say so
+
+    @property
+    def of_sources(self) -> ReadOptions:
+        """The same without the columns of targets, which a file of inputs need not have."""
+        return replace(self, columns=self.columns[: self.texts])
+
+
+class SourceRow(NamedTuple):
+    """The source of one row, and the JSON object that it came from."""
+
+    text: str
+    record: Mapping[str, Any] = {}
+
+
+class ShardRow(NamedTuple):
+    """A row of a shard: its source, or why it has none."""
+
+    place: int  # first byte of a line, number of a row
+    source: SourceRow | None
+    fault: str = ""
+    shown: str = ""  # the start of a faulty row
+
+
+class Reader(ABC):
+    """Reads the files of some suffixes. A missing file or a wrong setting raises at the call, not at the first item."""
+
+    suffixes: ClassVar[tuple[str, ...]]  # in lower case, such as ".tsv"; also read behind .gz and .zst
+    about: ClassVar[str]  # for messages and documentation
+    delimiter: ClassVar[str] = ""  # between the columns of a line, whose first one may be a header
+    lines: ClassVar[bool] = False  # whether a row is a line of text
+    table: ClassVar[bool] = True  # whether rows have several fields, so that a line as a whole is no source
+
+    @abstractmethod
+    def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+        """The examples and faults of a file, in order."""
+
+    def sources(self, path: Path, options: ReadOptions) -> Iterator[SourceRow | Fault]:
+        """The sources alone, for prediction; a reader that needs no targets for them overrides this."""
+        for item in self.pairs(path, replace(options, several_references=options.texts > 1)):
+            if isinstance(item, Fault):
+                yield item
+            else:
+                yield SourceRow("\t".join((item.source, *item.references)[: options.texts]))
+
+    def first_rows(self, path: Path) -> list[list[str]]:
+        """The cells of the first lines, where one may be a header; none if they cannot be read now."""
+        return []
+
+    def skips_header(self, cells: list[str]) -> bool:
+        """Whether the reader leaves out a first row of these cells, though nobody said that it is a header."""
+        return False
+
+    def sample(self, path: Path, options: ReadOptions) -> tuple[int, list[Example]] | None:
+        """The number of rows and pairs spread evenly over a large file; None: read it whole."""
+        return None
+
+    def cut(self, path: Path, size: int) -> list[tuple[int, int]]:
+        """Where to cut a file into shards of about `size` bytes: first place, and the place after the last."""
+        raise DataError(
+            f"{path}: found {self.suffixes[0]}, which cannot be cut into shards; write it as .tsv or .parquet first"
+        )
+
+    def shard(self, path: Path, options: ReadOptions, start: int, end: int) -> Iterator[ShardRow]:
+        """All rows of a shard, also faulty ones."""
+        raise NotImplementedError
+
+
+class Readers:
+    """Readers by suffix. The one of "" reads files of any other suffix."""
+
+    def __init__(self) -> None:
+        self._by_suffix: dict[str, Reader] = {}
+
+    def add(self, reader: Reader) -> Reader:
+        """Add a reader, at any time; its suffixes must be free."""
+        for suffix in reader.suffixes:
+            assert suffix not in self._by_suffix, f"{suffix} has a reader already"
+        self._by_suffix.update(dict.fromkeys(reader.suffixes, reader))
+        return reader
+
+    def remove(self, reader: Reader) -> None:
+        for suffix in reader.suffixes:
+            del self._by_suffix[suffix]
+
+    def of(self, path: str | Path) -> Reader:
+        """The reader of a file, by its name."""
+        return self._by_suffix.get(suffix_of(path), self._by_suffix[""])
+
+    def __iter__(self) -> Iterator[Reader]:
+        return iter(dict.fromkeys(self._by_suffix.values()))
+
+
+READERS = Readers()
+
+
+def compression_of(path: str | Path) -> str:
+    """ ".gz", ".zst" or "", by the suffix of a file."""
+    name = Path(path).name.lower()
+    return next((suffix for suffix in COMPRESSIONS if name.endswith(suffix)), "")
+
+
+def suffix_of(path: str | Path) -> str:
+    """The suffix of a file without that of its compression, in lower case."""
+    return Path(Path(path).name.lower().removesuffix(compression_of(path))).suffix

@@ -1,0 +1,155 @@
+"""Tab-separated columns, and plain text, whose lines may be columns too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import ClassVar
+
+from dragoman.data.examples import Example, Fault, FaultError, make_example
+from dragoman.data.readers.base import ReadOptions, SourceRow, compression_of
+from dragoman.data.readers.lines import FIRST_ROWS, LineReader, Read, SourceParser, first_lines, open_bytes, text_blocks
+from dragoman.errors import ConfigError, nearest
+
+LARGE_FILE = 1 << 26  # bytes; of larger files `sample` reads blocks
+SAMPLED_BLOCKS, SAMPLED_BYTES = 512, 1 << 14
+
+
+class TextReader(LineReader):
+    """Plain text and files of unknown suffix: pairs are columns, but a source is a whole line."""
+
+    suffixes: ClassVar[tuple[str, ...]] = ("", ".txt")
+    about = "lines of text"
+    delimiter = "\t"
+    table = False
+
+    def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+        return _read_columns(path, column_numbers(path, options), options)
+
+    def source_parser(self, path: Path, options: ReadOptions) -> SourceParser:
+        if not (self.table or options.table):
+            return SourceParser(SourceRow)
+        numbers = column_numbers(path, options.of_sources) or tuple(range(1, options.texts + 1))
+
+        def parse(line: str) -> SourceRow:
+            cells = line.split("\t")
+            if len(cells) == 1 and len(numbers) == 1:  # a line without tabs is a source as a whole
+                return SourceRow(line)
+            if not line.strip():
+                return SourceRow("")
+            return SourceRow("\t".join(chosen_cells(cells, numbers)))
+
+        return SourceParser(parse, options.header)
+
+    def first_rows(self, path: Path) -> list[list[str]]:
+        return [line.split("\t") for line in first_lines(path, FIRST_ROWS)]
+
+    def sample(self, path: Path, options: ReadOptions) -> tuple[int, list[Example]] | None:
+        if compression_of(path) or not path.is_file() or path.stat().st_size < LARGE_FILE:
+            return None
+        size = path.stat().st_size
+        lines, last, parts = 0, b"", list[bytes]()
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                lines, last = lines + block.count(b"\n"), block[-1:]
+            lines += last != b"\n"
+            for number in range(SAMPLED_BLOCKS):
+                start = number * size // SAMPLED_BLOCKS
+                file.seek(start)
+                block = file.read(SAMPLED_BYTES)
+                parts.append(block[block.find(b"\n") + 1 if start else 0 : block.rfind(b"\n")])
+        items = list(_parse(BytesIO(b"\n".join(parts)).read, str(path), column_numbers(path, options), options))
+        examples = [item for item in items if isinstance(item, Example)]
+        # Many faulty lines: reading the whole file names them.
+        return (lines - options.header, examples) if 2 * len(examples) > len(items) else None
+
+
+class TsvReader(TextReader):
+    """Tab-separated columns, by the suffix of the file."""
+
+    suffixes = (".tsv",)
+    about = "tab-separated columns"
+    table = True
+
+
+def column_numbers(path: Path, options: ReadOptions) -> tuple[int, ...]:
+    """The columns to read as numbers from 1; with a header they may be names in the first line."""
+    names: list[str] | None = None
+    if options.header and str(path) != "-":
+        with open_bytes(path) as read:
+            first = next(text_blocks(read, str(path)), None)
+        names = first.lines[0].split("\t") if first is not None else []
+    return chosen_columns(path, options.columns, names)
+
+
+def chosen_columns(path: Path, columns: tuple[str, ...], names: list[str] | None) -> tuple[int, ...]:
+    """Columns as numbers from 1, each a number or one of the names of the header; None: there is no header."""
+    numbers = []
+    for column in columns:
+        if names and column in names:
+            numbers.append(names.index(column) + 1)
+        elif column.isascii() and column.isdigit() and int(column) > 0:
+            numbers.append(int(column))
+        elif names is None:
+            raise ConfigError(f"columns: found '{column}' for {path}, expected column numbers from 1")
+        else:
+            match = nearest(column, names)
+            suggestion = f" Did you mean '{match}'?" if match else ""
+            found = ", ".join(names) or "no names"
+            raise ConfigError(f"columns: found '{column}', but the first line of {path} has {found}.{suggestion}")
+    return tuple(numbers)
+
+
+def chosen_cells(cells: list[str], numbers: tuple[int, ...]) -> list[str]:
+    """The cells of some columns, counted from 1."""
+    if len(cells) < max(numbers):
+        raise FaultError("wrong-columns", f"found {len(cells)} columns, expected at least {max(numbers)}")
+    return [cells[number - 1] for number in numbers]
+
+
+def _read_columns(path: Path, numbers: tuple[int, ...], options: ReadOptions) -> Iterator[Example | Fault]:
+    with open_bytes(path) as read:
+        yield from _parse(read, str(path), numbers, options)
+
+
+def _parse(read: Read, name: str, numbers: tuple[int, ...], options: ReadOptions) -> Iterator[Example | Fault]:
+    limit, several_references = options.max_characters, options.several_references
+    for block in text_blocks(read, name):
+        plain = block.clean and not numbers and not several_references
+        for number, line in enumerate(block.lines, block.first):
+            if number == 1 and options.header:
+                continue
+            if plain:  # most lines of most files: reading them takes half the time without the checks below
+                source, _, target = line.partition("\t")
+                if (
+                    source
+                    and target
+                    and len(line) <= limit
+                    and "\t" not in target
+                    and not source.isspace()
+                    and not target.isspace()
+                ):
+                    yield Example(source, (target,), name, number)
+                    continue
+            if number in block.faults:
+                yield block.faults[number]
+                continue
+            try:
+                cells = _cells(line, numbers, several_references)
+                yield make_example(cells[0], cells[1:], name, number, limit)
+            except FaultError as fault:
+                yield fault.at(f"{name}:{number}")
+
+
+def _cells(line: str, numbers: tuple[int, ...], several_references: bool) -> list[str]:
+    cells = line.split("\t")
+    minimum = max(numbers, default=2)
+    if len(cells) >= minimum and (numbers or several_references or len(cells) == 2):
+        return [cells[number - 1] for number in numbers] if numbers else cells
+    if not line or line.isspace():
+        raise FaultError("wrong-columns", "blank line")
+    found = f"{len(cells)} column" + ("s" if len(cells) > 1 else "")
+    expected = f"at least {minimum}" if numbers else "2 or more" if several_references else "2"
+    tabs = " with a tab between them" if len(cells) == 1 else ""  # commas or spaces probably separate the columns
+    raise FaultError("wrong-columns", f"found {found}, expected {expected}{tabs}")
