@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dragoman.plugins import register
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
     from dragoman.decoding.options import DecodingOptions
     from dragoman.tasks.config import Config
 
-__all__ = ["DecodingOptions", "__version__", "load", "train"]
+__all__ = ["DecodingOptions", "__version__", "load", "register", "train"]
 
 
 def load(

@@ -20,11 +20,12 @@ def new(task: str | None, overrides: tuple[str, ...]) -> None:
     dragoman new            list the tasks
     dragoman new transcribe tokenizer.source.kind=line-image model.augment.kind=line data.train=lines.tsv
     """
-    from dragoman.tasks.starter import STARTERS, starter
+    from dragoman.tasks.starter import starter
+    from dragoman.tasks.table import TASKS
 
     if task is None:
-        for name, chosen in STARTERS.items():
-            click.echo(f"{name:<24}{chosen.about}")
+        for name, chosen in TASKS.items():
+            click.echo(f"{name:<24}{chosen.starter.about}")
     else:
         as_utf8()
         click.echo(starter(task, overrides), nl=False)

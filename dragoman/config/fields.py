@@ -7,10 +7,12 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
 from functools import cache
+from itertools import chain
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from dragoman.config.schema import Range
+from dragoman.config.table import Table
 from dragoman.config.toml_text import either, one_of
 
 # In this order because a bool is an int as well.
@@ -25,8 +27,16 @@ class Accepted:
     scalars: Mapping[Any, Range]
     choices: tuple[str, ...]
     lists: tuple[Accepted, ...]
-    tables: tuple[Any, ...]
+    classes: tuple[Any, ...]  # dataclasses, and tables of them that plug-ins may add to
     none: bool
+
+    @property
+    def tables(self) -> tuple[Any, ...]:
+        """The dataclasses that a TOML table can become."""
+        if not any(isinstance(member, Table) for member in self.classes):
+            return self.classes
+        settings = ([e.config for e in m.values()] if isinstance(m, Table) else [m] for m in self.classes)
+        return tuple(chain.from_iterable(settings))
 
     @property
     def only_tables(self) -> bool:
@@ -53,7 +63,11 @@ def union_members(annotation: Any, limits: Range) -> Iterator[tuple[Any, Range]]
     """The members of a union, each with the `Range` that annotates it."""
     if get_origin(annotation) is Annotated:
         inner, *notes = get_args(annotation)
-        yield from union_members(inner, next((note for note in notes if isinstance(note, Range)), limits))
+        tables = [(note, limits) for note in notes if isinstance(note, Table)]
+        if tables:
+            yield from tables
+        else:
+            yield from union_members(inner, next((note for note in notes if isinstance(note, Range)), limits))
     elif get_origin(annotation) in (typing.Union, UnionType):
         for member in get_args(annotation):
             yield from union_members(member, limits)
@@ -82,9 +96,10 @@ def accepted(annotation: Any) -> Accepted:
             assert arguments[1:] == (...,), f"{part}: write tuple[X, ...]"
             lists.append(accepted(arguments[0]))
         else:
-            assert is_dataclass(part), f"{part}: not a type that a setting can have"
+            assert is_dataclass(part) or isinstance(part, Table), f"{part}: not a type that a setting can have"
             tables.append(part)
-    distinct = len(tables) < 2 or len(kinds_of(tables)) == len(tables)
+    named = [part for part in tables if not isinstance(part, Table)]  # a table sees to it that names differ
+    distinct = len(named) < 2 or len(kinds_of(named)) == len(named)
     assert distinct, f"{annotation}: each table needs its own kind"
     assert not (none and "none" in choices), f"{annotation}: both None and a choice called none"
     return Accepted(scalars, tuple(choices), tuple(lists), tuple(tables), none)

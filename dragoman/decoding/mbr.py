@@ -33,7 +33,7 @@ class MinimumBayesRisk:
     samples: Annotated[int, Range(2, MAX_SAMPLES)] = setting(
         32, help="outputs drawn per source; they are the candidates and the pseudo-references"
     )
-    metric: str = setting("chrf", help=f"the cost of a difference: {', '.join(segment_cost_metrics())}")
+    metric: str = setting("chrf", help="the cost of a difference, by a metric of `dragoman score`")
     sampling: Sampling = setting(Sampling(), help="how samples are drawn")
 
     def __post_init__(self) -> None:

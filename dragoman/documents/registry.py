@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import PurePath
 
+from dragoman.config.table import Table
 from dragoman.documents.base import Document, Reading
 from dragoman.documents.epub import BookDocument
 from dragoman.documents.markdown import MarkdownDocument
@@ -18,26 +20,38 @@ from dragoman.documents.web_page import HTMLDocument, XHTMLDocument
 from dragoman.documents.xliff import XLIFFDocument
 from dragoman.errors import DataError, hint
 
-FORMATS: dict[str, Callable[[bytes, Reading], Document]] = {
-    ".txt": PlainDocument,
-    ".md": MarkdownDocument,
-    ".markdown": MarkdownDocument,
-    ".html": HTMLDocument,
-    ".htm": HTMLDocument,
-    ".xhtml": XHTMLDocument,
-    ".srt": SRTDocument,
-    ".vtt": WebVTTDocument,
-    ".po": PODocument,
-    ".pot": PODocument,
-    ".xlf": XLIFFDocument,
-    ".xliff": XLIFFDocument,
-    ".tmx": TMXDocument,
-    ".docx": WordDocument,
-    ".pptx": PresentationDocument,
-    ".odt": OpenDocument,
-    ".odp": OpenDocument,
-    ".epub": lambda data, reading: BookDocument(data, reading, FORMATS[".xhtml"]),
-}
+
+@dataclass(frozen=True)
+class DocumentFormat:
+    """A file format whose texts can be translated in place."""
+
+    suffixes: tuple[str, ...]
+    open: Callable[[bytes, Reading], Document]
+
+
+def open_book(data: bytes, reading: Reading) -> Document:
+    return BookDocument(data, reading, XHTMLDocument)
+
+
+FORMATS = Table(
+    "document format",
+    lambda document: document.suffixes,
+    (
+        DocumentFormat((".txt",), PlainDocument),
+        DocumentFormat((".md", ".markdown"), MarkdownDocument),
+        DocumentFormat((".html", ".htm"), HTMLDocument),
+        DocumentFormat((".xhtml",), XHTMLDocument),
+        DocumentFormat((".srt",), SRTDocument),
+        DocumentFormat((".vtt",), WebVTTDocument),
+        DocumentFormat((".po", ".pot"), PODocument),
+        DocumentFormat((".xlf", ".xliff"), XLIFFDocument),
+        DocumentFormat((".tmx",), TMXDocument),
+        DocumentFormat((".docx",), WordDocument),
+        DocumentFormat((".pptx",), PresentationDocument),
+        DocumentFormat((".odt", ".odp"), OpenDocument),
+        DocumentFormat((".epub",), open_book),
+    ),
+)
 
 
 def open_document(name: str, data: bytes, reading: Reading | None = None) -> Document:
@@ -46,6 +60,6 @@ def open_document(name: str, data: bytes, reading: Reading | None = None) -> Doc
     if suffix not in FORMATS:
         raise DataError(f"{name}: found {suffix or 'no suffix'!r}. {hint(suffix, FORMATS)}")
     try:
-        return FORMATS[suffix](data, reading or Reading())
+        return FORMATS[suffix].open(data, reading or Reading())
     except DataError as error:
         raise DataError(str(error).replace("document", name, 1)) from None

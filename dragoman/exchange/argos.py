@@ -16,13 +16,14 @@ import torch
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2
+from dragoman.exchange.exporter import Exporter
 from dragoman.exchange.minisbd import write_splitter
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run
 from dragoman.version import __version__
 
 
-class ArgosExporter:
+class ArgosExporter(Exporter):
     """The exporter of `dragoman export --to argos`."""
 
     name = "argos"

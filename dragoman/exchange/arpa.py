@@ -9,10 +9,11 @@ import torch
 
 from dragoman.classical.arpa import write_arpa
 from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.exchange.exporter import Exporter
 from dragoman.runs import Run
 
 
-class ArpaExporter:
+class ArpaExporter(Exporter):
     """Writes an .arpa file, which KenLM, SRILM and many speech recognisers read."""
 
     name = "arpa"

@@ -27,6 +27,7 @@ from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError, MissingExtraError
+from dragoman.exchange.exporter import Exporter
 from dragoman.files import digest, make_temporary, remove_folder
 from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
@@ -385,7 +386,7 @@ Its tokens are {kinds}. `tokenizer/` has their vocabularies, one token a line: C
 """
 
 
-class CTranslate2Exporter:
+class CTranslate2Exporter(Exporter):
     """The exporter of `dragoman export --to ctranslate2`."""
 
     name = "ctranslate2"

@@ -24,6 +24,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import MissingExtraError
 from dragoman.exchange import onnx_greedy
+from dragoman.exchange.exporter import Exporter
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, Sinusoidal, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RotaryConfig
 from dragoman.layers.self_attention import FullConfig
@@ -42,7 +43,7 @@ POSITIONS = (SinusoidalConfig, LearnedConfig, NoPositionsConfig, RotaryConfig, R
 LONGEST = 1024  # positions of sinusoids in a graph
 
 
-class OnnxExporter:
+class OnnxExporter(Exporter):
     """The exporter of `dragoman export --to onnx`."""
 
     name = "onnx"

@@ -1,7 +1,7 @@
 """The registry of exporters, and the one function that writes a run in the format of another program.
 
 An exporter is one object with a name, a list of everything that prevents the export of a run, and an export function.
-`register` makes it available to `dragoman export --to NAME`, to its help and to `export_run`.
+`dragoman.register` makes it available to `dragoman export --to NAME`, to its help and to `export_run`.
 """
 
 from __future__ import annotations
@@ -9,56 +9,25 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
+from dragoman.config.table import Table
 from dragoman.errors import ConfigError, RunError, hint
 from dragoman.exchange.argos import ArgosExporter
 from dragoman.exchange.arpa import ArpaExporter
 from dragoman.exchange.ctranslate2 import CTranslate2Exporter
+from dragoman.exchange.exporter import Exporter
 from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
 from dragoman.exchange.onnx import OnnxExporter
 from dragoman.runs import Run
 
-
-class Exporter(Protocol):
-    """A file format of another program."""
-
-    @property
-    def name(self) -> str:
-        """What `--to` calls it."""
-
-    @property
-    def about(self) -> str:
-        """One line for help."""
-
-    def blockers(self, run: Run) -> list[str]:
-        """Every setting of the run that the format cannot express: setting, found, expected. Empty: it can be exported.
-
-        Collect them all, so that a user sees every reason at once.
-        """
-
-    def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
-        """Write the run to a new path: a folder that the exporter makes, or a file.
-
-        `options` are further options of `dragoman export`: precision, source_language, target_language.
-        """
-
-
-EXPORTERS: dict[str, Exporter] = {}
-
-
-def register(exporter: Exporter) -> Exporter:
-    """Make an exporter available under its name."""
-    assert exporter.name not in EXPORTERS, f"the exporter {exporter.name} is registered already"
-    EXPORTERS[exporter.name] = exporter
-    return exporter
-
-
-register(HuggingFaceExporter())
-register(CTranslate2Exporter())
-register(ArpaExporter())
-register(ArgosExporter())
-register(OnnxExporter())
+BUILT_IN: tuple[Exporter, ...] = (
+    HuggingFaceExporter(),
+    CTranslate2Exporter(),
+    ArpaExporter(),
+    ArgosExporter(),
+    OnnxExporter(),
+)
+EXPORTERS = Table("exporter", lambda exporter: [exporter.name], BUILT_IN)
 
 
 def export_run(run: str | Path, output: str | Path, name: str, options: Mapping[str, str] | None = None) -> Path:

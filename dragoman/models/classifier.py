@@ -20,8 +20,8 @@ from dragoman.models.base import BaseModel
 from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
-from dragoman.models.registry import encoder_graph_blockers
-from dragoman.models.sources import AnyEncoderConfig, build_source_encoder
+from dragoman.models.registry import AnyEncoderConfig, encoder_graph_blockers
+from dragoman.models.sources import build_source_encoder
 
 
 @dataclass(frozen=True)

@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
-from typing import Any
+from typing import Any, TypeVar
+
+from dragoman.config.table import Table
 
 
 @dataclass(frozen=True)
 class Entry:
     """One architecture: its settings, its module and settings for the contract tests."""
 
-    config: type  # a frozen dataclass with `kind: ClassVar[str]`
-    module: Callable[..., Any]  # encoders: (config, embedding or features); decoders: (config, embedding, memory width)
+    config: Any  # a frozen dataclass with `kind: ClassVar[str]`
+    module: Callable[..., Any]  # built from (config, …): see the classes below
     example: Any  # tiny settings without dropout: the contract tests run every law over them
-    learner: Any = None  # settings that learn to copy and reverse four words in 180 steps; None: the example
-    scales_embeddings: bool = False  # it multiplies its embeddings by √width, as the Transformer does
-    monotone: bool = False  # it aligns from left to right, so nobody expects it to reverse words
+    larger_example: Any = None  # settings that learn to copy and reverse four words in 180 steps; None: the example
+
+
+@dataclass(frozen=True)
+class EncoderEntry(Entry):
+    """An encoder of tokens; its module is built from (config, embedding)."""
+
     graph_blocker: str = ""  # why a training step with it cannot be captured as a CUDA graph
 
 
-def table_of(*entries: Entry) -> dict[type, Entry]:
-    """Index entries by the class of their settings."""
-    table = {entry.config: entry for entry in entries}
-    assert len({config.kind for config in table}) == len(entries), "two entries of one kind"  # type: ignore[attr-defined]
-    return table
+@dataclass(frozen=True)
+class SequenceEncoderEntry(EncoderEntry):
+    """An encoder that can also read vectors in place of tokens: frames, image patches, words made of characters."""
+
+    scales_embeddings: bool = False  # it multiplies its embeddings by √width, as the Transformer does
 
 
-def union_of(table: Mapping[type, Entry]) -> Any:
-    """The union of all settings of a table, which the settings loader reads at run time."""
-    return reduce(or_, table)
+@dataclass(frozen=True)
+class FeatureEncoderEntry(EncoderEntry):
+    """An encoder of images or audio; its module is built from (config, features per row)."""
+
+
+@dataclass(frozen=True)
+class DecoderEntry(Entry):
+    """A decoder; its module is built from (config, embedding, memory width)."""
+
+    monotone: bool = False  # it aligns from left to right, so nobody expects it to reverse words
+
+
+E = TypeVar("E", bound=Entry)
+
+
+def table_of(noun: str, *entries: E, includes: Table[str, Any] | None = None) -> Table[str, E]:
+    """A table of architectures by their kind."""
+    return Table(noun, lambda entry: [entry.config.kind], entries, includes)

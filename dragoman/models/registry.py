@@ -7,7 +7,7 @@ modules that get built, and the cases of the contract tests.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from dragoman.layers.attention_windows import MonotonicConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig
+from dragoman.models import contracts
 from dragoman.models.contracts import Decoder, Encoder
 from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.copy_transducer import CopyTransducer, CopyTransducerConfig
@@ -39,12 +40,12 @@ from dragoman.models.encoders.images import (
 )
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
-from dragoman.models.entries import Entry, table_of, union_of
+from dragoman.models.entries import DecoderEntry, EncoderEntry, FeatureEncoderEntry, table_of
 from dragoman.models.transformer import TransformerConfig
 
 ENCODERS = table_of(
-    *SEQUENCE_ENCODERS.values(),
-    Entry(
+    "encoder",
+    EncoderEntry(
         CharacterWordsConfig,
         CharacterWordsEncoder,
         example=CharacterWordsConfig(
@@ -56,56 +57,61 @@ ENCODERS = table_of(
         ),
         graph_blocker="model.encoder 'character-words' counts the words of a batch on the CPU",
     ),
-    Entry(
+    EncoderEntry(
         BertEncoderConfig,
         BertEncoder,
         example=BertEncoderConfig(
             layers=2, width=8, heads=2, feedforward=12, max_positions=9, dropout=0.0, attention_dropout=0.0
         ),
     ),
-    Entry(ElmoEncoderConfig, ElmoEncoder, example=ElmoEncoderConfig(layers=2, width=5, dropout=0.0)),
+    EncoderEntry(ElmoEncoderConfig, ElmoEncoder, example=ElmoEncoderConfig(layers=2, width=5, dropout=0.0)),
+    includes=SEQUENCE_ENCODERS,
 )
 # Encoders of images and audio: they read features (B, T, F) in place of tokens.
 FEATURE_ENCODERS = table_of(
-    Entry(ResNetConfig, ResNetEncoder, example=ResNetConfig(channels=(8, 8), blocks=1, width=10, dropout=0.0)),
-    Entry(
+    "encoder of features",
+    FeatureEncoderEntry(
+        ResNetConfig, ResNetEncoder, example=ResNetConfig(channels=(8, 8), blocks=1, width=10, dropout=0.0)
+    ),
+    FeatureEncoderEntry(
         PatchesConfig,
         PatchesEncoder,
         example=PatchesConfig(size=4, inner=TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)),
     ),
-    Entry(TorchvisionConfig, TorchvisionEncoder, example=TorchvisionConfig(width=8, dropout=0.0)),
-    Entry(
+    FeatureEncoderEntry(TorchvisionConfig, TorchvisionEncoder, example=TorchvisionConfig(width=8, dropout=0.0)),
+    FeatureEncoderEntry(
         FramesConfig,
         FramesEncoder,
         example=FramesConfig(dropout=0.0, inner=RecurrentEncoderConfig(embedding=6, width=8, dropout=0.0)),
     ),
 )
 DECODERS = table_of(
-    Entry(
+    "decoder",
+    DecoderEntry(
         TransformerConfig,
         TransformerDecoder,
         example=TransformerConfig(
             layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=SinusoidalConfig(layout="halves")
         ),
     ),
-    Entry(
+    DecoderEntry(
         RecurrentDecoderConfig,
         RecurrentDecoder,
         example=RecurrentDecoderConfig(layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0),
     ),
-    Entry(
+    DecoderEntry(
         FixedContextDecoderConfig,
         FixedContextDecoder,
         example=FixedContextDecoderConfig(layers=2, embedding=6, width=7, dropout=0.0),
     ),
-    Entry(
+    DecoderEntry(
         LuongDecoderConfig,
         LuongDecoder,
         example=LuongDecoderConfig(
             layers=2, embedding=6, width=7, dropout=0.0, attention=GeneralConfig(window=MonotonicConfig(radius=2))
         ),
     ),
-    Entry(
+    DecoderEntry(
         ConvS2SDecoderConfig,
         ConvS2SDecoder,
         example=ConvS2SDecoderConfig(
@@ -117,75 +123,71 @@ DECODERS = table_of(
             positions=LearnedConfig(max_positions=40),
         ),
     ),
-    Entry(
+    DecoderEntry(
         PointerGeneratorConfig,
         PointerGenerator,
         example=PointerGeneratorConfig(
             pointer=5,
             inner=RecurrentDecoderConfig(embedding=6, width=8, attention=AdditiveConfig(width=7), dropout=0.0),
         ),
-        learner=PointerGeneratorConfig(
+        larger_example=PointerGeneratorConfig(
             inner=RecurrentDecoderConfig(embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0)
         ),
     ),
-    Entry(
+    DecoderEntry(
         HardAttentionDecoderConfig,
         HardAttentionDecoder,
         example=HardAttentionDecoderConfig(embedding=6, width=7, dropout=0.0, jump=2),
-        learner=HardAttentionDecoderConfig(embedding=24, width=32, dropout=0.0),
+        larger_example=HardAttentionDecoderConfig(embedding=24, width=32, dropout=0.0),
         monotone=True,
     ),
-    Entry(
+    DecoderEntry(
         EditTransducerConfig,
         EditTransducer,
         example=EditTransducerConfig(layers=2, embedding=6, width=7, dropout=0.0, context=True),
-        learner=EditTransducerConfig(embedding=24, width=32, dropout=0.0),
+        larger_example=EditTransducerConfig(embedding=24, width=32, dropout=0.0),
         monotone=True,
     ),
-    Entry(
+    DecoderEntry(
         CopyTransducerConfig,
         CopyTransducer,
         example=CopyTransducerConfig(embedding=6, width=7, dropout=0.0),
-        learner=CopyTransducerConfig(embedding=24, width=32, dropout=0.0),
+        larger_example=CopyTransducerConfig(embedding=24, width=32, dropout=0.0),
     ),
 )
 
-# For the type checker an interface; for the settings loader the union of all settings in the table.
-if TYPE_CHECKING:
-    from dragoman.models.contracts import DecoderConfig as DecoderConfig
-    from dragoman.models.contracts import EncoderConfig as EncoderConfig
-    from dragoman.models.contracts import FeatureEncoderConfig as FeatureEncoderConfig
-else:
-    EncoderConfig = union_of(ENCODERS)
-    FeatureEncoderConfig = union_of(FEATURE_ENCODERS)
-    DecoderConfig = union_of(DECODERS)
+# An interface for the type checker; for the settings loader, the settings of any entry of the table.
+EncoderConfig = Annotated[contracts.EncoderConfig, ENCODERS]
+FeatureEncoderConfig = Annotated[contracts.FeatureEncoderConfig, FEATURE_ENCODERS]
+DecoderConfig = Annotated[contracts.DecoderConfig, DECODERS]
+AnyEncoderConfig = Annotated[Any, ENCODERS, FEATURE_ENCODERS]
 
 
 def build_encoder(config: EncoderConfig, embedding: nn.Module) -> Encoder:
     """Build the encoder that the settings name."""
-    encoder: Encoder = ENCODERS[type(config)].module(config, embedding)
+    encoder: Encoder = ENCODERS.of(config).module(config, embedding)
     return encoder
 
 
 def build_feature_encoder(config: FeatureEncoderConfig, features: int) -> Encoder:
     """Build the encoder of images or audio that the settings name, for this many features per row."""
-    encoder: Encoder = FEATURE_ENCODERS[type(config)].module(config, features)
+    encoder: Encoder = FEATURE_ENCODERS.of(config).module(config, features)
     return encoder
 
 
 def build_decoder(config: DecoderConfig, embedding: nn.Module, memory_width: int) -> Decoder:
     """Build the decoder that the settings name, over a memory of this width."""
-    decoder: Decoder = DECODERS[type(config)].module(config, embedding, memory_width)
+    decoder: Decoder = DECODERS.of(config).module(config, embedding, memory_width)
     return decoder
 
 
-def encoder_graph_blockers(config: EncoderConfig) -> list[str]:
+def encoder_graph_blockers(config: AnyEncoderConfig) -> list[str]:
     """Reasons why a training step with this encoder cannot be captured as a CUDA graph."""
-    blocker = {**ENCODERS, **FEATURE_ENCODERS}[type(config)].graph_blocker
+    blocker = (ENCODERS if config.kind in ENCODERS else FEATURE_ENCODERS).of(config).graph_blocker
     return [blocker] if blocker else []
 
 
 def has_attention(config: DecoderConfig) -> bool:
     """Whether the decoder attends over the memory: otherwise encoder weights behind the values get no gradient."""
-    module: Any = DECODERS[type(config)].module
+    module: Any = DECODERS.of(config).module
     return "values" not in module.unused_memory

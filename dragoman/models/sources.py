@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import torch
 from torch import Tensor, nn
 
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.frames import FramesConfig, Standardizer
-from dragoman.models.entries import union_of
 from dragoman.models.registry import (
-    ENCODERS,
-    FEATURE_ENCODERS,
+    AnyEncoderConfig,
     build_encoder,
     build_feature_encoder,
 )
-
-if TYPE_CHECKING:
-    AnyEncoderConfig = Any
-else:
-    AnyEncoderConfig = union_of({**ENCODERS, **FEATURE_ENCODERS})
 
 
 class SeriesInput(nn.Module):

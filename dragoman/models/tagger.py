@@ -25,8 +25,8 @@ from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
-from dragoman.models.registry import encoder_graph_blockers
-from dragoman.models.sources import AnyEncoderConfig, build_source_encoder, frames_per_state
+from dragoman.models.registry import AnyEncoderConfig, encoder_graph_blockers
+from dragoman.models.sources import build_source_encoder, frames_per_state
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dragoman.scoring.error_rates import (
     word_error_rate,
 )
 from dragoman.scoring.metric import LabelMetric, Metric, Statistics, TextMetric
-from dragoman.scoring.registry import metrics_for, register
+from dragoman.scoring.registry import metrics_for
 from dragoman.scoring.report import TextScores, score_table, score_text
 from dragoman.scoring.significance import compare
 
@@ -31,7 +31,6 @@ __all__ = [
     "edit_distance",
     "exact_matches",
     "metrics_for",
-    "register",
     "score_table",
     "score_text",
     "word_error_rate",

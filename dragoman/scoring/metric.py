@@ -33,7 +33,7 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """What the rest of the package knows about a metric; `register` makes it available everywhere.
+    """What the rest of the package knows about a metric; `dragoman.register` makes it available everywhere.
 
     Metrics that the model itself measures (loss, perplexity, accuracy on masked tokens) are plain `Metric` objects.
     """
@@ -53,6 +53,11 @@ class Metric:
     def scale(self) -> int:
         """The factor from a score to the number that reports and plots show."""
         return 100 if self.percent else 1
+
+    @property
+    def shown_as(self) -> tuple[bool, bool, str]:
+        """Direction and format, in which all metrics of one name agree."""
+        return self.higher_is_better, self.percent, self.decimals
 
     def format(self, value: float) -> str:
         return f"{self.scale * value:{self.decimals}}" + (" %" if self.percent else "")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args, overload
 
-from dragoman.errors import DataError, hint
+from dragoman.config.table import Table
+from dragoman.errors import ConfigError, DataError, hint
 from dragoman.scoring import cider, error_rates, label_metrics, meteor, perplexity, rouge, sacrebleu
 from dragoman.scoring.metric import (
     LabelMetric,
@@ -45,32 +46,26 @@ EVALUATION_DEFAULTS: Mapping[Units, tuple[str, ...]] = {
 }
 
 UNITS: tuple[Units, ...] = get_args(Units)
-_metrics: dict[tuple[OutputKind, str], Metric] = {}
 
 
-def register(metric: Metric) -> Metric:
-    """Make a metric available under its name for each kind of output it scores.
+class MetricTable(Table[tuple[OutputKind, str], Metric]):
+    """Metrics by kind of output and name.
 
     One name may have a metric of its own for each kind of output, but all of them agree on direction and format, so
     that a score can be compared and shown by its name alone.
     """
-    for kind in metric.outputs:
-        assert (kind, metric.name) not in _metrics, f"{metric.name} is registered already for {kind}"
-    for other in _metrics.values():
-        if other.name == metric.name:
-            ours, theirs = ((m.higher_is_better, m.percent, m.decimals) for m in (metric, other))
-            assert ours == theirs, f"{metric.name}: direction or format differs from the one for {other.outputs}"
-    _metrics.update({(kind, metric.name): metric for kind in metric.outputs})
-    return metric
+
+    def add(self, entry: Metric, module: str = "dragoman") -> None:
+        for other in self._entries.values():
+            if other.name == entry.name and other.shown_as != entry.shown_as:
+                raise ConfigError(
+                    f"register: found the metric '{entry.name}' in {module}, whose direction or format differs from "
+                    f"the one for {', '.join(other.outputs)}; expected the same, or another name"
+                )
+        super().add(entry, module)
 
 
-def unregister(metric: Metric) -> None:
-    for kind in metric.outputs:
-        del _metrics[kind, metric.name]
-
-
-for _metric in BUILT_IN:
-    register(_metric)
+METRICS = MetricTable("metric", lambda metric: [(kind, metric.name) for kind in metric.outputs], BUILT_IN)
 
 
 @overload
@@ -81,18 +76,18 @@ def metrics_for(outputs: LabelOutputs) -> dict[str, LabelMetric]: ...
 def metrics_for(outputs: OutputKind) -> dict[str, Any]: ...
 def metrics_for(outputs: OutputKind) -> dict[str, Any]:
     """The metrics that score one kind of output, by name; those that need more than sacreBLEU are left out."""
-    return {name: metric for (kind, name), metric in _metrics.items() if kind == outputs and not metric.needs}
+    return {name: metric for (kind, name), metric in METRICS.items() if kind == outputs and not metric.needs}
 
 
 def demanding_metrics() -> dict[str, str]:
     """What must be installed or downloaded for the text metrics that `metrics_for` leaves out."""
-    return {name: metric.needs for (_, name), metric in _metrics.items() if metric.needs}
+    return {name: metric.needs for (_, name), metric in METRICS.items() if metric.needs}
 
 
 def metrics_by_name() -> dict[str, Metric]:
     """One metric for every registered name; its label, direction and format hold for all metrics of that name."""
     table: dict[str, Metric] = {}
-    for metric in _metrics.values():
+    for metric in METRICS.values():
         table.setdefault(metric.name, metric)
     return table
 
@@ -123,7 +118,7 @@ def select_metrics(names: Iterable[str] | None = None, units: Units = "words") -
     wanted = tuple(names or SCORE_DEFAULTS[units])
     if "all" in wanted:
         return metrics_for(units)
-    table: dict[str, Any] = {name: metric for (kind, name), metric in _metrics.items() if kind == units}
+    table: dict[str, Any] = {name: metric for (kind, name), metric in METRICS.items() if kind == units}
     for name in wanted:
         if name in table:
             continue

@@ -12,7 +12,6 @@ from dragoman.tasks.config import build, preset_names
 from dragoman.tasks.table import TASKS
 
 MISSING = object()  # marks a setting that a table does not have
-STARTERS = {name: task.starter for name, task in TASKS.items()}
 
 
 def starter(task: str, overrides: Sequence[str] = ()) -> str:
@@ -21,9 +20,9 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
     It sets a few settings, and shows all others behind '#' with their current value. An override may choose another
     kind of a part; the text then shows the settings of that kind.
     """
-    if task not in STARTERS:
-        raise ConfigError(f"found {task!r}, no such task. {hint(task, STARTERS)}")
-    about, table = STARTERS[task]
+    if task not in TASKS:
+        raise ConfigError(f"found {task!r}, no such task. {hint(task, TASKS)}")
+    about, table = TASKS[task].starter
     table = settings.override(table, overrides)
     if table.get("task", task) != task:
         raise ConfigError(f"task: found {table['task']!r}, expected {task!r}, which was asked for, or nothing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from dragoman.config.table import Table
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.tasks.base import Config, Task
 from dragoman.tasks.caption import Caption
@@ -15,7 +16,7 @@ from dragoman.tasks.tag import Tag
 from dragoman.tasks.transcribe import Transcribe
 from dragoman.tasks.translate import Translate
 
-ALL: tuple[Task, ...] = (
+BUILT_IN: tuple[Task, ...] = (
     Translate(),
     Classify(),
     Regress(),
@@ -25,7 +26,7 @@ ALL: tuple[Task, ...] = (
     Transcribe(),
     Caption(),
 )
-TASKS: dict[str, Task] = {task.name: task for task in ALL}
+TASKS = Table("task", lambda task: [task.name], BUILT_IN)
 
 
 def task_of(config: Config) -> Task:

@@ -332,7 +332,7 @@ def test_sentence_convolution_is_a_loop_over_sentences() -> None:
 def test_a_source_too_long_is_refused_by_its_length_and_padding_is_not(
     config: KalchbrennerConfig | DenseEncoderConfig,
 ) -> None:
-    encoder = SEQUENCE_ENCODERS[type(config)].module(config, table(4)).eval()
+    encoder = SEQUENCE_ENCODERS.of(config).module(config, table(4)).eval()
     batch = batch_of([[5] * 5, [5]])
     padded = nn.functional.pad(batch.source, (0, 4))
     encoder(padded, padded != PAD)

@@ -27,7 +27,6 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run, train
 from dragoman.tasks.config import build
-from dragoman.tasks.starter import STARTERS
 from dragoman.tasks.table import TASKS, task_of
 from dragoman.training.display import Display
 from tests.conftest import call, quiet_machine
@@ -213,9 +212,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_every_task_that_reads_files_is_tried() -> None:
     reading = {
-        name
-        for name, task in TASKS.items()
-        if isinstance(task.example_format(build(STARTERS[name].table)), MediaFormat)
+        name for name, task in TASKS.items() if isinstance(task.example_format(build(task.starter.table)), MediaFormat)
     }
     assert {case["task"] for case in CASES.values()} == reading
 

@@ -15,10 +15,10 @@ from dragoman.config import settings
 from dragoman.errors import ConfigError
 from dragoman.tasks import config
 from dragoman.tasks.config import Config
-from dragoman.tasks.starter import STARTERS, starter, value_at
+from dragoman.tasks.starter import starter, value_at
 from dragoman.tasks.table import TASKS as ALL_TASKS
 
-TASKS = list(STARTERS)
+TASKS = list(ALL_TASKS)
 COMMENTED = re.compile(r"# (\w+ = .*)")
 
 
@@ -51,7 +51,7 @@ def uncommented(line: str) -> str:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_it_builds_what_its_table_says(task: str) -> None:
-    assert build(lines_of(task)) == config.build(STARTERS[task].table)
+    assert build(lines_of(task)) == config.build(ALL_TASKS[task].starter.table)
     assert starter(task).replace("\n", "").isprintable()
 
 
@@ -105,16 +105,16 @@ OTHERS = {
     ids=str,
 )
 def test_nothing_that_is_asked_for_is_lost(task: str, overrides: list[str]) -> None:
-    expected = config.build(settings.override(STARTERS[task].table, overrides))
-    assert expected != config.build(STARTERS[task].table) or "none" in str(overrides)
+    expected = config.build(settings.override(ALL_TASKS[task].starter.table, overrides))
+    assert expected != config.build(ALL_TASKS[task].starter.table) or "none" in str(overrides)
     assert build(starter(task, overrides).splitlines()) == expected
 
 
 @pytest.mark.parametrize("task", OTHERS)
 def test_settings_of_other_kinds_are_shown_when_asked_for(task: str) -> None:
     lines = starter(task, OTHERS[task]).splitlines()
-    expected = config.build(settings.override(STARTERS[task].table, OTHERS[task]))
-    assert build(lines) == expected != config.build(STARTERS[task].table)
+    expected = config.build(settings.override(ALL_TASKS[task].starter.table, OTHERS[task]))
+    assert build(lines) == expected != config.build(ALL_TASKS[task].starter.table)
     shown = [uncommented(line) for line in lines]
     assert build(shown) == expected
     unsaid = ["model.encoder.kind"] if task == "transcribe" else ["search"] if task == "classify" else []

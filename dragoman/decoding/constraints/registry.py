@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dragoman.config.table import Table
 from dragoman.decoding.constraints.constraint import Constraint
 from dragoman.decoding.constraints.prefix import PrefixConstraint
 from dragoman.decoding.constraints.regex import RegexConstraint
@@ -26,11 +27,11 @@ class NamedConstraint:
     build: Callable[[TokenBytes, str], Constraint]  # from the target vocabulary and the text
 
 
-ALL = (
+BUILT_IN = (
     NamedConstraint("prefix", "the output begins with this text", PrefixConstraint),
     NamedConstraint("pattern", "the whole output matches this regular expression", RegexConstraint),
 )
-CONSTRAINTS: dict[str, NamedConstraint] = {constraint.name: constraint for constraint in ALL}
+CONSTRAINTS = Table("constraint", lambda constraint: [constraint.name], BUILT_IN)
 
 
 def build_named(name: str, text: str, token_bytes: TokenBytes, location: str) -> Constraint:

@@ -21,6 +21,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenize
 from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.exchange.exporter import Exporter
 from dragoman.exchange.huggingface.family import Names, bart_layers, linear
 from dragoman.layers.positions import SinusoidalConfig, sinusoids
 from dragoman.layers.self_attention import FullConfig
@@ -44,7 +45,7 @@ EXPRESSED: dict[str, Any] = {
 }
 
 
-class HuggingFaceExporter:
+class HuggingFaceExporter(Exporter):
     """The exporter of `dragoman export --to huggingface`."""
 
     name = "huggingface"

@@ -2,63 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
 from torch import Tensor, nn
 
 from dragoman.layers.positions import LearnedConfig
-from dragoman.models.contracts import Encoder
+from dragoman.models.contracts import Encoder, EncoderConfig
 from dragoman.models.encoders.convs2s import ConvS2SEncoder, ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.encoders.transformer import TransformerEncoder
-from dragoman.models.entries import Entry, table_of, union_of
+from dragoman.models.entries import SequenceEncoderEntry, table_of
 from dragoman.models.transformer import TransformerConfig
 
 SEQUENCE_ENCODERS = table_of(
-    Entry(
+    "encoder",
+    SequenceEncoderEntry(
         TransformerConfig,
         TransformerEncoder,
         example=TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
         scales_embeddings=True,
     ),
-    Entry(
+    SequenceEncoderEntry(
         RecurrentEncoderConfig,
         RecurrentEncoder,
         example=RecurrentEncoderConfig(layers=2, embedding=6, width=10, dropout=0.0),
     ),
-    Entry(
+    SequenceEncoderEntry(
         ConvS2SEncoderConfig,
         ConvS2SEncoder,
         example=ConvS2SEncoderConfig(
             layers=2, embedding=7, widths=(6, 5), kernels=(3, 4), dropout=0.0, positions=LearnedConfig(max_positions=40)
         ),
     ),
-    Entry(
+    SequenceEncoderEntry(
         KalchbrennerConfig,
         KalchbrennerEncoder,
         example=KalchbrennerConfig(width=6, max_positions=8, dropout=0.0),
     ),
-    Entry(
+    SequenceEncoderEntry(
         MultiKernelConfig,
         MultiKernelEncoder,
         example=MultiKernelConfig(kernels=(1, 3, 5), layers=2, embedding=6, width=6, dropout=0.0),
         scales_embeddings=True,
     ),
-    Entry(
+    SequenceEncoderEntry(
         DenseEncoderConfig,
         DenseEncoder,
         example=DenseEncoderConfig(max_positions=7, layers=2, embedding=4, hidden=9, width=5, dropout=0.0),
     ),
 )
-if TYPE_CHECKING:
-    from dragoman.models.contracts import EncoderConfig
-
-    SequenceEncoderConfig = EncoderConfig
-else:
-    SequenceEncoderConfig = union_of(SEQUENCE_ENCODERS)
+SequenceEncoderConfig = Annotated[EncoderConfig, SEQUENCE_ENCODERS]
 
 
 class IdentityEmbedding(nn.Module):
@@ -75,11 +71,10 @@ class IdentityEmbedding(nn.Module):
 
 def encoder_of_vectors(config: SequenceEncoderConfig) -> Encoder:
     """Build a sequence encoder that reads vectors (B, S, embedding) in place of tokens."""
-    encoder: Encoder = SEQUENCE_ENCODERS[type(config)].module(config, IdentityEmbedding(config.embedding))
+    encoder: Encoder = SEQUENCE_ENCODERS.of(config).module(config, IdentityEmbedding(config.embedding))
     return encoder
 
 
 def vector_scale(config: SequenceEncoderConfig) -> float:
     """The factor for vectors in place of embeddings; it cancels the √width of encoders that scale their embeddings."""
-    scales: Any = SEQUENCE_ENCODERS[type(config)].scales_embeddings
-    return float(config.embedding**-0.5) if scales else 1.0
+    return float(config.embedding**-0.5) if SEQUENCE_ENCODERS.of(config).scales_embeddings else 1.0

@@ -52,3 +52,11 @@ class Objective:
         Data-parallel training wraps this call: gradients are exchanged only of what is computed here.
         """
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ObjectiveEntry:
+    """An objective as `dragoman.register` takes it."""
+
+    config: type[ObjectiveConfig]
+    objective: type[Objective]

@@ -30,9 +30,7 @@ class MinimumRiskConfig(ObjectiveConfig):
     kind: ClassVar[str] = "minimum-risk"
     graph_blocker: ClassVar[str] = 'train.objective "minimum-risk" samples outputs, whose lengths differ'
     includes: ClassVar[str] = "the expected cost of samples"
-    metric: str = setting(
-        "bleu", help=f"cost of an output, 1 − score or an error rate: {', '.join(segment_cost_metrics())}"
-    )
+    metric: str = setting("bleu", help="cost of an output, 1 − score or an error rate: a metric of `dragoman score`")
     samples: Annotated[int, Range(2, None)] = setting(8, help="sampled outputs per source")
     sharpness: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
         0.005, help="α: an output counts in proportion to p^α; small values give unlikely outputs more weight"

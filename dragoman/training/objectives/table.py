@@ -1,26 +1,23 @@
-"""All objectives. To add one, write its file and add one line here: settings, help and errors follow."""
+"""All objectives. To add one, write its file and add one entry here: settings, help and errors follow."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Annotated
 
+from dragoman.config.table import Table
 from dragoman.data.corpus import Corpus
-from dragoman.models.entries import union_of
-from dragoman.training.objectives.base import Objective
+from dragoman.training.objectives import base
+from dragoman.training.objectives.base import Objective, ObjectiveEntry
 from dragoman.training.objectives.likelihood import Likelihood, LikelihoodConfig
 from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig
 
-OBJECTIVES: dict[type, type[Objective]] = {
-    LikelihoodConfig: Likelihood,
-    MinimumRiskConfig: MinimumRisk,
-}
-
-# For the type checker the base class; for the settings loader the union of all settings in the table.
-if TYPE_CHECKING:
-    from dragoman.training.objectives.base import ObjectiveConfig as ObjectiveConfig
-else:
-    ObjectiveConfig = union_of(OBJECTIVES)
+OBJECTIVES = Table(
+    "objective",
+    lambda entry: [entry.config.kind],
+    (ObjectiveEntry(LikelihoodConfig, Likelihood), ObjectiveEntry(MinimumRiskConfig, MinimumRisk)),
+)
+ObjectiveConfig = Annotated[base.ObjectiveConfig, OBJECTIVES]
 
 
 def build_objective(config: ObjectiveConfig, corpus: Corpus) -> Objective:
-    return OBJECTIVES[type(config)](config, corpus)
+    return OBJECTIVES.of(config).objective(config, corpus)

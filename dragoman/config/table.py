@@ -1,0 +1,87 @@
+"""A table of entries by name, open to plug-ins: the one class behind all registries of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+from dragoman import plugins
+from dragoman.errors import ConfigError
+
+K = TypeVar("K")
+E = TypeVar("E")
+
+
+class Table(Mapping[K, E]):
+    """Entries by name, in the order they were added. The first read loads the plug-ins, which may add more.
+
+    `Annotated[X, TABLE]` as the type of a setting means: the settings (`entry.config`) of any entry of the table. They
+    are looked up when a configuration is read, so no module of the package may read a table while it is imported.
+    """
+
+    def __init__(
+        self,
+        noun: str,
+        names: Callable[[E], Iterable[K]],
+        entries: Iterable[E],
+        includes: Table[K, Any] | None = None,
+    ) -> None:
+        """`noun` is for errors; `names` gives the names of an entry; `includes` is a table whose entries belong too."""
+        self.noun = noun
+        self.names = names
+        self.includes = includes
+        self._entries: dict[K, E] = {}
+        self._modules: dict[K, str] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: E, module: str = "dragoman") -> None:
+        """Add an entry from a module; a second one of its name is refused, unless that module is imported again."""
+        for name in self.names(entry):
+            owner = self._owner(name)
+            if owner is not None and (owner != module or module == "dragoman"):
+                shown = name if isinstance(name, str) else " ".join(map(str, name))  # type: ignore[call-overload]
+                raise ConfigError(
+                    f"register: found the {self.noun} '{shown}' in {module}, but {owner} has registered one of that "
+                    "name; expected another name"
+                )
+        for name in self.names(entry):
+            self._entries[name] = entry
+            self._modules[name] = module
+
+    def remove(self, entry: E) -> None:
+        for name in self.names(entry):
+            del self._entries[name], self._modules[name]
+
+    def module_of(self, name: K) -> str:
+        """The module that registered an entry; "dragoman" for those of the package, empty for an unknown name."""
+        return self._owner(name) or ""
+
+    def of(self, settings: Any) -> E:
+        """The entry that settings choose by their kind."""
+        return self[settings.kind]
+
+    def _owner(self, name: K) -> str | None:
+        own = self._modules.get(name)
+        return self.includes._owner(name) if own is None and self.includes is not None else own
+
+    def __getitem__(self, name: K) -> E:
+        if not plugins.loaded:
+            plugins.load()
+        if self.includes is not None and name in self.includes:
+            return cast(E, self.includes[name])
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[K]:
+        if not plugins.loaded:
+            plugins.load()
+        if self.includes is not None:
+            yield from self.includes
+        yield from list(self._entries)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    # A table is a part of type annotations, which are compared and hashed: two tables are never the same.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
