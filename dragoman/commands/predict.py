@@ -85,21 +85,21 @@ def predict(
     FILE may be .gz or .zst; without FILE, predict reads standard input. Each line is a source. Empty lines stay empty.
     The output does not depend on the batch size or on the order of the lines.
 
-    Of a .tsv, .csv, .jsonl, .parquet or .tmx FILE, predict reads the source as evaluate does, and ignores references. An
-    object in FILE.jsonl may have, for this line alone, "prefix", "forbid", "require", "allow", "pattern" or
+    Of a .tsv, .csv, .jsonl, .parquet or .tmx FILE, predict reads the source as evaluate does, and ignores references.
+    An object in FILE.jsonl may have, for this line alone, "prefix", "forbid", "require", "allow", "pattern" or
     "constrain" (an object of names and texts), which replace the options of these names.
 
-    With --shards a FILE (plain text, .tsv, .csv, .jsonl, .parquet) is cut into shards. Each becomes a file part-….txt in the
-    folder; the same command resumes after any interruption, and several may work on one folder at once. A row that
-    fails has an empty line, and a line with its reason in part-….rejected.jsonl. See docs/shards.md.
+    With --shards a FILE (plain text, .tsv, .csv, .jsonl, .parquet) is cut into shards. Each becomes a file part-….txt
+    in the folder; the same command resumes after any interruption, and several may work on one folder at once. A row
+    that fails has an empty line, and a line with its reason in part-….rejected.jsonl. See docs/shards.md.
 
     A run that classifies, regresses or tags needs no search: options of the search are errors, and --json adds
     probabilities. Separate two texts by a tab, and words or the numbers of a series by spaces.
 
     A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them, a
-    manifest (.tsv, .csv, .jsonl, .parquet) as for training, or a list of paths, one per line ("page.tar.gz::7.png" is inside an
-    archive). In a folder or archive predict reads the recordings (or pictures) sorted by name, and counts the other
-    files. The output has one line per file in that order; --json names the file as "source".
+    manifest (.tsv, .csv, .jsonl, .parquet) as for training, or a list of paths, one per line ("page.tar.gz::7.png" is
+    inside an archive). In a folder or archive predict reads the recordings (or pictures) sorted by name, and counts the
+    other files. The output has one line per file in that order; --json names the file as "source".
     """
     from dragoman.runs import Run
 
