@@ -284,6 +284,7 @@ def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], 
     assert isinstance(config.decoder, TransformerConfig)
     assert isinstance(model.encoder, TransformerEncoder)
     assert isinstance(model.decoder, TransformerDecoder)
+    assert isinstance(model.output, nn.Linear)
     spec = package().specs.TransformerSpec(
         encoder_spec(config.encoder, model.encoder), decoder_spec(config.decoder, model.decoder, model.output)
     )

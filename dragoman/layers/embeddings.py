@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.data.tokenizers.base import SPECIALS, UNK
+
 
 class TokenEmbedding(nn.Module):
     """Token embeddings; source, target and output may share one table.
@@ -48,26 +50,33 @@ class OneHot(nn.Module):
 Embedding = TokenEmbedding | OneHot
 
 
-def build_embedding(vocabulary: int, width: int, pad: int, space: int | None = None) -> Embedding:
-    """A table of vectors of this width; width 0: one-hot vectors."""
-    return TokenEmbedding(vocabulary, width, pad, space) if width else OneHot(vocabulary, pad)
+def build_embedding(vocabulary: int, width: int, pad: int, space: int | None = None, tags: int = 0) -> Embedding:
+    """A table of vectors of this width; width 0: one-hot vectors. The last `tags` tokens are language tags."""
+    if not width:
+        return OneHot(vocabulary, pad)
+    embedding = TokenEmbedding(vocabulary, width, pad, space)
+    if tags:
+        embedding.first_tag = vocabulary - tags
+    return embedding
 
 
-def word_dropout(
-    tokens: Tensor,
-    probability: float,
-    unknown: int,
-    keep_below: int,
-    keep_from: int | None = None,
-    keep: int | None = None,
-) -> Tensor:
-    """Replace a share of the tokens by <unk>, so that a model does not rely on any single one."""
-    if probability == 0.0:
-        return tokens
-    hit = torch.rand(tokens.shape, device=tokens.device) < probability
-    hit &= tokens >= keep_below
-    if keep_from is not None:
-        hit &= tokens < keep_from
-    if keep is not None:
-        hit &= tokens != keep
-    return tokens.masked_fill(hit, unknown)
+class WordDropout(nn.Module):
+    """Replaces a share of the tokens by <unk> in training, so that a model does not rely on any single one.
+
+    Special tokens, ids from `keep_from` on (tags) and the token `keep` (the space) stay.
+    """
+
+    def __init__(self, share: float, keep_from: int | None = None, keep: int | None = None) -> None:
+        super().__init__()
+        self.share, self.keep_from, self.keep = share, keep_from, keep
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T)."""
+        if not (self.training and self.share):
+            return tokens
+        hit = (torch.rand(tokens.shape, device=tokens.device) < self.share) & (tokens >= len(SPECIALS))
+        if self.keep_from is not None:
+            hit &= tokens < self.keep_from
+        if self.keep is not None:
+            hit &= tokens != self.keep
+        return tokens.masked_fill(hit, UNK)

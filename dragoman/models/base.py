@@ -19,7 +19,9 @@ class BaseModel(nn.Module):
 
     @property
     def graph_blockers(self) -> list[str]:
-        return []
+        """Those of its encoders and decoders."""
+        parts = (part for part in self.modules() if part is not self)
+        return [reason for part in parts for reason in getattr(part, "graph_blockers", ())]
 
     def set_step(self, step: int) -> None:
         """Ignore the step: most models have no schedule inside."""

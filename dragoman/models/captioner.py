@@ -105,7 +105,8 @@ class Captioner(BaseModel):
 
     @property
     def graph_blockers(self) -> list[str]:
-        return ["model.doubly_stochastic observes the attention with a hook"] if self.config.doubly_stochastic else []
+        own = ["model.doubly_stochastic observes the attention with a hook"] if self.config.doubly_stochastic else []
+        return own + super().graph_blockers
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Encode images (B, H, W·3), mask (B, H)."""
@@ -125,7 +126,7 @@ class Captioner(BaseModel):
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Encode the images and make the state before the first target token."""
-        return self.decoder_head.start(self.encode(batch.source, batch.source_mask), capacity)
+        return self.decoder_head.start_from(self.encode(batch.source, batch.source_mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return self.decoder_head.step(tokens, state)

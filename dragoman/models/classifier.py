@@ -11,16 +11,15 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Share, SizeOrNone, setting
 from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import UNK
 from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
-from dragoman.layers.embeddings import word_dropout
+from dragoman.layers.embeddings import WordDropout
 from dragoman.layers.linear import glorot
 from dragoman.layers.pooling import POOLINGS, MeanConfig, PoolingConfig
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
-from dragoman.models.registry import AnyEncoderConfig, encoder_graph_blockers
+from dragoman.models.registry import AnyEncoderConfig
 from dragoman.models.sources import build_source_encoder
 
 
@@ -56,8 +55,9 @@ class PooledModel(BaseModel):
         Word dropout never drops token ids from `keep_from` on: they are no words.
         """
         super().__init__()
-        self.config, self.keep_from = config, keep_from
+        self.config = config
         self.space: int | None = getattr(inputs, "space", None)
+        self.word_dropout = WordDropout(config.word_dropout, keep_from, self.space)
         self.encoder = build_source_encoder(config.encoder, inputs)
         self.pooling = POOLINGS[type(config.pooling)](config.pooling, self.encoder.width)
         width = self.pooling.width * (4 if config.texts == "apart" else 1)
@@ -68,16 +68,9 @@ class PooledModel(BaseModel):
             if layer is not None:
                 glorot(layer)
 
-    @property
-    def graph_blockers(self) -> list[str]:
-        return encoder_graph_blockers(self.config.encoder)
-
     def pooled(self, source: Tensor, mask: Tensor) -> Tensor:
         """One vector (B, P) for each source (B, S)."""
-        if self.training and self.config.word_dropout:
-            share = self.config.word_dropout
-            source = word_dropout(source, share, UNK, keep_below=4, keep_from=self.keep_from, keep=self.space)
-        memory = self.encoder(source, mask)
+        memory = self.encoder(self.word_dropout(source), mask)
         out: Tensor = self.pooling(memory.values, memory.mask, memory.final[-1])
         return out
 

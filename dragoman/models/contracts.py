@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
+from dragoman.layers.attention import show
+from dragoman.layers.linear import LogProbabilities
 
 
 class Memory(NamedTuple):
@@ -108,32 +110,139 @@ class DecoderConfig(Protocol):
         """Width of the hidden vectors that the output layer reads; 0: the size of the target vocabulary."""
 
 
-class Encoder(Protocol):
-    """An encoder of text, images or audio. Padding and the other rows of the batch must not change a row's memory."""
+class CellLayout(NamedTuple):
+    """The recurrent cells of an encoder that reads in one direction, for decoders that start from or share them."""
 
-    width: int  # D of the memory
+    cell: Any  # settings of the cells
+    layers: int
+    width: int
+    embedding: int
+    residual_from: int
+    norm: bool
 
-    def __call__(self, source: Tensor, mask: Tensor) -> Memory:
-        """Encode sources (B, S) or (B, S, F) with mask (B, S)."""
 
+class Encoder(nn.Module):
+    """An encoder of text, images or audio. Padding and the other rows of the batch must not change a row's memory.
 
-class Decoder(Protocol):
-    """An autoregressive decoder. One call serves training, prefill and decoding: any split gives the same.
-
-    A decoder that mixes several softmaxes gives log-probabilities of target tokens in place of hidden vectors. It has
-    `gives_log_probabilities = True` and a method `set_output(layer)`, which takes the output layer of the model. Until
-    then `width` is the size of that layer's input.
+    `__init__` takes the settings and the embedding; an encoder of images or audio takes the number of features instead.
     """
 
-    width: int  # D of the hidden vectors
-    max_positions: int | None  # how many tokens it can read; None: no limit
-    unused_memory: tuple[str, ...]  # fields of Memory it never reads; encoder weights behind them get no gradient
+    width: int  # D of the memory
+    entries_are_tokens: ClassVar[bool] = True  # entry i of the memory is source token i, so that a decoder may copy it
+    graph_blockers: tuple[str, ...] = ()  # why a training step with it cannot be captured as a CUDA graph
+
+    if TYPE_CHECKING:
+
+        def __call__(self, source: Tensor, mask: Tensor) -> Memory: ...
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """Encode sources (B, S) or (B, S, F) with mask (B, S)."""
+        raise NotImplementedError
+
+    @classmethod
+    def cell_layout(cls, config: Any) -> CellLayout | None:
+        """The cells whose states a decoder may start from; None: it has none."""
+        return None
+
+    def keep_states(self) -> None:
+        """Fill `Memory.states` from now on; for encoders with a cell layout."""
+        raise NotImplementedError
+
+    def cells(self) -> nn.ModuleList:
+        """The cells from bottom to top; for encoders with a cell layout."""
+        raise NotImplementedError
+
+
+class Surroundings(NamedTuple):
+    """What the settings of a decoder must go with in a model."""
+
+    cells: CellLayout | None = None  # of the encoder
+    share_cells: bool = False  # encoder and decoder share their cells
+    in_chunks: bool = False  # training reads a target in several calls
+
+
+class Criterion(Protocol):
+    """The loss of hidden vectors by the settings of the model: output layer, softmax, label smoothing."""
+
+    @property
+    def smoothing(self) -> float:
+        """Label smoothing; 0 outside training."""
+
+    def __call__(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """Hidden vectors (N, T, D) and target tokens (N, T) → the summed loss, without padding."""
+
+
+class Decoder(nn.Module):
+    """An autoregressive decoder. One call serves training, prefill and decoding: any split gives the same.
+
+    A decoder defines `__init__(config, embedding, memory_width)`, `start` and `forward`, which returns hidden vectors;
+    the model adds output layer, loss and search. All else has defaults, and models, searches, the trainer and the
+    analysis ask nothing but this class.
+
+    A decoder with a likelihood of its own (a pointer, a transducer) sets `own_likelihood`, keeps the output layer in
+    `set_output`, and gives log-probabilities of target tokens from `forward`. It may override `loss` where the
+    likelihood of given targets is cheaper than the whole distribution.
+
+    Speed: a sub-module with `compile_in_training = True` is compiled in training steps. A decoder whose `start` takes
+    a capacity and then counts `State.length` in a tensor has fixed shapes, so that its steps become CUDA graphs.
+    """
+
+    width: int  # D of the hidden vectors; with a likelihood of its own, the number of target tokens after `set_output`
+    max_positions: int | None = None  # how many tokens it can read; None: no limit
+    unused_memory: tuple[str, ...] = ()  # fields of Memory it never reads; encoder weights behind them get no gradient
+    own_likelihood: ClassVar[bool] = False  # it needs the full softmax, and gives log-probabilities
+    copies_words: ClassVar[bool] = False  # it can write source words that the target vocabulary lacks
+    is_cross_attention: bool = True  # weights that it shows itself align target and source
+    graph_blockers: tuple[str, ...] = ()  # why a training step with it cannot be captured as a CUDA graph
+    shares_cache: bool = False  # its cache is a tuple of FixedCache that the hypotheses of a source may share
+
+    if TYPE_CHECKING:
+
+        def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]: ...
+
+    @classmethod
+    def problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
+        """Errors in how its settings go with the rest of the model."""
+        if around.share_cells:
+            yield "share_cells: found true, expected a recurrent encoder and a recurrent decoder"
+
+    def connect(self, encoder: Encoder, *, share_cells: bool = False) -> None:
+        """Agree with the encoder on what the memory must hold; called once, after `problems` found none."""
+
+    def set_output(self, layer: nn.Linear) -> nn.Linear | LogProbabilities:
+        """Take the output layer; return what the model applies to the outputs of `forward` to get logits."""
+        return layer
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """Make the state before the first token; `capacity` preallocates caches for that many tokens."""
+        raise NotImplementedError
 
-    def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N, T), any T ≥ 1; return hidden vectors (N, T, D) and the state after them."""
+        raise NotImplementedError
+
+    def without_cache(self, state: State) -> State:
+        """The state for one last call, which needs to keep nothing for a next one; that saves memory in training."""
+        return state
+
+    def loss(self, inputs: Tensor, target: Tensor, state: State, criterion: Criterion) -> Tensor:
+        """The summed loss of target tokens (N, T) under teacher forcing: one call reads inputs (N, T)."""
+        return self.loss_of(self(inputs, self.without_cache(state))[0], target, criterion)
+
+    def loss_of(self, outputs: Tensor, target: Tensor, criterion: Criterion) -> Tensor:
+        """The same from outputs of `forward` (N, T, D), where several calls read the inputs."""
+        return criterion(outputs, target)
+
+    def suppress(self, scores: Tensor, state: State) -> Tensor:
+        """Set scores (N, …, V) of tokens that cannot follow to −∞, in place or in a copy."""
+        return scores
+
+    def show_attention(self, weights: Tensor) -> None:
+        """Show weights (N, H, T, S) over the memory to attention plots, alignments and the coverage penalty.
+
+        For decoders that compute their attention themselves; the attentions of `layers` show theirs.
+        """
+        show(self, weights)
 
 
 class Loss(NamedTuple):

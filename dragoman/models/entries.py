@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ class Entry:
     """One architecture: its settings, its module and settings for the contract tests."""
 
     config: Any  # a frozen dataclass with `kind: ClassVar[str]`
-    module: Callable[..., Any]  # built from (config, …): see the classes below
+    module: Any  # a subclass of Encoder or Decoder, built from (config, …): see the classes below
     example: Any  # tiny settings without dropout: the contract tests run every law over them
     larger_example: Any = None  # settings that learn to copy and reverse four words in 180 steps; None: the example
 
@@ -22,8 +21,6 @@ class Entry:
 @dataclass(frozen=True)
 class EncoderEntry(Entry):
     """An encoder of tokens; its module is built from (config, embedding)."""
-
-    graph_blocker: str = ""  # why a training step with it cannot be captured as a CUDA graph
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,18 @@ model replaces it by the last token of the prompt. So every search can continue 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
 from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.errors import DataError
+from dragoman.layers.linear import output_layer
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.rnn import VariationalDropout
 from dragoman.layers.self_attention import SegmentsConfig
@@ -25,7 +26,13 @@ from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Loss, State, TokenScores, map_tensors
 from dragoman.models.decoders.causal_transformer import CausalTransformer, memory_problems
 from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStack, RecurrentStackConfig
-from dragoman.models.heads.softmax import CrossEntropy, FullSoftmaxConfig, SoftmaxConfig, full_precision, summed_loss
+from dragoman.models.heads.softmax import (
+    CrossEntropy,
+    FullSoftmaxConfig,
+    SoftmaxConfig,
+    SoftmaxCriterion,
+    full_precision,
+)
 from dragoman.models.transformer import TransformerConfig
 
 StackConfig = RecurrentStackConfig | TransformerConfig
@@ -98,14 +105,9 @@ class LanguageModel(BaseModel):
         embedding = EmbeddingDropout(vocabulary, config.stack.embedding, PAD, config.embedding_dropout)
         self.stack = STACKS[type(config.stack)](config.stack, embedding, config.memory)
         self.dropout = VariationalDropout(config.output_dropout)
-        self.output = nn.Linear(self.stack.width, vocabulary, bias=config.output_bias)
+        table = embedding.weight if config.tie else None
+        self.output = output_layer(self.stack.width, vocabulary, table, bias=config.output_bias)
         self.cross_entropy = CrossEntropy()
-        if config.output_bias:
-            nn.init.zeros_(self.output.bias)
-        if config.tie:
-            self.output.weight = embedding.weight
-        else:
-            nn.init.normal_(self.output.weight, std=self.stack.width**-0.5)
 
     @property
     def max_positions(self) -> int | None:
@@ -124,15 +126,12 @@ class LanguageModel(BaseModel):
             raw = self._segment(batch)
         else:
             raw, _ = self.stack(*self._teacher_inputs(batch))
-        hidden = self.dropout(raw)
+        hidden, config, real = self.dropout(raw), self.config, target != PAD
+        criterion = SoftmaxCriterion(self.output, self.cross_entropy)
         if not self.training:
-            return Loss(
-                summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.cross_entropy),
-                (target != PAD).sum(),
-            )
-        config = self.config
-        total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing, self.cross_entropy)
-        return Loss(total + self._penalties(raw, hidden, target != PAD), (target != PAD).sum())
+            return Loss(criterion(hidden, target), real.sum())
+        criterion = replace(criterion, softmax=config.softmax, smoothing=config.label_smoothing)
+        return Loss(criterion(hidden, target) + self._penalties(raw, hidden, real), real.sum())
 
     def _segment(self, segment: Segment) -> Tensor:
         """Hidden vectors (B, T, D) of a segment; its carry is read and then overwritten in place."""

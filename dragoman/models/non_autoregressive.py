@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Share, setting
 from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import PAD, UNK
-from dragoman.layers.embeddings import TokenEmbedding, build_embedding, word_dropout
-from dragoman.layers.linear import FirstRowsLinear
+from dragoman.data.tokenizers.base import PAD
+from dragoman.layers.embeddings import WordDropout, build_embedding
+from dragoman.layers.linear import output_layer
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
 from dragoman.models.decoders.feed_forward import FeedForwardStack, FeedForwardStackConfig
@@ -84,23 +84,18 @@ class NonAutoregressive(BaseModel):
         """The last `tags` words of the source vocabulary are language tags; `space` is the token between words."""
         super().__init__()
         self.config = config
-        self.first_tag = source_vocabulary - tags
-        self.space = space
-        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space)
-        if tags and isinstance(source, TokenEmbedding):
-            source.first_tag = self.first_tag
+        self.word_dropout = WordDropout(config.word_dropout, source_vocabulary - tags, space)
+        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space, tags)
         self.encoder = build_encoder(config.encoder, source)
         width = config.decoder.embedding
         self.alignment = ALIGNMENTS[type(config.alignment)](config.alignment, self.encoder.width, width)
         self.decoder = PARALLEL_DECODERS[type(config.decoder)](config.decoder, IdentityEmbedding(width))
-        layer = FirstRowsLinear if tags else nn.Linear  # the rows after the vocabulary are tags of the source
-        self.output = layer(self.decoder.width, target_vocabulary, bias=False)
+        table = None
         if config.tie == "all":
-            assert self.first_tag == target_vocabulary, "tied tables need one vocabulary"
+            assert source_vocabulary - tags == target_vocabulary, "tied tables need one vocabulary"
             assert isinstance(source.weight, nn.Parameter)
-            self.output.weight = source.weight
-        else:
-            nn.init.normal_(self.output.weight, std=self.decoder.width**-0.5)
+            table = source.weight
+        self.output = output_layer(self.decoder.width, target_vocabulary, table, tags=tags)
 
     @property
     def max_positions(self) -> int | None:
@@ -112,10 +107,7 @@ class NonAutoregressive(BaseModel):
         return ["model.kind 'non-autoregressive' reads lengths on the CPU"]
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
-        if self.training:
-            share = self.config.word_dropout
-            source = word_dropout(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
-        return self.encoder(source, mask)
+        return self.encoder(self.word_dropout(source), mask)
 
     def log_probabilities(self, vectors: Tensor, mask: Tensor) -> Tensor:
         """Log-probabilities (B, T, V) of the token at every position (B, T, E), at least float32."""

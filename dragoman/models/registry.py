@@ -55,7 +55,6 @@ ENCODERS = table_of(
             longest_word=3,
             inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=5, width=6, dropout=0.0),
         ),
-        graph_blocker="model.encoder 'character-words' counts the words of a batch on the CPU",
     ),
     EncoderEntry(
         BertEncoderConfig,
@@ -181,13 +180,18 @@ def build_decoder(config: DecoderConfig, embedding: nn.Module, memory_width: int
     return decoder
 
 
-def encoder_graph_blockers(config: AnyEncoderConfig) -> list[str]:
-    """Reasons why a training step with this encoder cannot be captured as a CUDA graph."""
-    blocker = (ENCODERS if config.kind in ENCODERS else FEATURE_ENCODERS).of(config).graph_blocker
-    return [blocker] if blocker else []
+def encoder_class(config: EncoderConfig) -> type[Encoder]:
+    """The encoder that the settings name."""
+    module: type[Encoder] = ENCODERS.of(config).module
+    return module
+
+
+def decoder_class(config: DecoderConfig) -> type[Decoder]:
+    """The decoder that the settings name."""
+    module: type[Decoder] = DECODERS.of(config).module
+    return module
 
 
 def has_attention(config: DecoderConfig) -> bool:
     """Whether the decoder attends over the memory: otherwise encoder weights behind the values get no gradient."""
-    module: Any = DECODERS.of(config).module
-    return "values" not in module.unused_memory
+    return "values" not in decoder_class(config).unused_memory

@@ -17,6 +17,7 @@ class TeacherForcingConfig:
     """Always read the true tokens."""
 
     kind: ClassVar[str] = "teacher"
+    passes: ClassVar[int] = 1  # one call of the decoder reads the whole target
 
     def teacher_probability(self, step: int) -> float:
         return 1.0

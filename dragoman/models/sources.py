@@ -53,7 +53,7 @@ class FeatureInput(nn.Module):
         return out
 
 
-class FeatureReader(nn.Module):
+class FeatureReader(Encoder):
     """A feature input and the encoder that reads it."""
 
     encoder: Encoder

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from dragoman.config.settings import Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.collate import NO_TAG
-from dragoman.data.tokenizers.base import EOS, PAD, UNK
+from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
 from dragoman.layers.crf import LinearChainCRF
-from dragoman.layers.embeddings import word_dropout
+from dragoman.layers.embeddings import WordDropout
 from dragoman.layers.linear import glorot
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
@@ -25,7 +25,7 @@ from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
-from dragoman.models.registry import AnyEncoderConfig, encoder_graph_blockers
+from dragoman.models.registry import AnyEncoderConfig
 from dragoman.models.sources import build_source_encoder, frames_per_state
 
 
@@ -69,8 +69,9 @@ class Tagger(BaseModel):
         Word dropout never drops token ids from `keep_from` on: they are no words.
         """
         super().__init__()
-        self.config, self.keep_from = config, keep_from
+        self.config = config
         self.space: int | None = getattr(inputs, "space", None)
+        self.word_dropout = WordDropout(config.word_dropout, keep_from, self.space)
         self.encoder = build_source_encoder(config.encoder, inputs)
         self.stride = frames_per_state(config.encoder)
         self.by_word = isinstance(config.encoder, CharacterWordsConfig)  # the memory has one entry per word
@@ -79,18 +80,10 @@ class Tagger(BaseModel):
         glorot(self.output)
         self.chain = LinearChainCRF(tags) if config.crf else None
 
-    @property
-    def graph_blockers(self) -> list[str]:
-        return encoder_graph_blockers(self.config.encoder)
-
     def words(self, batch: Batch) -> Tensor:
         """One vector (B, W, D) per word."""
-        source, starts = batch.source, batch.target[:, 1]
-        if self.training and self.config.word_dropout:
-            share = self.config.word_dropout
-            source = word_dropout(source, share, UNK, keep_below=4, keep_from=self.keep_from, keep=self.space)
-        memory = self.encoder(source, batch.source_mask)
-        states = memory.values
+        starts = batch.target[:, 1]
+        states = self.encoder(self.word_dropout(batch.source), batch.source_mask).values
         if self.by_word:
             words = starts.shape[1]
             # A batch may be wider than its longest sentence; the zeros added there are never read.

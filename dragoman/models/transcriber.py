@@ -143,7 +143,7 @@ class Transcriber(BaseModel):
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Encode the sources and make the decoder's state before the first target token."""
-        return self._attention_decoder().start(self.encode(batch.source, batch.source_mask), capacity)
+        return self._attention_decoder().start_from(self.encode(batch.source, batch.source_mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return self._attention_decoder().step(tokens, state)

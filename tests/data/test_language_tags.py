@@ -27,7 +27,7 @@ from dragoman.data.tokenizers.load import TokenizerConfig, load_tokenizer, train
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.layers.embeddings import word_dropout
+from dragoman.layers.embeddings import WordDropout
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.heads.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, SoftmaxConfig
 from dragoman.models.transformer import TransformerConfig
@@ -348,7 +348,7 @@ def test_no_output_uses_the_embedding_of_a_tag(tie: Literal["all"], softmax: Sof
 
 def test_word_dropout_spares_the_tag() -> None:
     tokens = torch.arange(12)[None].repeat(50, 1)
-    dropped = word_dropout(tokens, 0.9, unknown=1, keep_below=4, keep_from=10)
+    dropped = WordDropout(0.9, keep_from=10)(tokens)
     assert torch.equal(dropped[:, :4], tokens[:, :4])
     assert torch.equal(dropped[:, 10:], tokens[:, 10:])
     assert (dropped[:, 4:10] == 1).any(0).all()

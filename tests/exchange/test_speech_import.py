@@ -179,7 +179,7 @@ def test_whisper_has_their_logits_gradients_and_texts(tmp_path: Path, recordings
 
     def logits(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         memory = ours.encode(batch.source.to(dtype), batch.source_mask)
-        found = ours.decoder_head.output(ours.decoder_head.hidden(memory, batch.target))
+        found = ours.decoder_head.logits(memory, batch.target)
         theirs = case.theirs(input_features=features.to(dtype), decoder_input_ids=inputs).logits[:, skipped:]
         return found[real][:, here], theirs[real][:, rows[here]]
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels import cpu_cross_entropy as module
-from dragoman.models.heads.softmax import FullSoftmaxConfig, full_loss, summed_loss
+from dragoman.models.heads.softmax import CrossEntropy, FullSoftmaxConfig, SoftmaxCriterion, full_loss
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -26,7 +26,7 @@ def test_it_is_torchs_cross_entropy(
     target = torch.randint(1, 50, (4, 6))
     target[1, 3:] = PAD
     inputs = [hidden, *output.parameters()]
-    ours = summed_loss(FullSoftmaxConfig(), hidden, target, output, smoothing)
+    ours = SoftmaxCriterion(output, CrossEntropy(), smoothing=smoothing)(hidden, target)
     scores = output(hidden).flatten(0, 1)
     plain = F.cross_entropy(scores, target.flatten(), ignore_index=PAD, label_smoothing=smoothing, reduction="sum")
     assert torch.allclose(ours, plain, rtol=tolerance, atol=tolerance)
@@ -42,14 +42,14 @@ def test_a_word_thought_impossible_still_has_a_finite_loss() -> None:
     with torch.no_grad():
         output.weight.copy_(torch.tensor([[0.0], [1000.0], [-1000.0]]))
     hidden = torch.ones(1, 1, 1, requires_grad=True)
-    total = summed_loss(FullSoftmaxConfig(), hidden, torch.tensor([[2]]), output, 0.0)
+    total = SoftmaxCriterion(output, CrossEntropy(), smoothing=0.0)(hidden, torch.tensor([[2]]))
     assert float(total.detach()) == 2000.0
 
 
 def test_a_batch_without_words_costs_nothing() -> None:
     output = nn.Linear(4, 9)
     hidden = torch.randn(2, 3, 4, requires_grad=True)
-    total = summed_loss(FullSoftmaxConfig(), hidden, torch.full((2, 3), PAD), output, 0.1)
+    total = SoftmaxCriterion(output, CrossEntropy(), smoothing=0.1)(hidden, torch.full((2, 3), PAD))
     torch.autograd.backward(total)
     assert float(total.detach()) == 0.0
     assert hidden.grad is not None

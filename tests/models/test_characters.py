@@ -21,7 +21,7 @@ from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError
 from dragoman.layers.cells import GRUConfig
-from dragoman.layers.embeddings import TokenEmbedding, word_dropout
+from dragoman.layers.embeddings import TokenEmbedding, WordDropout
 from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, split_words
 from dragoman.models.encoders.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
@@ -241,6 +241,6 @@ def test_a_tag_is_a_word_of_its_own() -> None:
 def test_word_dropout_spares_the_spaces() -> None:
     tokens = torch.full((20, 50), 7)
     tokens[:, ::2] = 5
-    dropped = word_dropout(tokens, 0.5, 1, keep_below=4, keep=7)
+    dropped = WordDropout(0.5, keep=7)(tokens)
     assert (dropped[:, 1::2] == 7).all()
     assert (dropped[:, ::2] == 1).any()

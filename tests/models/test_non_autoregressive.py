@@ -366,7 +366,7 @@ def test_tied_output_is_the_source_table() -> None:
 
 def test_word_dropout_touches_training_only(batch: Batch) -> None:
     model = built("gru", "feed-forward", CTCConfig())
-    model.config = replace(model.config, word_dropout=0.9)
+    model.word_dropout.share = 0.9
     calm = model.eval()(batch).total.item()
     assert model.eval()(batch).total.item() == calm
     assert len({model.train()(batch).total.item() for _ in range(5)}) > 1

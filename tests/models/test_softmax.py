@@ -27,13 +27,14 @@ from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import (
+    CrossEntropy,
     FullSoftmaxConfig,
     PartitionedSoftmaxConfig,
     SampledSoftmaxConfig,
+    SoftmaxCriterion,
     full_loss,
     partitioned_loss,
     sampled_loss,
-    summed_loss,
 )
 from dragoman.models.scheduled_sampling import (
     ExponentialDecayConfig,
@@ -77,9 +78,10 @@ def test_the_softmax_of_a_part_compares_its_words_alone() -> None:
                 expected = (1 - smoothing) * (norm - scores[truth]) + smoothing * mean
             assert float(found[row, column]) == pytest.approx(expected, abs=1e-12)
     config = PartitionedSoftmaxConfig()
-    total = summed_loss(config, hidden, target, output, 0.1, words=everything)
+    criterion = SoftmaxCriterion(output, CrossEntropy(), config, 0.1)
+    total = replace(criterion, words=everything)(hidden, target)
     torch.testing.assert_close(total, full.sum())
-    torch.testing.assert_close(summed_loss(config, hidden, target, output, 0.1, words=words), found.sum())
+    torch.testing.assert_close(replace(criterion, words=words)(hidden, target), found.sum())
 
 
 def test_parts_are_consecutive_and_as_long_as_their_words_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

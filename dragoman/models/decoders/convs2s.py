@@ -12,7 +12,7 @@ from dragoman.config.settings import Size, setting
 from dragoman.layers.attention import attend
 from dragoman.layers.convolution import GatedConvolution, WeightNormConvolution
 from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.models.contracts import Memory, State
+from dragoman.models.contracts import Decoder, Memory, State
 from dragoman.models.convs2s import SQRT_HALF, ConvS2SInput, ConvS2SStackConfig, shortcut
 
 
@@ -68,7 +68,7 @@ class ConvS2SDecoderLayer(nn.Module):
         return (out + self.shortcut(x)) * SQRT_HALF, present
 
 
-class ConvS2SDecoder(nn.Module):
+class ConvS2SDecoder(Decoder):
     """A stack of causal convolutions with attention in every layer."""
 
     unused_memory = ("final", "states")

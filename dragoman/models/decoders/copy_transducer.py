@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import setting
 from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.layers.linear import LogProbabilities
 from dragoman.layers.monotone import IMPOSSIBLE
 from dragoman.models.decoders.edit_transducer import EditTransducer, EditTransducerConfig, left_of
 from dragoman.models.decoders.monotone import Actions, Source
@@ -42,11 +43,11 @@ class CopyTransducerConfig(EditTransducerConfig):
 class CopyTransducer(EditTransducer):
     """Actions = (choices (N, T, S, 5), log-probabilities of tokens (N, T, V) without <eos>)."""
 
-    def set_output(self, layer: nn.Linear) -> None:
+    def set_output(self, layer: nn.Linear) -> LogProbabilities:
         self.choice = nn.Linear(layer.in_features, 5)
         with torch.no_grad():
             self.choice.bias.zero_()[COPY] = COPIES_AT_FIRST
-        super(EditTransducer, self).set_output(layer)
+        return super(EditTransducer, self).set_output(layer)
 
     def first_actions(self, like: Tensor) -> tuple[Tensor, ...]:
         choices = like.new_full((*like.shape, 5), IMPOSSIBLE)

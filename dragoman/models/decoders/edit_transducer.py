@@ -20,6 +20,7 @@ from dragoman.config.settings import Share, setting
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.layers.edit_expert import optimal_edits
 from dragoman.layers.embeddings import Embedding
+from dragoman.layers.linear import LogProbabilities
 from dragoman.layers.monotone import IMPOSSIBLE, ForwardPass, Written, last_position, padding_bias
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source
@@ -49,7 +50,7 @@ class EditTransducer(MonotoneDecoder):
         super().__init__(config, embedding, memory_width)
         self.expert = config.expert
 
-    def set_output(self, layer: nn.Linear) -> None:
+    def set_output(self, layer: nn.Linear) -> LogProbabilities:
         readout = layer.in_features
         self.insert = nn.Linear(readout, layer.out_features)
         self.other = nn.Linear(readout, 2)  # delete, copy
@@ -57,7 +58,7 @@ class EditTransducer(MonotoneDecoder):
         nn.init.zeros_(self.insert.bias)
         with torch.no_grad():  # at first copying is as likely as all substitutions together, so that it is tried
             self.other.bias.copy_(torch.tensor([0.0, math.log(layer.out_features)]))
-        super().set_output(layer)
+        return super().set_output(layer)
 
     def first_actions(self, like: Tensor) -> tuple[Tensor, ...]:
         insert, others = (

@@ -11,7 +11,7 @@ from dragoman.config.settings import Depth, Share, Size, setting
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.feed_forward import FeedForward
 from dragoman.layers.masking import masked_mean
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Encoder, Memory
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class FeedForwardStackConfig:
         return self.width
 
 
-class FeedForwardStack(nn.Module):
+class FeedForwardStack(Encoder):
     """Pre-norm residual feed-forward layers with a last norm."""
 
     def __init__(self, config: FeedForwardStackConfig, embedding: nn.Module) -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dragoman.config.settings import setting
 from dragoman.layers.embeddings import Embedding
-from dragoman.models.contracts import Memory, State
+from dragoman.models.contracts import Encoder, Memory, State, Surroundings
 from dragoman.models.decoders.recurrent_parts import (
+    CellDecoder,
     CellStack,
     InitialState,
     Readout,
@@ -44,10 +45,9 @@ class FixedContextDecoderConfig(RecurrentDecoderBase):
             yield "begin: found 'zero' with context = 'start', so that the decoder would not see the source"
 
 
-class FixedContextDecoder(nn.Module):
+class FixedContextDecoder(CellDecoder):
     """No attention: the decoder sees the source only as the last state of the encoder."""
 
-    max_positions = None
     unused_memory = ("keys", "values", "mask")
 
     def __init__(self, config: FixedContextDecoderConfig, embedding: Embedding, memory_width: int) -> None:
@@ -60,6 +60,21 @@ class FixedContextDecoder(nn.Module):
         self.begin = InitialState(config, memory_width, self.stack.cells[0].num_states)  # type: ignore[arg-type]
         self.readout = Readout(config.readout, config.width + context + embedding.width, self.width)
         self.dropout = build_dropout(config)
+
+    @classmethod
+    def sharing_problems(cls, config: FixedContextDecoderConfig, around: Surroundings) -> Iterator[str]:
+        cells = around.cells
+        if cells is None:
+            yield from super().sharing_problems(config, around)
+        elif not (cells.embedding == config.embedding > 0 and config.context == "start"):
+            yield 'share_cells: found true, expected equal embedding sizes above 0 and decoder.context = "start"'
+        elif (cells.residual_from, cells.norm) != (config.residual_from, False):
+            yield "share_cells: found true, expected equal residual_from and an encoder without norm"
+
+    def connect(self, encoder: Encoder, *, share_cells: bool = False) -> None:
+        super().connect(encoder)
+        if share_cells:
+            self.stack.cells = encoder.cells()
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """static = (source vector) where every step reads it; cache = the state of every layer."""

@@ -15,6 +15,7 @@ from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn_attention import GeneralConfig, RNNAttentionConfig, build_rnn_attention
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import (
+    CellDecoder,
     CellStack,
     InitialState,
     RecurrentDecoderBase,
@@ -47,11 +48,8 @@ class LuongDecoderConfig(RecurrentDecoderBase):
             yield "attentional: found 0, expected a size, since one-hot embeddings have none to take"
 
 
-class LuongDecoder(nn.Module):
+class LuongDecoder(CellDecoder):
     """h_t by the cells, c_t attended by h_t, ã_t = tanh(W_c [c_t; h_t]) (Luong et al. 2015, eq. 5) or [h_t; c_t]."""
-
-    max_positions = None
-    unused_memory: tuple[str, ...] = ()
 
     def __init__(self, config: LuongDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__()

@@ -16,13 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import SizeOrNone, setting
-from dragoman.layers.attention import observed, show
+from dragoman.data.tokenizers.base import PAD
+from dragoman.layers.attention import observed
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import Embedding
+from dragoman.layers.linear import LogProbabilities
 from dragoman.layers.monotone import PADDING, ForwardPass, Written, forward_algorithm, write
 from dragoman.layers.rnn_attention import GeneralConfig, build_rnn_attention
-from dragoman.models.contracts import Memory, State
-from dragoman.models.decoders.recurrent_parts import CellStack, InitialState, RecurrentDecoderBase, build_dropout
+from dragoman.models.contracts import Criterion, Memory, State
+from dragoman.models.decoders.recurrent_parts import (
+    CellDecoder,
+    CellStack,
+    InitialState,
+    RecurrentDecoderBase,
+    build_dropout,
+)
 
 
 @dataclass(frozen=True)
@@ -59,17 +67,14 @@ class Actions(NamedTuple):
     steps: tuple[Tensor, ...]  # (N, T, S, …) of the moves between two tokens
 
 
-class MonotoneDecoder(nn.Module):
+class MonotoneDecoder(CellDecoder):
     """Recurrent layers over the target, a distribution over actions at every source position, the forward algorithm.
 
     A subclass defines the actions: their log-probabilities, which of them write a token, and how positions move. The
     decoder gives log-probabilities, not hidden vectors, so the model hands it the output layer.
     """
 
-    max_positions = None
-    unused_memory: tuple[str, ...] = ()
-    is_cross_attention = True  # the weights of the positions align target and source
-    gives_log_probabilities = True
+    own_likelihood = True
     output: nn.Linear  # set by the model
 
     def __init__(self, config: MonotoneDecoderBase, embedding: Embedding, memory_width: int) -> None:
@@ -86,9 +91,9 @@ class MonotoneDecoder(nn.Module):
         self.dropout = build_dropout(config)
         self.readout_dropout = Dropout(config.dropout)
 
-    def set_output(self, layer: nn.Linear) -> None:
-        """Take the output layer of the model; from now on `width` is the number of target tokens."""
+    def set_output(self, layer: nn.Linear) -> LogProbabilities:
         self.output, self.width = layer, layer.out_features
+        return LogProbabilities(self.width)
 
     # --- What a subclass defines
 
@@ -143,20 +148,23 @@ class MonotoneDecoder(nn.Module):
         weights = torch.stack(forward_algorithm(after, partial(self.move, source=source), steps, written).weights, 1)
         following, positions = self.mixture(weights, actions.tokens, source)
         if observed():
-            show(self, positions.softmax(-1)[:, None])
+            self.show_attention(positions.softmax(-1)[:, None])
         cache = (cells, weights[:, -1], tuple(table[:, -1] for table in actions.tokens))
         return following, state._replace(cache=cache, length=state.length + tokens.shape[1])
 
-    def losses(self, tokens: Tensor, target: Tensor, state: State) -> Tensor:
-        """The loss (N, T) of each target token (N, T); targets are the tokens that follow `tokens`.
+    def loss(self, inputs: Tensor, target: Tensor, state: State, criterion: Criterion) -> Tensor:
+        """Σ −log p(y_t | y_<t, x), from the same numbers as `forward`, without the rest of the vocabulary.
 
-        −log p(y_t | y_<t, x), the same numbers as `forward` gives, without computing the rest of the vocabulary.
+        Label smoothing needs all of it, and an observer the weights of the positions.
         """
-        _, after, actions = self._read(tokens, state)
+        if criterion.smoothing or observed():
+            return super().loss(inputs, target, state, criterion)
+        _, after, actions = self._read(inputs, state)
         written = self.written(actions.tokens, target, state.static)
         steps = list(zip(*(table.unbind(1) for table in actions.steps), strict=True))
         passed = forward_algorithm(after, partial(self.move, source=state.static), steps, written)
-        return self.combine(-torch.stack(passed.evidence, 1), passed, actions, target, state.static)
+        losses = self.combine(-torch.stack(passed.evidence, 1), passed, actions, target, state.static)  # (N, T)
+        return (losses * (target != PAD)).sum()
 
     def combine(self, losses: Tensor, passed: ForwardPass, actions: Actions, target: Tensor, source: Source) -> Tensor:
         """The likelihood's losses (N, T) and whatever else a subclass trains with."""

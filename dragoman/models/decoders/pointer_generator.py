@@ -16,6 +16,7 @@ it replaces, and learns slowly once the pointer copies well.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,7 +28,8 @@ from dragoman.config.settings import SizeOrNone, setting
 from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES
 from dragoman.layers.embeddings import Embedding
-from dragoman.models.contracts import Decoder, Memory, State
+from dragoman.layers.linear import LogProbabilities
+from dragoman.models.contracts import Criterion, Decoder, Encoder, Memory, State, Surroundings
 from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
@@ -69,14 +71,14 @@ class Source:
         self.inner, self.keys, self.values, self.mask, self.tokens = static
 
 
-class PointerGenerator(nn.Module):
+class PointerGenerator(Decoder):
     """Mixes the softmax over the vocabulary with attention over source tokens.
 
     A source position without a token to copy (<eos>, a language tag) counts as <unk>, so all probabilities sum to 1.
     """
 
-    gives_log_probabilities = True
-    unused_memory: tuple[str, ...] = ()  # of the class: whatever its inner decoder is, it attends over the values
+    own_likelihood = True
+    copies_words = True
     output: nn.Linear
     inner: Decoder
 
@@ -93,11 +95,19 @@ class PointerGenerator(nn.Module):
         self.context = nn.Linear(memory_width, self.width, bias=False)
         self.gate = nn.Linear(self.width + memory_width + embedding.width, 1)
 
-    def set_output(self, layer: nn.Linear) -> None:
-        """Take the output layer of the model."""
+    @classmethod
+    def problems(cls, config: PointerGeneratorConfig, around: Surroundings) -> Iterator[str]:
+        for problem in INNER[type(config.inner)].problems(config.inner, around):
+            yield problem.replace("decoder.", "decoder.inner.", 1)
+
+    def connect(self, encoder: Encoder, *, share_cells: bool = False) -> None:
+        self.inner.connect(encoder, share_cells=share_cells)
+
+    def set_output(self, layer: nn.Linear) -> LogProbabilities:
         self.output = layer
         self.vocabulary = layer.out_features  # V
         self.width = self.vocabulary + MAX_COPIES
+        return LogProbabilities(self.width)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """static = (that of the inner decoder, keys, values, mask, target token of each position)."""
@@ -108,10 +118,7 @@ class PointerGenerator(nn.Module):
         return state._replace(static=static)
 
     def without_cache(self, state: State) -> State:
-        """The state for one last call, as of `TransformerDecoder`."""
-        if not isinstance(self.inner, TransformerDecoder):
-            return state
-        inner: State = self.inner.without_cache(state._replace(static=Source(state.static).inner))
+        inner = self.inner.without_cache(state._replace(static=Source(state.static).inner))
         return inner._replace(static=state.static)
 
     def _read(self, tokens: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor, State]:
@@ -139,8 +146,8 @@ class PointerGenerator(nn.Module):
         tiny = torch.finfo(mixed.dtype).tiny
         return mixed.clamp(min=tiny).log().view(*tokens.shape, -1), after
 
-    def suppress_absent(self, scores: Tensor, state: State) -> Tensor:
-        """Set copies that a source does not have to −∞, in place, in scores (N, V + copies) or (N, T, V + copies)."""
+    def suppress(self, scores: Tensor, state: State) -> Tensor:
+        """Suppress the copies that a source does not have, in place."""
         tokens = Source(state.static).tokens
         numbers = (tokens - self.vocabulary + 1).clamp(min=0)  # (B, S), 0 for other tokens
         absent = torch.ones(len(tokens), 1 + MAX_COPIES, dtype=torch.bool, device=tokens.device)
@@ -148,12 +155,13 @@ class PointerGenerator(nn.Module):
         scores.view(len(tokens), -1, self.width)[:, :, self.vocabulary :].masked_fill_(absent, -torch.inf)
         return scores
 
-    def losses(self, inputs: Tensor, target: Tensor, state: State, smoothing: float) -> Tensor:
-        """−log p of the target tokens alone (B, T), which needs no distribution over the vocabulary but the softmax's.
+    def loss(self, inputs: Tensor, target: Tensor, state: State, criterion: Criterion) -> Tensor:
+        """Σ −log p of the target tokens alone, which needs no distribution over the vocabulary but the softmax's.
 
         Label smoothing spreads its share over the softmax, not over the mixture.
         """
-        logits, attention, gate, _ = self._read(inputs, state)
+        logits, attention, gate, _ = self._read(inputs, self.without_cache(state))
+        smoothing = criterion.smoothing
         copied = Source(state.static).tokens
         same = copied[:, None] == target.reshape(copied.shape[0], -1, 1)  # (B, k·T, S)
         copy = (attention * same.view_as(attention)).sum(-1)  # (N, T)
@@ -166,10 +174,11 @@ class PointerGenerator(nn.Module):
         losses: Tensor = -(1 - smoothing) * mixed.clamp(min=tiny).log()
         if smoothing:
             losses = losses - smoothing * (logits.mean(-1) - normaliser)
-        return losses
+        return (losses * (target != PAD)).sum()
 
-    def losses_of(self, log_probabilities: Tensor, target: Tensor, smoothing: float) -> Tensor:
-        """The same from log-probabilities (B, T, V + copies); label smoothing covers the vocabulary, not the copies."""
-        chosen = log_probabilities.gather(-1, target[:, :, None])[:, :, 0]
-        spread = log_probabilities[:, :, : self.vocabulary].mean(-1)
-        return -(1 - smoothing) * chosen - smoothing * spread
+    def loss_of(self, outputs: Tensor, target: Tensor, criterion: Criterion) -> Tensor:
+        """From log-probabilities (N, T, V + copies); label smoothing covers the vocabulary, not the copies."""
+        chosen = outputs.gather(-1, target[:, :, None])[:, :, 0]
+        spread = outputs[:, :, : self.vocabulary].mean(-1)
+        losses = -(1 - criterion.smoothing) * chosen - criterion.smoothing * spread
+        return (losses * (target != PAD)).sum()

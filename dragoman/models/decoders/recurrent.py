@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dragoman.config.settings import setting
 from dragoman.kernels.deferred_gradients import deferred_gradients
@@ -18,6 +18,7 @@ from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn_attention import AdditiveConfig, RNNAttentionConfig, build_rnn_attention
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import (
+    CellDecoder,
     CellStack,
     InitialState,
     Readout,
@@ -46,11 +47,8 @@ class RecurrentDecoderConfig(RecurrentDecoderBase):
         return self.width if isinstance(self.readout, StateReadout) else self.readout.width or self.embedding
 
 
-class RecurrentDecoder(nn.Module):
+class RecurrentDecoder(CellDecoder):
     """s_i = f(s_{i−1}, y_{i−1}, c_i) with c_i attended by s_{i−1}; readout from s_i, y_{i−1} and c_i."""
-
-    max_positions = None
-    unused_memory: tuple[str, ...] = ()
 
     def __init__(self, config: RecurrentDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__()

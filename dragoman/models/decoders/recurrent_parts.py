@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.rnn import VariationalDropout
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Decoder, Encoder, Memory, Surroundings
 
 
 @dataclass(frozen=True)
@@ -148,3 +149,44 @@ class InitialState(nn.Module):
             final = memory.final[min(layer, len(memory.final) - 1)]
             states.append(tuple(torch.tanh(project(final)).chunk(self.num_states, -1)))
         return tuple(states)
+
+
+class CellDecoder(Decoder):
+    """A decoder of recurrent cells, which may start from the states of the encoder's cells."""
+
+    begin: InitialState
+
+    @classmethod
+    def problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
+        cells = around.cells
+        if cells is not None and cells[:3] != (config.cell, config.layers, config.width):
+            cells = None  # its cells are not those of the decoder
+        if config.begin == "copy" and cells is None:
+            yield (
+                "decoder.begin: 'copy' needs a recurrent encoder of one direction with the decoder's cell, layers "
+                "and width"
+            )
+        if around.share_cells:
+            yield from cls.sharing_problems(config, around._replace(cells=cells))
+        if config.variational and config.dropout and around.in_chunks:
+            yield (
+                "decoder.variational: found true, but truncate and word-by-word forcing run a sequence in chunks, each "
+                "with a mask of its own; expected false, or forcing.passes above 0"
+            )
+        if config.residual_from == 1 or config.residual_from > config.layers:
+            yield (
+                f"decoder.residual_from: found {config.residual_from}, expected 0 or from 2 to the number of layers "
+                f"({config.layers})"
+            )
+
+    @classmethod
+    def sharing_problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
+        """Why the decoder cannot use the cells of the encoder."""
+        yield (
+            "share_cells: found true, expected a recurrent encoder of one direction and a fixed-context "
+            "decoder with the same cell, layers and width"
+        )
+
+    def connect(self, encoder: Encoder, *, share_cells: bool = False) -> None:
+        if self.begin.kind == "copy":
+            encoder.keep_states()

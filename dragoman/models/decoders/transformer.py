@@ -10,7 +10,7 @@ from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.relative_positions import RelativePositions
 from dragoman.layers.self_attention import SelfAttention
-from dragoman.models.contracts import Memory, State
+from dragoman.models.contracts import Decoder, Memory, State
 from dragoman.models.transformer import (
     TransformerConfig,
     TransformerInput,
@@ -62,7 +62,7 @@ class DecoderBlock(nn.Module):
         return self.feedforward_norm(x + self.dropout(self.feedforward(x))), cache
 
 
-class TransformerDecoder(nn.Module):
+class TransformerDecoder(Decoder):
     """A stack of decoder blocks."""
 
     unused_memory = ("final", "states")
@@ -92,7 +92,8 @@ class TransformerDecoder(nn.Module):
         return State(static=(memory.mask, tuple(memories)), cache=tuple(caches), length=length)
 
     def without_cache(self, state: State) -> State:
-        """The state for one last call: full self-attention then keeps no keys and values, which saves memory."""
+        if not isinstance(state.length, int) or state.length:  # something came before: it must be kept
+            return state
         full = (type(block.attention) is SelfAttention for block in self.blocks if isinstance(block, DecoderBlock))
         cache = tuple(() if is_full else past for is_full, past in zip(full, state.cache, strict=True))
         return state._replace(cache=cache)

@@ -6,7 +6,7 @@ It reads rows like every other encoder, `a <eos>` or `a <eos> b <eos>`. <eos> is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -20,7 +20,7 @@ from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import crop_to_maximum
 from dragoman.layers.positions import NoPositionsConfig
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.transformer import EncoderBlock
 from dragoman.models.transformer import TransformerConfig, build_norm, last_norm, relative_positions_of
 
@@ -76,8 +76,10 @@ class BertEncoderConfig:
         )
 
 
-class BertEncoder(nn.Module):
+class BertEncoder(Encoder):
     """The final state is the output at [CLS]."""
+
+    __call__: Callable[..., Memory]
 
     def __init__(self, config: BertEncoderConfig, embedding: TokenEmbedding) -> None:
         super().__init__()

@@ -124,11 +124,11 @@ def hash_of(letters: Tensor, salt: int) -> Tensor:
     return value
 
 
-class CharacterWordsEncoder(nn.Module):
+class CharacterWordsEncoder(Encoder):
     """A character CNN and an encoder of words; the memory has one entry per word."""
 
     entries_are_tokens = False
-
+    graph_blockers = ("model.encoder 'character-words' counts the words of a batch on the CPU",)
     inner: Encoder
 
     def __init__(self, config: CharacterWordsConfig, embedding: TokenEmbedding) -> None:

@@ -12,7 +12,7 @@ from dragoman.config.settings import Size, setting
 from dragoman.layers.convolution import GatedConvolution, WeightNormConvolution
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.convs2s import SQRT_HALF, ConvS2SInput, ConvS2SStackConfig, shortcut
 
 
@@ -55,7 +55,7 @@ class ConvS2SEncoderLayer(nn.Module):
         return out
 
 
-class ConvS2SEncoder(nn.Module):
+class ConvS2SEncoder(Encoder):
     """Memory with keys z from the stack and values (z + e)·√½, where e are the embeddings (section 3.3).
 
     Every attention layer of the decoder sends gradients back. Those into the stack are scaled by 1 / (2 × attention

@@ -12,7 +12,7 @@ from dragoman.config.settings import Depth, Share, Size, setting
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.masking import crop_to_maximum
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Encoder, Memory
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class DenseEncoderConfig:
     dropout: Share = setting(0.1, help="dropout on embeddings and after every hidden layer")
 
 
-class DenseEncoder(nn.Module):
+class DenseEncoder(Encoder):
     """(max_positions · embedding) → hidden → … → (max_positions · width).
 
     A memory entry depends on the whole source and belongs to no token, so all entries are real, whatever the source's

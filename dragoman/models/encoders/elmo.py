@@ -17,7 +17,7 @@ from dragoman.data.tokenizers.base import SOS
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn import Unidirectional, last_output
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Encoder, Memory
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ElmoEncoderConfig:
         return self.width
 
 
-class ElmoEncoder(nn.Module):
+class ElmoEncoder(Encoder):
     """Memory of both directions side by side, one entry per token; its final state is that of the two top layers."""
 
     def __init__(self, config: ElmoEncoderConfig, embedding: Embedding) -> None:

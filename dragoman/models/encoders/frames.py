@@ -223,7 +223,7 @@ SUBSAMPLINGS: dict[type, Any] = {
 }
 
 
-class FramesEncoder(nn.Module):
+class FramesEncoder(Encoder):
     """Subsampling, positions and a sequence encoder."""
 
     inner: Encoder

@@ -109,7 +109,7 @@ class ResidualBlock(nn.Module):
         return F.relu(self.shortcut(x) + self.second_norm(self.second(y)))
 
 
-class ResNetEncoder(nn.Module):
+class ResNetEncoder(Encoder):
     """Images to memory (B, h·w, D); the final state is the mean over the grid."""
 
     def __init__(self, config: ResNetConfig, features: int) -> None:
@@ -143,7 +143,7 @@ def spatial_memory(entries: Tensor) -> Memory:
     return Memory(keys=entries, values=entries, mask=real, final=(entries.mean(1),))
 
 
-class TorchvisionEncoder(nn.Module):
+class TorchvisionEncoder(Encoder):
     """The last feature map of a torchvision network, projected to the width of the memory.
 
     Its batch norms always use their stored statistics, which keeps the images of a batch independent.
@@ -231,7 +231,7 @@ def trunk_of(name: str, weights: str | None) -> nn.Module:
     return trunk
 
 
-class PatchesEncoder(nn.Module):
+class PatchesEncoder(Encoder):
     """A linear projection of every patch, then a sequence encoder."""
 
     inner: Encoder

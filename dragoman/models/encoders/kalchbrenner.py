@@ -13,7 +13,7 @@ from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.layers.convolution import convolve, pad_same
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import crop_to_maximum
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Encoder, Memory
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class SentenceConvolution(nn.Module):
         return sentence
 
 
-class KalchbrennerEncoder(nn.Module):
+class KalchbrennerEncoder(Encoder):
     """The final state is the sentence vector of the paper.
 
     The paper's decoder has no attention. For decoders that attend, a memory entry is the sum of the word's embedding, a

@@ -15,7 +15,7 @@ from dragoman.layers.convolution import NonLocal, convolve, pad_same
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
 from dragoman.layers.positions import AbsolutePositionsConfig, NoPositionsConfig, build_absolute_positions
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Encoder, Memory
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class MultiKernelLayer(nn.Module):
         return out.transpose(1, 2)
 
 
-class MultiKernelEncoder(nn.Module):
+class MultiKernelEncoder(Encoder):
     """A stack of multi-kernel layers; the final state is the mean over real positions."""
 
     def __init__(self, config: MultiKernelConfig, embedding: TokenEmbedding) -> None:

@@ -13,7 +13,7 @@ from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn import Bidirectional, RecurrentLayer, Unidirectional, VariationalDropout
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import CellLayout, Encoder, Memory
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RecurrentEncoderConfig:
             yield f"residual_from: found {self.residual_from}, expected at most {self.layers}, the number of layers"
 
 
-class RecurrentEncoder(nn.Module):
+class RecurrentEncoder(Encoder):
     """A stack of recurrent layers; the final states are each layer's output after its last token.
 
     Final states all have the size of the memory: with `widths`, narrower or wider layers have none.
@@ -95,12 +95,16 @@ class RecurrentEncoder(nn.Module):
         final = tuple(state[0] for state in last if state[0].shape[1] == self.width)
         return Memory(keys=x, values=x, mask=mask, final=final, states=tuple(last) if self.keeps_states else ())
 
+    @classmethod
+    def cell_layout(cls, config: RecurrentEncoderConfig) -> CellLayout | None:
+        if config.direction not in ("forward", "backward") or config.widths:
+            return None
+        return CellLayout(config.cell, config.layers, config.width, config.embedding, config.residual_from, config.norm)
+
     def cells(self) -> nn.ModuleList:
-        """The cells of unidirectional layers, from bottom to top."""
         return nn.ModuleList(layer.cell for layer in self._unidirectional_layers())
 
     def keep_states(self) -> None:
-        """Put the whole last states of the cells into the memory, for decoders that start from them."""
         self.keeps_states = True
         for layer in self._unidirectional_layers():
             layer.whole_state = True

@@ -8,7 +8,7 @@ from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
 from dragoman.layers.relative_positions import RelativePositions
-from dragoman.models.contracts import Memory
+from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.transformer import (
     TransformerConfig,
     TransformerInput,
@@ -45,7 +45,7 @@ class EncoderBlock(nn.Module):
         return x
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(Encoder):
     """A stack of encoder blocks; the final state is the mean over real positions."""
 
     def __init__(self, config: TransformerConfig, embedding: TokenEmbedding) -> None:

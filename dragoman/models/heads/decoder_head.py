@@ -1,4 +1,4 @@
-"""A decoder with its embeddings and output layer, for models whose sources are not tokens (images, audio)."""
+"""A decoder with its output layer: what all models that write token by token share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,52 @@ from torch import Tensor, nn
 
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.layers.embeddings import build_embedding
-from dragoman.models.contracts import Decoder, Memory, State, TokenScores
-from dragoman.models.heads.softmax import (
-    CrossEntropy,
-    FullSoftmaxConfig,
-    connect_output,
-    log_probabilities,
-    summed_loss,
-    token_scores,
-)
-from dragoman.models.registry import DecoderConfig, build_decoder
+from dragoman.layers.linear import output_layer
+from dragoman.models.contracts import Decoder, Memory, State, Surroundings, TokenScores
+from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, log_probabilities, token_scores
+from dragoman.models.registry import DecoderConfig, build_decoder, decoder_class
+
+
+def teacher_inputs(target: Tensor) -> Tensor:
+    """The decoder's inputs under teacher forcing: <sos> and all target tokens but the last."""
+    return torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
+
+
+class TokenWriter(nn.Module):
+    """Writes a target one token after another over the memory of any encoder."""
+
+    decoder: Decoder
+    prompt: tuple[int, ...] = ()  # tokens that the decoder reads before <sos>
+
+    def set_decoder(self, decoder: Decoder, output: nn.Linear) -> None:
+        """Take a decoder and the output layer after it."""
+        self.decoder, self.output, self.cross_entropy = decoder, decoder.set_output(output), CrossEntropy()
+
+    @property
+    def max_positions(self) -> int | None:
+        limit = self.decoder.max_positions
+        return None if limit is None else limit - len(self.prompt)
+
+    def start_from(self, memory: Memory, capacity: int | None = None) -> State:
+        """The state before <sos>."""
+        state = self.decoder.start(memory, capacity if capacity is None else capacity + len(self.prompt))
+        if self.prompt:
+            tokens = torch.tensor(self.prompt, device=memory.mask.device).expand(len(memory.mask), -1)
+            state = self.decoder(tokens, state)[1]
+        return state
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        scores, state = self.scores(tokens, state)
+        return log_probabilities(scores), state
+
+    def scores(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Like `step`, with logits (N, V)."""
+        hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
+        return self.decoder.suppress(self.output(hidden[:, -1]), state), state
+
+    def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        hidden, state = self.decoder(tokens, state)
+        return log_probabilities(self.decoder.suppress(self.output(hidden), state)), state
 
 
 def decoder_head_problems(tie: bool, decoder: DecoderConfig) -> Iterator[str]:
@@ -30,15 +66,11 @@ def decoder_head_problems(tie: bool, decoder: DecoderConfig) -> Iterator[str]:
         )
     elif tie and decoder.embedding == 0:
         yield "tie: found true, which needs learned embeddings, found one-hot vectors (embedding = 0)"
-    if getattr(decoder, "begin", "") == "copy":
-        yield "decoder.begin: 'copy' needs an encoder of tokens, expected 'project' or 'zero'"
+    yield from decoder_class(decoder).problems(decoder, Surroundings())
 
 
-class DecoderHead(nn.Module):
-    """Writes a target one token after another over the memory of any encoder."""
-
-    decoder: Decoder
-    prompt: tuple[int, ...] = ()  # tokens that the decoder reads before <sos>
+class DecoderHead(TokenWriter):
+    """A decoder with its own embeddings, for models whose sources are not tokens (images, audio)."""
 
     def __init__(
         self, config: DecoderConfig, memory_width: int, vocabulary: int, *, tie: bool, bias: bool = False
@@ -46,47 +78,20 @@ class DecoderHead(nn.Module):
         """With `tie` the target embeddings are the output layer's weights too; `bias` is that of the output layer."""
         super().__init__()
         embedding = build_embedding(vocabulary, config.embedding, PAD)
-        self.decoder = build_decoder(config, embedding, memory_width)
-        output = nn.Linear(self.decoder.width, vocabulary, bias=bias)
-        if bias:
-            nn.init.zeros_(output.bias)
-        self.cross_entropy = CrossEntropy()
-        if tie:
-            assert isinstance(embedding.weight, nn.Parameter)
-            output.weight = embedding.weight
-        else:
-            nn.init.normal_(output.weight, std=self.decoder.width**-0.5)
-        self.output = connect_output(self.decoder, output)
-
-    @property
-    def max_positions(self) -> int | None:
-        limit = self.decoder.max_positions
-        return None if limit is None else limit - len(self.prompt)
-
-    def hidden(self, memory: Memory, target: Tensor) -> Tensor:
-        """Hidden vectors (B, T, D) under teacher forcing with target (B, T)."""
-        inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
-        return self.decoder(inputs, self.start(memory))[0]
+        decoder = build_decoder(config, embedding, memory_width)
+        table = embedding.weight if tie else None
+        assert table is None or isinstance(table, nn.Parameter)
+        self.set_decoder(decoder, output_layer(decoder.width, vocabulary, table, bias=bias))
 
     def loss(self, memory: Memory, target: Tensor, smoothing: float) -> Tensor:
-        """Summed cross-entropy over real target tokens: ()."""
-        hidden = self.hidden(memory, target)
-        return summed_loss(FullSoftmaxConfig(), hidden, target, self.output, smoothing, self.cross_entropy)
+        """The summed loss over real target tokens: ()."""
+        criterion = SoftmaxCriterion(self.output, self.cross_entropy, smoothing=smoothing)
+        return self.decoder.loss(teacher_inputs(target), target, self.start_from(memory), criterion)
 
-    def start(self, memory: Memory, capacity: int | None = None) -> State:
-        state = self.decoder.start(memory, capacity if capacity is None else capacity + len(self.prompt))
-        if self.prompt:
-            tokens = torch.tensor(self.prompt, device=memory.mask.device).expand(len(memory.mask), -1)
-            state = self.decoder(tokens, state)[1]
-        return state
-
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
-        return log_probabilities(self.output(hidden[:, -1])), state
-
-    def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        hidden, state = self.decoder(tokens, state)
-        return log_probabilities(self.output(hidden)), state
+    def logits(self, memory: Memory, target: Tensor) -> Tensor:
+        """Logits (B, T, V) of every target token, given the true tokens before it."""
+        out: Tensor = self.output(self.decoder(teacher_inputs(target), self.start_from(memory))[0])
+        return out
 
     def score(self, memory: Memory, target: Tensor) -> TokenScores:
-        return token_scores(self.output(self.hidden(memory, target)), target)
+        return token_scores(self.logits(memory, target), target)

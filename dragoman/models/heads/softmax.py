@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels.alignment import aligned_logits
 from dragoman.kernels.cpu_cross_entropy import total_loss
+from dragoman.layers.linear import LogProbabilities
 from dragoman.models.contracts import TokenScores
 
 
@@ -33,29 +34,6 @@ def log_probabilities(logits: Tensor) -> Tensor:
     """Log-softmax over the last axis in at least float32; half precision is read without a copy."""
     precise = torch.float32 if logits.dtype in (torch.bfloat16, torch.float16) else logits.dtype
     return logits.log_softmax(-1, dtype=precise)
-
-
-class LogProbabilities(nn.Module):
-    """The output layer of a model whose decoder gives log-probabilities already: it changes nothing.
-
-    Log-probabilities are logits too: a softmax leaves them as they are.
-    """
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__()
-        self.out_features = vocabulary
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(…, V) → (…, V)."""
-        return x
-
-
-def connect_output(decoder: Any, layer: nn.Linear) -> nn.Linear | LogProbabilities:
-    """The output layer of a model: `layer`, unless the decoder uses it itself and gives log-probabilities."""
-    if not getattr(decoder, "gives_log_probabilities", False):
-        return layer
-    decoder.set_output(layer)
-    return LogProbabilities(decoder.width)
 
 
 @dataclass(frozen=True)
@@ -178,26 +156,28 @@ LOSSES: dict[type, Callable[..., Tensor]] = {
 }
 
 
-def summed_loss(
-    config: SoftmaxConfig,
-    hidden: Tensor,
-    target: Tensor,
-    output: nn.Linear | LogProbabilities,
-    smoothing: float,
-    cross_entropy: CrossEntropy | None = None,
-    words: Tensor | None = None,
-) -> Tensor:
-    """Sum the loss, with `words` over these alone.
+@dataclass(frozen=True)
+class SoftmaxCriterion:
+    """The summed loss of hidden vectors; see `contracts.Criterion`."""
 
-    Training on a CPU computes the full one in chunks, which is faster and needs less memory. A GPU would have to wait
-    for the number of real tokens.
-    """
-    if isinstance(config, PartitionedSoftmaxConfig):
-        if words is not None and len(words) < output.out_features:
-            assert isinstance(output, nn.Linear)
-            return partitioned_loss(hidden, target, output, smoothing, words).sum()
-        config = FullSoftmaxConfig()
-    full = isinstance(config, FullSoftmaxConfig) and torch.is_grad_enabled() and hidden.device.type == "cpu"
-    if full and isinstance(output, nn.Linear) and hidden.dtype == output.weight.dtype:
-        return total_loss(hidden, target, output.weight[: output.out_features], output.bias, smoothing, PAD)
-    return LOSSES[type(config)](config, hidden, target, output, smoothing, cross_entropy).sum()
+    output: nn.Linear | LogProbabilities
+    cross_entropy: CrossEntropy
+    softmax: SoftmaxConfig = FullSoftmaxConfig()
+    smoothing: float = 0.0
+    words: Tensor | None = None  # (K,) of the part of the corpus that the batch is from, for a partitioned softmax
+
+    def __call__(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """Training on a CPU computes the full softmax in chunks, which is faster and needs less memory.
+
+        A GPU would have to wait for the number of real tokens.
+        """
+        softmax, output = self.softmax, self.output
+        if isinstance(softmax, PartitionedSoftmaxConfig):
+            if self.words is not None and len(self.words) < output.out_features:
+                assert isinstance(output, nn.Linear)
+                return partitioned_loss(hidden, target, output, self.smoothing, self.words).sum()
+            softmax = FullSoftmaxConfig()
+        full = isinstance(softmax, FullSoftmaxConfig) and torch.is_grad_enabled() and hidden.device.type == "cpu"
+        if full and isinstance(output, nn.Linear) and hidden.dtype == output.weight.dtype:
+            return total_loss(hidden, target, output.weight[: output.out_features], output.bias, self.smoothing, PAD)
+        return LOSSES[type(softmax)](softmax, hidden, target, output, self.smoothing, self.cross_entropy).sum()
