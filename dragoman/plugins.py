@@ -32,6 +32,7 @@ TABLES = {
     "dragoman.training.objectives.base.ObjectiveEntry": "dragoman.training.objectives.table.OBJECTIVES",
     "dragoman.scoring.metric.Metric": "dragoman.scoring.registry.METRICS",
     "dragoman.tasks.base.Task": "dragoman.tasks.table.TASKS",
+    "dragoman.data.readers.base.Reader": "dragoman.data.readers.base.READERS",
     "dragoman.decoding.constraints.registry.NamedConstraint": "dragoman.decoding.constraints.registry.CONSTRAINTS",
     "dragoman.exchange.exporter.Exporter": "dragoman.exchange.registry.EXPORTERS",
     "dragoman.documents.registry.DocumentFormat": "dragoman.documents.registry.FORMATS",
@@ -47,7 +48,7 @@ class Plugin(NamedTuple):
     version: str = ""
 
     def __str__(self) -> str:
-        return f"'{self.module}'" + (f" (package {self.package} {self.version})" if self.package else "")
+        return f"'{self.module}'" + (f" of the package {self.package} {self.version}" if self.package else "")
 
 
 loaded = False  # whether all plug-ins of this process are imported; tables ask before each read

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dragoman import plugins
 from dragoman.commands.align import align, score_alignment
 from dragoman.commands.back_translate import back_translate
 from dragoman.commands.bench import bench
@@ -62,7 +63,10 @@ class OutputClosed(Exception):  # noqa: N818  (not an error: `dragoman … | hea
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="dragoman %(version)s")
 @click.option("--trace", is_flag=True, help="Show the whole Python traceback of an error (works after a command too).")
-def cli(trace: bool) -> None:
+@click.option(
+    "--import", "modules", multiple=True, metavar="MODULE", help="Import a module of plug-ins first; may be repeated."
+)
+def cli(trace: bool, modules: tuple[str, ...]) -> None:
     """Train, run and evaluate sequence-to-sequence models.
 
     \b
@@ -72,6 +76,7 @@ def cli(trace: bool) -> None:
       dragoman evaluate runs/pairs test.tsv
       dragoman info runs/pairs
     """
+    plugins.use(modules)
 
 
 # In the order of work, which is that of the help.

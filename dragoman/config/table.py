@@ -57,7 +57,7 @@ class Table(Mapping[K, E]):
         """The module that registered an entry; "dragoman" for those of the package, empty for an unknown name."""
         return self._owner(name) or ""
 
-    def of(self, settings: Any) -> E:
+    def of(self, settings: Any, /) -> E:
         """The entry that settings choose by their kind."""
         return self[settings.kind]
 

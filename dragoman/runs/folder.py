@@ -19,8 +19,10 @@ from dragoman.config import settings
 from dragoman.data.corpus import MAX_LENGTH_RATIO, Corpus
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import load_tokenizer
-from dragoman.errors import RunError, nearest
+from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import digest, is_run_file, remove_folder, write_text
+from dragoman.plugins import Plugin
+from dragoman.runs.plugins import check_plugins, needed_plugins
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, from_table, with_absolute_paths
 from dragoman.tasks.table import task_of
@@ -45,8 +47,12 @@ class Run:
         self.folder = Path(folder)
         if not (self.folder / "config.toml").is_file():
             raise RunError(missing_run_message(self.folder))
-        check_format(self.folder)
-        self.config = from_table(settings.read_toml(self.folder / "config.toml"))
+        self.plugins = check_format(self.folder)
+        try:
+            self.config = from_table(settings.read_toml(self.folder / "config.toml"))
+        except ConfigError:
+            check_plugins(self.folder, self.plugins)  # a missing one says more than a kind that does not exist
+            raise
 
     @property
     def task(self) -> Task:
@@ -226,13 +232,14 @@ def nearest_run(folder: Path) -> Path | None:
     return next(iter(same or [path for path in runs if path.name == near]), None)
 
 
-def check_format(folder: Path) -> None:
-    """Refuse a run that another version wrote in another format."""
+def check_format(folder: Path) -> list[Plugin]:
+    """Refuse a run that another version wrote in another format; return the plug-ins that it needs."""
     path = folder / "run.json"
-    version = ""
+    version, needed = "", []
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         found, version = int(content["format"]), str(content["version"])
+        needed = [Plugin(*(str(plugin[name]) for name in Plugin._fields)) for plugin in content.get("plugins", ())]
     except FileNotFoundError:
         found = 1  # had no run.json
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:  # Infinity is JSON, too
@@ -247,6 +254,7 @@ def check_format(folder: Path) -> None:
             f"{folder}: Dragoman {version} made this run (format {found}), but this is Dragoman {__version__} "
             f"(format {RUN_FORMAT}); upgrade Dragoman"
         )
+    return needed
 
 
 def create_run(folder: Path, config: Config, corpus: Corpus) -> None:
@@ -300,7 +308,10 @@ def new_run(folder: Path, config: Config, data: RunData) -> Iterator[Path]:
         data.source_tokenizer.save(temporary / "tokenizer", "source")
         data.target_tokenizer.save(temporary / "tokenizer", "target")
         (temporary / "data.json").write_text(json.dumps(data.report, indent=2), encoding="utf-8")
-        (temporary / "run.json").write_text(json.dumps({"format": RUN_FORMAT, "version": __version__}), "utf-8")
+        about: dict[str, Any] = {"format": RUN_FORMAT, "version": __version__}
+        if needed := needed_plugins(config):
+            about["plugins"] = [plugin._asdict() for plugin in needed]
+        (temporary / "run.json").write_text(json.dumps(about), encoding="utf-8")
         (temporary / "config.toml").write_text(settings.dump(with_absolute_paths(config)), encoding="utf-8")
         yield temporary
     except OSError as error:

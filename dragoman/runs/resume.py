@@ -10,6 +10,7 @@ from dragoman.data.config import paths_of
 from dragoman.data.corpus import Corpus
 from dragoman.errors import ConfigError, RunError
 from dragoman.runs.folder import Run
+from dragoman.runs.plugins import check_plugins
 from dragoman.tasks.config import Config, from_table, steps_or_epochs, with_absolute_paths
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 
@@ -42,7 +43,9 @@ WITHOUT_SEARCH = ("loss", "perplexity", "token_accuracy")  # metrics of validati
 
 def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a run with `place=value` overrides."""
-    Run(folder).check_single("training goes on with one")
+    run = Run(folder)
+    run.check_single("training goes on with one")
+    check_plugins(run.folder, run.plugins)  # also the reader of its data
     if any(assignment.partition("=")[0].strip() == "preset" for assignment in overrides):
         raise ConfigError(f"preset: found with {folder}, which has its settings already; change single ones by place")
     table = settings.override(settings.read_toml(Path(folder) / "config.toml"), steps_or_epochs(overrides))

@@ -12,11 +12,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from dragoman import register
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers import READERS
 from dragoman.data.readers.base import Reader, ReadOptions
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.errors import DataError
+from dragoman.errors import ConfigError, DataError
 from tests.conftest import QUICK, SMALL, Workshop, call, quiet_machine, words, write_rows
 
 PAIRS = [(word, word.upper()) for word in words(40, seed=5)]
@@ -42,7 +43,7 @@ class BarReader(Reader):
 
 @pytest.fixture(scope="module", autouse=True)
 def plugged_in() -> Iterator[None]:
-    reader = READERS.add(BarReader())
+    reader = register(BarReader())
     yield
     READERS.remove(reader)
 
@@ -74,7 +75,7 @@ def plain(workshop: Workshop) -> list[str]:
 
 
 def test_the_table_is_tested() -> None:
-    assert {suffix for reader in READERS for suffix in reader.suffixes} <= {"", *WRITE}
+    assert {suffix for reader in READERS.values() for suffix in reader.suffixes} <= {"", *WRITE}
 
 
 @pytest.mark.parametrize("suffix", WRITE)
@@ -134,7 +135,7 @@ def test_lines_of_text_are_no_memory(inside: Workshop) -> None:
 
 
 def test_a_suffix_has_one_reader() -> None:
-    with pytest.raises(AssertionError, match=r"\.bar has a reader already"):
-        READERS.add(BarReader())
+    with pytest.raises(ConfigError, match=r"the reader of '\.bar' in other, but tests\S+ has registered one"):
+        READERS.add(BarReader(), "other")
     with pytest.raises(DataError, match="cannot be cut"):
         READERS.of("a.BAR.gz").cut(Path("a.BAR.gz"), 1)

@@ -1,7 +1,7 @@
 """READERS: the suffix of a file decides how its pairs, its sources and its header are read.
 
 Training, `check`, `evaluate`, `predict`, shards, `clean` and the automatic choice all look files up in this table. A
-new format is one subclass of `Reader` and one `READERS.add(...)`.
+new format is one subclass of `Reader` and one `dragoman.register(...)`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from dragoman.config.table import Table
 from dragoman.data.examples import Example, Fault
 from dragoman.errors import DataError
 
@@ -97,32 +98,15 @@ class Reader(ABC):
         raise NotImplementedError
 
 
-class Readers:
+class Readers(Table[str, Reader]):
     """Readers by suffix. The one of "" reads files of any other suffix."""
 
-    def __init__(self) -> None:
-        self._by_suffix: dict[str, Reader] = {}
-
-    def add(self, reader: Reader) -> Reader:
-        """Add a reader, at any time; its suffixes must be free."""
-        for suffix in reader.suffixes:
-            assert suffix not in self._by_suffix, f"{suffix} has a reader already"
-        self._by_suffix.update(dict.fromkeys(reader.suffixes, reader))
-        return reader
-
-    def remove(self, reader: Reader) -> None:
-        for suffix in reader.suffixes:
-            del self._by_suffix[suffix]
-
-    def of(self, path: str | Path) -> Reader:
+    def of(self, path: Any, /) -> Reader:
         """The reader of a file, by its name."""
-        return self._by_suffix.get(suffix_of(path), self._by_suffix[""])
-
-    def __iter__(self) -> Iterator[Reader]:
-        return iter(dict.fromkeys(self._by_suffix.values()))
+        return self.get(suffix_of(path)) or self[""]
 
 
-READERS = Readers()
+READERS = Readers("reader of", lambda reader: reader.suffixes, ())  # filled in __init__.py: readers consult it, too
 
 
 def compression_of(path: str | Path) -> str:

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from dragoman import plugins
 from dragoman.errors import MissingExtraError, RunError
 from dragoman.inference.shards.plan import Job
 from dragoman.inference.shards.work import predict_shard_of
@@ -26,9 +27,10 @@ def work_on_cluster(job: Job, address: str, progress: Callable[[int], None] = la
     except (OSError, ValueError) as error:
         raise RunError(f"--cluster {address}: found no scheduler ({error})") from None
     done = len(job.shards) - len(waiting)
+    named = plugins.names_in_environment()
     with client:
         futures = [
-            client.submit(predict_shard_of, job, number, key=f"dragoman-{job.key}-{number}", retries=RETRIES)
+            client.submit(predict_elsewhere, named, job, number, key=f"dragoman-{job.key}-{number}", retries=RETRIES)
             for number in waiting
         ]
         try:
@@ -38,3 +40,9 @@ def work_on_cluster(job: Job, address: str, progress: Callable[[int], None] = la
                 progress(done)
         except (OSError, RuntimeError) as error:  # a worker died too often, or the scheduler is gone
             raise RunError(f"--cluster {address}: {error}; the same command goes on with the shards left") from None
+
+
+def predict_elsewhere(named: list[str], job: Job, number: int) -> Any:
+    """Predict a shard in a process that has not inherited the environment, with the plug-ins that it named."""
+    plugins.use(named)
+    return predict_shard_of(job, number)
