@@ -87,7 +87,6 @@ class Aligner:
     batch_size: int = 32
 
     def __call__(self, pairs: Sequence[Pair]) -> Iterator[WordAlignment]:
-        """The links of every pair, in order."""
         forward = align_pairs(
             self.forward, pairs, view=self.view, threshold=self.threshold, tag=self.tag, batch_size=self.batch_size
         )

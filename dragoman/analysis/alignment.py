@@ -113,7 +113,6 @@ class PairAttention(NamedTuple):
         return self.rows.T @ weights @ self.columns  # (target words, source words)
 
     def aligned(self, view: AttentionView, threshold: float | None) -> WordAlignment:
-        """The word alignment by one view."""
         weights = self.over_words(view)
         return WordAlignment(self.source, self.target, links_from_weights(weights, threshold), weights)
 
@@ -225,7 +224,6 @@ def links_by_view(
     threshold: float | None,
     batch_size: int,
 ) -> dict[AttentionView, list[Links]]:
-    """The links of every pair by every view."""
     links: dict[AttentionView, list[Links]] = {view: [frozenset()] * len(pairs) for view in views}
     for index, attention in pair_attention(predictor, pairs, batch_size):
         for view in views:

@@ -92,7 +92,6 @@ class Calibration:
         }
 
     def lines(self) -> Iterator[str]:
-        """The results as lines of text."""
         yield f"{'temperature':<20}{self.temperature:>10.4f}"
         yield f"{'tokens':<20}{self.before.reliability.count:>10,}"
         yield f"{'':<20}{'before':>10}{'after':>10}"

@@ -103,7 +103,6 @@ def transcribe(
 
 @torch.no_grad()
 def ctc_emissions(predictor: Predictor, files: Sequence[MediaFeatures]) -> CTCEmissions:
-    """The CTC log-probabilities at every position."""
     batch = predictor.collator.collate([file.features for file in files]).to(predictor.device)
     return require_transcriber(predictor).emissions(batch, batch.source_mask.sum(1), 1)
 
@@ -111,7 +110,6 @@ def ctc_emissions(predictor: Predictor, files: Sequence[MediaFeatures]) -> CTCEm
 def force_align(
     predictor: Predictor, files: Sequence[MediaFeatures], texts: Sequence[str], batch_size: int = 32
 ) -> Iterator[ForcedAlignment]:
-    """Align every text with its file, in order."""
     for first in range(0, len(files), batch_size):
         chunk = files[first : first + batch_size]
         yield from align_emissions(predictor, chunk, texts[first : first + batch_size], ctc_emissions(predictor, chunk))

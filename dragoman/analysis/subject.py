@@ -77,7 +77,6 @@ class Subject:
 
     @property
     def input_unit(self) -> str:
-        """What the parts of the input are called."""
         return "word" if self.source is None else self.source.unit
 
     def log_probabilities(self) -> Tensor:
@@ -138,7 +137,6 @@ def units(loaded: Loaded) -> tuple[str, str]:
 
 
 def plain_axis(labels: Sequence[str], text: str = "", unit: str = "word") -> Axis:
-    """An axis whose tokens are its words."""
     return Axis(text or " ".join(labels), tuple(labels), tuple(labels), tuple(range(len(labels))), unit)
 
 

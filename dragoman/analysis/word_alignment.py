@@ -17,9 +17,8 @@ from torch import Tensor
 from dragoman.analysis.alignment import Pair, WordAlignment, token_word_shares, word_spans
 from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import Note
-from dragoman.classical.pair_groups import Floats
 from dragoman.classical.phrases import phrase_spans
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Floats, Ragged
 from dragoman.classical.vocabulary import Vocabulary
 from dragoman.classical.word_alignment import BothDirections
 from dragoman.data.tokenizers.base import UNK, Tokenizer
@@ -196,12 +195,10 @@ def encode_without_case(tokenizer: Tokenizer, known: Mapping[str, int], texts: S
 
 
 def shares(tokenizer: Tokenizer, text: str, words: Sequence[tuple[int, int]], tokens: int) -> Tensor:
-    """The share of each token in each word."""
     return token_word_shares(tokenizer.spans(text), words, tokens).double()
 
 
 def links_of_words(links: Links, columns: Tensor, rows: Tensor) -> Links:
-    """Links of words from those of their tokens."""
     left, right = ([row.nonzero().flatten().tolist() for row in side] for side in (columns, rows))
     return frozenset((one, other) for source, target in links for one in left[source] for other in right[target])
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.model import Note, Output, Tokens, Transducer, rows_of
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.tensors import TensorSpec
-from dragoman.classical.vocabulary import fold_case, without_case
+from dragoman.classical.vocabulary import fold_case, same_spelling, without_case
 from dragoman.classical.word_alignment import BothDirections
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
@@ -52,15 +52,14 @@ class WordAlignerModel(Transducer):
         pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))
         self.known = without_case(pieces[0]), without_case(pieces[1])
         self.folded = fold_case(pieces[0]), fold_case(pieces[1])
-        spelt = {piece: token for token, piece in enumerate(pieces[1])}
-        self.same = [spelt.get(piece, -1) for piece in pieces[0]]
+        self.same = same_spelling(*pieces)
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
         return {**self.both.forward.tensor_specs("forward_", self.sizes),
                 **self.both.backward.tensor_specs("backward_", self.sizes[::-1])}  # fmt: skip
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        return self.fit_rows(Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target), note)
+        return self.fit_rows(*pair_rows(corpus.train), note)
 
     def fit_rows(self, sources: Ragged, targets: Ragged, note: Note = lambda doing, count: None) -> list[float]:
         losses = self.both.fit_rows(*self.numbered(sources, targets), self.sizes, note)
@@ -92,9 +91,9 @@ class WordAlignerModel(Transducer):
         """p(source token | target token) as attention (B, 1, T, S); <eos> has the share of the empty word."""
         sources, targets = rows_of(batch.source), rows_of(batch.target)
         out = torch.zeros(len(sources), 1, batch.target.shape[1], batch.source.shape[1])
-        found = self.both.forward.align_rows(*self.numbered(Ragged.of(sources), Ragged.of(targets))).posteriors
-        for row, (one, source, target) in enumerate(zip(found, sources, targets, strict=True)):
-            shares = torch.from_numpy(one)
+        posteriors = self.both.forward.align_rows(*self.numbered(Ragged.of(sources), Ragged.of(targets))).posteriors
+        for row, (posterior, source, target) in enumerate(zip(posteriors, sources, targets, strict=True)):
+            shares = torch.from_numpy(posterior)
             out[row, 0, : len(target), : len(source)] = shares[:, 1:]
             out[row, 0, : len(target), len(source)] = shares[:, 0]
             out[row, 0, len(target), len(source)] = 1.0

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dragoman.classical.kneser_ney import MAX_ORDER, Ints, Level, extend, suffix_links
+from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, suffix_links
 from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.classical.rows import Ints
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK, Tokenizer
 from dragoman.errors import DataError
@@ -24,12 +25,10 @@ SPACE = "▁"  # stands for spaces inside a token, which separate tokens here
 
 
 def is_arpa(path: str | Path) -> bool:
-    """Whether a file name says ARPA."""
     return str(path).lower().removesuffix(".gz").removesuffix(".zst").endswith((".arpa", ".lm"))
 
 
 def word_of(piece: str) -> str:
-    """A token as one word of an ARPA file."""
     return "".join(SPACE if character.isspace() else character for character in piece)
 
 
@@ -134,7 +133,6 @@ Row = tuple[int, float, list[str], float]  # line, log-probability, words, back-
 
 
 def arpa_orders(path: str | Path) -> Iterator[tuple[int, list[Row]]]:
-    """The n-grams of every order in a file."""
     rows: list[Row] = []
     promised: dict[int, int] = {}  # n → number of n-grams
     n = 0

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman.classical.model import Tokens
 from dragoman.classical.ngram import NGramModel
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Bools, Floats, Ints, Ragged, join_rows, take_rows
 from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.progress import check_interrupted
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 BATCH = 128  # sources searched together
 FIRST = EOS + 1
 
@@ -91,7 +88,6 @@ class ChunkSearch:
         self.count = 0
 
     def run(self) -> list[list[tuple[Tokens, float]]]:
-        """All sources, position by position."""
         length = max((len(source) for source in self.sources), default=0)
         start = np.arange(len(self.sources))
         contexts = self.model.first_contexts(len(start))
@@ -104,7 +100,7 @@ class ChunkSearch:
             check_interrupted()
             if place not in waiting:
                 continue
-            frontier = self.prune(join(waiting.pop(place)))
+            frontier = self.prune(join_rows(waiting.pop(place)))
             numbers = self.count + np.arange(len(frontier.rows))
             self.parents.append(frontier.parents)
             self.chunks.append(frontier.chunks)
@@ -115,9 +111,7 @@ class ChunkSearch:
                 waiting.setdefault(place + size, []).append(more)
         return [self.outputs(found) for found in ended]
 
-    def finish(
-        self, frontier: Frontier, numbers: Ints, done: NDArray[np.bool_], ended: list[list[tuple[float, int]]]
-    ) -> None:
+    def finish(self, frontier: Frontier, numbers: Ints, done: Bools, ended: list[list[tuple[float, int]]]) -> None:
         """Add the end of the sequence to hypotheses that have read their source."""
         if self.targets is not None and done.any():
             lengths = np.array([len(target) for target in self.targets])
@@ -133,7 +127,6 @@ class ChunkSearch:
             ended[row].append((score, number))
 
     def grow(self, frontier: Frontier, numbers: Ints, place: int) -> list[tuple[int, Frontier]]:
-        """Every hypothesis with every chunk that fits the source."""
         by_row = {row: self.table.candidates(self.sources[row], place) for row in set(frontier.rows.tolist())}
         pieces: dict[int, list[tuple[Ints, Ints]]] = {}  # size → (hypotheses, chunks)
         for index, row in enumerate(frontier.rows.tolist()):
@@ -156,7 +149,7 @@ class ChunkSearch:
             )))  # fmt: skip
         return out
 
-    def matching(self, rows: Ints, written: Ints, chunks: Ints) -> NDArray[np.bool_]:
+    def matching(self, rows: Ints, written: Ints, chunks: Ints) -> Bools:
         """Which chunks write what the target of their source has at this point."""
         assert self.targets is not None
         found = [
@@ -169,7 +162,7 @@ class ChunkSearch:
         """The best hypotheses of every source; for one output, equal states are kept once."""
         order = np.lexsort((frontier.parents, frontier.chunks, -frontier.scores, frontier.rows))
         if self.n_best == 1:
-            state = self.states(frontier)[order]
+            state = self.model.state_keys(frontier.contexts, len(order))[order]
             key = np.stack(
                 [frontier.rows[order], state, frontier.written[order] if self.targets is not None else 0 * state]
             )
@@ -177,18 +170,7 @@ class ChunkSearch:
             order = order[np.sort(firsts)]
         rows = frontier.rows[order]
         rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        kept = order[rank < self.width]
-        return Frontier(
-            frontier.rows[kept], frontier.scores[kept], [one[kept] for one in frontier.contexts],
-            frontier.parents[kept], frontier.chunks[kept], frontier.written[kept],
-        )  # fmt: skip
-
-    def states(self, frontier: Frontier) -> Ints:
-        """A number for the longest known context, on which all later probabilities depend."""
-        state = np.zeros(len(frontier.rows), np.int64)
-        for n, places in enumerate(frontier.contexts, 1):
-            state = np.where(places >= 0, n * (1 << 48) + places, state)
-        return state
+        return take_rows(frontier, order[rank < self.width])
 
     def outputs(self, ended: list[tuple[float, int]]) -> list[tuple[Tokens, float]]:
         """The best different outputs among finished hypotheses; of several cuts of one output the best."""
@@ -203,14 +185,3 @@ class ChunkSearch:
             if len(best) == self.n_best:
                 break
         return list(best.items())
-
-
-def join(frontiers: list[Frontier]) -> Frontier:
-    if len(frontiers) == 1:
-        return frontiers[0]
-    contexts = [np.concatenate(parts) for parts in zip(*(one.contexts for one in frontiers), strict=True)]
-    rows, scores, parents, chunks, written = (
-        np.concatenate([getattr(one, name) for one in frontiers])
-        for name in ("rows", "scores", "parents", "chunks", "written")
-    )
-    return Frontier(rows, scores, contexts, parents, chunks, written)

@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.classical.model import Note, Output, Tokens, Transducer
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.progress import check_interrupted
+from dragoman.scoring.edit import edit_distance
 
 BUCKETS = 64  # into which `nearest` counts tokens
 UNSEEN = -20.0  # the score of an output that the training pairs do not have
@@ -88,7 +89,7 @@ class Dictionary(Transducer):
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         note("counting pairs", 0)
-        sources, targets = Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target)
+        sources, targets = pair_rows(corpus.train)
         self.count((sources[row], targets[row]) for row in range(len(sources)))
         return []
 
@@ -167,7 +168,6 @@ class Memorise(Dictionary):
         return self.joined(out)
 
     def joined(self, words: Sequence[Tokens]) -> Tokens:
-        """Words with spaces between them."""
         glue = () if self.space is None else (self.space,)
         return tuple(token for number, word in enumerate(words) for token in (*(glue if number else ()), *word))
 
@@ -215,19 +215,5 @@ class Nearest(Dictionary):
             chunk = order[start : start + BATCH]
             if len(best) >= count and bounds[chunk[0]] > best[count - 1][0]:
                 break
-            distances = edit_distances(query, rows.take(chunk))
-            best = sorted([*best, *zip(distances.tolist(), chunk.tolist(), strict=True)])[:count]
+            best = sorted([*best, *((edit_distance(source, rows[index]), index) for index in chunk.tolist())])[:count]
         return [(int(firsts[index]), distance) for distance, index in best]
-
-
-def edit_distances(query: NDArray[np.int64], rows: Ragged) -> NDArray[np.int64]:
-    """The Levenshtein distance between one row and each of several, all tables filled together row by row."""
-    padded = rows.padded()  # (N, L)
-    offsets = np.arange(padded.shape[1] + 1)
-    costs = np.broadcast_to(offsets, (len(rows), len(offsets)))  # (N, L+1)
-    for number, token in enumerate(query, 1):
-        best = np.empty_like(costs)
-        best[:, 0] = number
-        np.minimum(costs[:, :-1] + (padded != token), costs[:, 1:] + 1, out=best[:, 1:])
-        costs = np.minimum.accumulate(best - offsets, axis=1) + offsets  # insertions cost 1 per column
-    return costs[np.arange(len(rows)), rows.lengths]

@@ -5,8 +5,8 @@ With φ_i target words of source word i, φ_0 of the empty word, m target words 
     p(f, a | e) = C(m − φ_0, φ_0) p₀^{m − 2φ_0} p₁^{φ_0} · Π_i φ_i! n(φ_i | e_i)
                   · Π_j t(f_j | e_{a_j}) · Π_{a_j > 0} d(j | a_j)
 
-Sums over all alignments are out of reach, so training and alignment climb from the alignment of model 2 by moves of one
-link and swaps of two, as GIZA does. d depends on the distance from the diagonal alone.
+Sums over all alignments take too long. Training and alignment start from the alignment of model 2 and climb the hill by
+moves of one link and swaps of two, as GIZA does. d depends on the distance from the diagonal alone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dragoman.classical.rows import Floats, Ints
+
 MAX_FERTILITY = 9
 FAR = 12  # distances from the diagonal beyond this count as this
 FACTORIALS = np.array([math.lgamma(count + 1) for count in range(MAX_FERTILITY + 2)])
@@ -38,8 +37,8 @@ class PairScores(NamedTuple):
         rows = np.arange(len(alignment))
         return float(self.links[rows, alignment].sum() + self.fertilities[np.arange(len(counts)), counts].sum())
 
-    def climb(self, alignment: Ints) -> tuple[Ints, Floats]:
-        """The best alignment within reach of moves and swaps, and the gains (T, S+1) of moving each of its links."""
+    def hill_climb(self, alignment: Ints) -> tuple[Ints, Floats]:
+        """The best alignment that moves and swaps lead to, and the gains (T, S+1) of moving each of its links."""
         alignment = alignment.copy()
         rows = np.arange(len(alignment))
         for _ in range(STEPS):
@@ -54,8 +53,8 @@ class PairScores(NamedTuple):
                 row, place = np.unravel_index(int(moves.argmax()), moves.shape)
                 alignment[row] = place
             else:
-                one, other = np.unravel_index(int(swaps.argmax()), swaps.shape)
-                alignment[[one, other]] = alignment[[other, one]]
+                left, right = np.unravel_index(int(swaps.argmax()), swaps.shape)
+                alignment[[left, right]] = alignment[[right, left]]
         gains = self.move_gains(alignment)
         gains[rows, alignment] = 0.0
         return alignment, gains

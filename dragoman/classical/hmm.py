@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
+from dragoman.classical.rows import Bools, Floats, Ints
 
 # --- second order: states are the last two tags. Tag K stands before the sentence, and after it.
 

@@ -8,10 +8,9 @@ the length of their targets: those that have word t are the last ones, from pair
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from dragoman.classical.rows import Floats, Ints
+
 EMPTY = 0.2  # probability of the empty word
 JUMPS = 40  # longer jumps count as this long
 TINY = 1e-300

@@ -11,12 +11,11 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
 from dragoman.classical.model import FittedModel, Note, Tokens
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Bools, Floats, Ints, Ragged
 from dragoman.classical.tensors import TensorSpec, row_specs, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
@@ -26,7 +25,6 @@ from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
 from dragoman.errors import DataError, RunError
 from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 
-Floats = NDArray[np.float64]
 MAX_TAGS = 150  # trigrams of tags are a table of their third power
 CHUNK = 4096  # sentences read at a time
 CELLS = 10_000_000  # (word, tag, tag) handled at a time
@@ -61,7 +59,6 @@ class HMMTagger(FittedModel):
         self.lower = [ids.get(piece.lower(), token) for token, piece in enumerate(pieces)]
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        """Log-probabilities of tags after two others, of words and of suffixes."""
         kind = torch.float64
         return {
             "transitions": TensorSpec(kind, (self.tags + 1,) * 3),
@@ -74,7 +71,7 @@ class HMMTagger(FittedModel):
     # --- training
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        counts: dict[Tokens, NDArray[np.int64]] = {}
+        counts: dict[Tokens, Ints] = {}
         grams: list[Counter[Tokens]] = [Counter(), Counter(), Counter()]
         store, size = corpus.train, len(corpus.train)
         for first in range(0, size, CHUNK):
@@ -108,13 +105,13 @@ class HMMTagger(FittedModel):
         self.load({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in tensors.items()})
         return []
 
-    def fit_suffixes(self, counts: Mapping[Tokens, NDArray[np.int64]], prior: Floats) -> tuple[Ragged, Floats]:
+    def fit_suffixes(self, counts: Mapping[Tokens, Ints], prior: Floats) -> tuple[Ragged, Floats]:
         """log p(tag | suffix) / p(tag) of all suffixes of rare words: (N, K).
 
         p(tag | suffix) is smoothed with that of the shorter suffix; θ is the deviation of the tags' probabilities.
         Capitalised words have suffixes of their own.
         """
-        found: dict[Tokens, NDArray[np.int64]] = {}
+        found: dict[Tokens, Ints] = {}
         for word, row in counts.items():
             if row.sum() <= self.config.rare:
                 for suffix in self.suffixes_of(word):
@@ -152,19 +149,16 @@ class HMMTagger(FittedModel):
 
     @cached_property
     def known(self) -> dict[Tokens, int]:
-        """The row of every word in the emissions."""
         words = stored_rows("words", "word_offsets", self.tensors)
         return {words[index]: index for index in range(len(words))}
 
     @cached_property
     def known_suffixes(self) -> dict[Tokens, int]:
-        """The row of every suffix in the endings."""
         rows = stored_rows("suffixes", "suffix_offsets", self.tensors)
         return {rows[index]: index for index in range(len(rows))}
 
     @cached_property
     def transitions(self) -> Floats:
-        """Log-probabilities (K+1, K+1, K+1)."""
         table: Floats = self.tensors["transitions"].numpy()
         return table
 
@@ -179,7 +173,7 @@ class HMMTagger(FittedModel):
         ending: Floats = self.tensors["endings"].numpy()[self.longest_suffix(word, self.known_suffixes)]
         return ending
 
-    def lattice(self, batch: Batch) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
+    def lattice(self, batch: Batch) -> tuple[Floats, Ints, Bools]:
         """Log-emissions (B, W, K), tags (B, W) and mask (B, W)."""
         target = batch.target.cpu().numpy()
         tags, starts = target[:, 0], target[:, 1]
@@ -191,7 +185,7 @@ class HMMTagger(FittedModel):
                 out[row, place] = self.emission(word)
         return out, tags, mask
 
-    def slices(self, mask: NDArray[np.bool_]) -> list[slice]:
+    def slices(self, mask: Bools) -> list[slice]:
         """Sentences whose tables of tag pairs fit into memory together."""
         size = max(1, CELLS // (mask.shape[1] * (self.tags + 1) ** 2))
         return [slice(first, first + size) for first in range(0, len(mask), size)]

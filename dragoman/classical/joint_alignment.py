@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from dragoman.classical.key_index import distinct
 from dragoman.classical.model import Note
-from dragoman.classical.rows import Ragged
+from dragoman.classical.pair_groups import by_source_length
+from dragoman.classical.rows import Bools, Floats, Ints, Ragged
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 GROUP = 4096  # pairs handled together
 PAIRS = 200_000  # pairs that EM reads at most; all are aligned
 FLOOR = 1e-30  # probability of chunks that EM has not seen
@@ -48,7 +47,6 @@ class Chunks:
         self.firsts = np.concatenate([[0], np.cumsum(sizes)])  # of each shape
 
     def targets_of(self, size: int) -> int:
-        """The number of different target parts of a size."""
         return len(self.target_grams[size]) if size else 1
 
     def numbers(self, number: int, left: Ints, right: Ints) -> Ints:
@@ -97,7 +95,7 @@ def gram_places(grams: Ints, rows: Ints, size: int) -> Ints:
     return places
 
 
-class Group(NamedTuple):
+class LatticeGroup(NamedTuple):
     """Pairs whose sources have one length."""
 
     indices: Ints  # (N,)
@@ -106,28 +104,25 @@ class Group(NamedTuple):
     lengths: Ints  # (N,) of the targets
 
 
-def groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[Group]:
+def groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[LatticeGroup]:
     """The pairs at some indices, by source length and then by target length."""
-    order = indices[np.lexsort((targets.lengths[indices], sources.lengths[indices]))]
-    lengths = sources.lengths[order]
-    cuts = np.flatnonzero(np.diff(lengths)) + 1
-    for same in np.split(order, cuts):
+    for same in by_source_length(sources, targets, indices):
         for first in range(0, len(same), GROUP):
             some = same[first : first + GROUP]
             left, right = sources.take(some), targets.take(some)
-            yield Group(some, left.flat.reshape(len(some), -1).astype(np.int64), right.padded(), right.lengths)
+            yield LatticeGroup(some, left.flat.reshape(len(some), -1).astype(np.int64), right.padded(), right.lengths)
 
 
 class Lattice:
     """All ways to cut the pairs of a group: an arc for every chunk at every place."""
 
-    def __init__(self, group: Group, chunks: Chunks, known: Ints | None = None) -> None:
+    def __init__(self, group: LatticeGroup, chunks: Chunks, known: Ints | None = None) -> None:
         """Arcs hold numbers of chunks or, with sorted numbers `known`, their places there (`compress`)."""
         self.group, self.chunks = group, chunks
         length, width = group.sources.shape[1], group.targets.shape[1]
         self.length, self.width = length, width
         self.arcs: dict[int, Ints] = {}  # shape → (N, S−a+1, T−b+1)
-        self.real: dict[int, NDArray[np.bool_]] = {}  # (N, 1, T−b+1): the chunk ends within the target
+        self.real: dict[int, Bools] = {}  # (N, 1, T−b+1): the chunk ends within the target
         for number, (a, b) in enumerate(chunks.shapes):
             if a <= length and b <= width:
                 self.arcs[number] = chunks.numbers(number, group.sources, group.targets).astype(np.int64)
@@ -143,7 +138,6 @@ class Lattice:
             self.arcs[number] = np.where(known[places] == arcs, places, len(known)).astype(np.int32)
 
     def distinct(self) -> Ints:
-        """The numbers of all chunks of these pairs."""
         parts = [np.unique(arcs[np.broadcast_to(self.real[number], arcs.shape)]) for number, arcs in self.arcs.items()]
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
@@ -249,7 +243,6 @@ class Cut(NamedTuple):
     losses: list[float]  # per pair, before every iteration
 
     def parts(self, place: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The source and target tokens of a chunk."""
         return self.chunks.parts(int(self.known[place]))
 
 

@@ -13,17 +13,16 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.model import FittedModel, Note
+from dragoman.classical.rows import Bools, Floats
 from dragoman.classical.tensors import TensorSpec
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
 from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 
-Floats = NDArray[np.float64]
 NAMES = ("transition", "observation", "state_noise", "observation_noise", "first_mean", "first_covariance")
 MAX_SERIES = 2000  # series that EM reads at most
 
@@ -141,7 +140,7 @@ class KalmanModel:
         return np.stack(means, 1), np.stack(spreads, 1)
 
 
-def known_steps(values: Floats) -> NDArray[np.bool_]:
+def known_steps(values: Floats) -> Bools:
     """(B, T), True where no value is missing."""
     return np.asarray(~np.isnan(values).any(axis=2))
 
@@ -239,6 +238,5 @@ class KalmanRegressor(FittedModel):
         return TokenScores(-error.square(), torch.zeros_like(error).bool(), torch.ones_like(error).bool())
 
     def predict(self, batch: Batch) -> ClassifierOutput:
-        """The forecasts (B, n·p)."""
         outputs = self.outputs(batch)
         return ClassifierOutput(outputs, None, torch.ones_like(outputs).bool())

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.classical.ngram_counts import Counted
+from dragoman.classical.rows import Bools, Floats, Ints
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where the counts are too few to estimate them
 MAX_ORDER = 6
 CHUNK = 1 << 21  # n-grams smoothed at a time; it decides how sums are rounded
@@ -76,7 +75,7 @@ def smooth(counted: list[Counted], vocabulary: int) -> list[Level]:
     return levels
 
 
-class Block(NamedTuple):
+class NGramBlock(NamedTuple):
     """Neighbouring n-grams, and the sums of their contexts first, first + 1, …"""
 
     start: int  # the place of the first n-gram
@@ -89,7 +88,7 @@ class Block(NamedTuple):
     left: Floats  # and what the discounts took
 
 
-def _interpolated(order: Counted, vocabulary: int) -> Iterator[Block]:
+def _interpolated(order: Counted, vocabulary: int) -> Iterator[NGramBlock]:
     """All n-grams of an order, CHUNK at a time.
 
     A context that two blocks share has the sum of both: the first pass adds up the contexts at the ends of the blocks.
@@ -106,7 +105,7 @@ def _interpolated(order: Counted, vocabulary: int) -> Iterator[Block]:
         yield block
 
 
-def _blocks(order: Counted, vocabulary: int, discounts: Floats) -> Iterator[Block]:
+def _blocks(order: Counted, vocabulary: int, discounts: Floats) -> Iterator[NGramBlock]:
     """The same with the sums of each block alone."""
     for start in range(0, len(order.keys), CHUNK):
         keys, counts, suffixes = (spool.read(start, start + CHUNK) for spool in order)
@@ -114,7 +113,7 @@ def _blocks(order: Counted, vocabulary: int, discounts: Floats) -> Iterator[Bloc
         first, taken = int(parents[0]), discounts[np.minimum(counts, 3)]
         totals = np.bincount(parents - first, counts).astype(np.float64, copy=False)
         left = np.bincount(parents - first, taken).astype(np.float64, copy=False)
-        yield Block(start, keys, parents, counts - taken, suffixes, first, totals, left)
+        yield NGramBlock(start, keys, parents, counts - taken, suffixes, first, totals, left)
 
 
 def log(probabilities: Floats) -> Floats:
@@ -214,7 +213,7 @@ def joint_log_probabilities(levels: list[Level], n: int, vocabulary: int) -> Flo
     return joint
 
 
-def keep_ngrams(levels: list[Level], n: int, keep: NDArray[np.bool_], vocabulary: int) -> list[Level]:
+def keep_ngrams(levels: list[Level], n: int, keep: Bools, vocabulary: int) -> list[Level]:
     """The levels without some n-grams of order n, contexts of none; keys of the order above are renumbered."""
     out = list(levels)
     level = levels[n - 1]

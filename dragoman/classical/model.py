@@ -55,7 +55,6 @@ class FittedModel(BaseModel):
         return self.score(batch)
 
     def score(self, batch: Batch) -> TokenScores:
-        """Log-probabilities of the targets."""
         raise NotImplementedError
 
 
@@ -84,7 +83,6 @@ class Transducer(FittedModel):
         raise NotImplementedError
 
     def score(self, batch: Batch) -> TokenScores:
-        """The log-probability of each target at its <eos>; targets that it cannot output have an empty mask."""
         if self.likelihood == "none":
             raise ConfigError(f"{type(self).__name__} models find outputs, but have no probabilities of given ones")
         sources, targets = rows_of(batch.source), rows_of(batch.target)

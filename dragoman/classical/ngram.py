@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -11,20 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.classical.kneser_ney import (
-    MAX_ORDER,
-    Floats,
-    Ints,
-    Level,
-    extend,
-    gather,
-    prune,
-    smooth,
-    suffix_links,
-)
+from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, gather, prune, smooth, suffix_links
 from dragoman.classical.model import FittedModel, Note
 from dragoman.classical.ngram_counts import count_ngrams
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Floats, Ints, Ragged
 from dragoman.classical.tensors import Size, TensorSpec
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
@@ -116,7 +106,7 @@ class NGramModel(FittedModel):
         for n in range(2, self.order):
             before = np.concatenate([np.full((len(tokens), 1), -1, np.int64), places[-1][:, :-1]], 1)
             places.append(extend(self.levels, n, before, tokens, self.vocabulary))
-        return [one[:, history.shape[1] :] for one in places] if self.order > 1 else []
+        return [place[:, history.shape[1] :] for place in places] if self.order > 1 else []
 
     def log_probabilities(self, contexts: list[Ints], targets: Ints) -> Floats:
         """The log-probability of each target (B, T) after its contexts."""
@@ -227,6 +217,14 @@ class NGramModel(FittedModel):
             out += self.levels[n - 2].backoffs[place]
             out[keys[first:end] % self.vocabulary] = self.levels[n - 1].log_probabilities[first:end]
         return out
+
+    @staticmethod
+    def state_keys(contexts: Sequence[Ints], rows: int) -> Ints:
+        """A number for the longest known context of each row, on which all later probabilities depend."""
+        keys = np.zeros(rows, np.int64)
+        for n, places in enumerate(contexts, 1):
+            keys = np.where(places >= 0, n * (1 << 48) + places, keys)
+        return keys
 
     def first_contexts(self, rows: int) -> list[Ints]:
         """The contexts of `advance` at the start of a line."""

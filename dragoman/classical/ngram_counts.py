@@ -19,18 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.classical.key_index import distinct
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Ints, Ragged
 from dragoman.data.store import Column
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 
-Ints = NDArray[np.int64]
 CHUNK = 1 << 20  # tokens or n-grams handled at a time
 SMALLEST = 4096  # n-grams that are read of a run at a time, however many runs there are
 IN_MEMORY = 1 << 20  # bytes of a spool that are not written to a file
 ROWS = 1 << 16  # whose offsets are read at a time
 
 
-class Spool:
+class ArraySpool:
     """An array that is appended to and read in blocks; a long one lies in a temporary file."""
 
     def __init__(self, dtype: Any) -> None:
@@ -61,13 +60,13 @@ class Spool:
 class Counted(NamedTuple):
     """The n-grams of one order as they were counted, sorted by key."""
 
-    keys: Spool
-    counts: Spool  # occurrences, or in lower orders the number of different tokens before the n-gram
-    suffixes: Spool  # the place of the last n − 1 tokens in the order below
+    keys: ArraySpool
+    counts: ArraySpool  # occurrences, or in lower orders the number of different tokens before the n-gram
+    suffixes: ArraySpool  # the place of the last n − 1 tokens in the order below
 
     @classmethod
     def empty(cls) -> Counted:
-        return cls(Spool(np.int64), Spool(np.int32), Spool(np.int32))
+        return cls(ArraySpool(np.int64), ArraySpool(np.int32), ArraySpool(np.int32))
 
     def append(self, keys: NDArray[Any], counts: NDArray[Any], suffixes: NDArray[Any]) -> None:
         self.keys.append(keys)
@@ -80,12 +79,12 @@ class Counted(NamedTuple):
 
 
 @dataclass
-class Run:
+class SortedRun:
     """The n-grams of a block of text: different keys, sorted, and for every position the one that ends there."""
 
     found: Counted
-    inverse: Spool  # of positions with an n-gram: its place in this run
-    places: Spool  # of this run's n-grams: their places among all
+    inverse: ArraySpool  # of positions with an n-gram: its place in this run
+    places: ArraySpool  # of this run's n-grams: their places among all
     read: int = 0  # how many were read by the merge
     head: tuple[NDArray[Any], ...] = ()  # keys, counts and suffixes that were read but not merged
 
@@ -138,7 +137,7 @@ def count_ngrams(rows: Ragged | Column, vocabulary: int, order: int) -> list[Cou
     Lower orders count the different tokens before an n-gram; n-grams at the start of a row have none, and keep the
     number of their occurrences.
     """
-    stream, totals = Spool(np.int32), np.zeros(vocabulary, np.int64)
+    stream, totals = ArraySpool(np.int32), np.zeros(vocabulary, np.int64)
     for block in token_blocks(rows):
         stream.append(block)
         totals += np.bincount(block, minlength=vocabulary)
@@ -155,11 +154,13 @@ def count_ngrams(rows: Ragged | Column, vocabulary: int, order: int) -> list[Cou
             run.close()
         counted[-2] = _with_left_contexts(counted[-2], counted[-1].suffixes, without=(SOS,) if n == 2 else ())
         places = new
-    counted[0] = _with_left_contexts(counted[0], Spool(np.int32), without=(PAD, SOS))
+    counted[0] = _with_left_contexts(counted[0], ArraySpool(np.int32), without=(PAD, SOS))
     return counted
 
 
-def _blocks_of_keys(stream: Spool, places: Spool, vocabulary: int) -> Iterator[tuple[Ints, Ints, NDArray[np.int32]]]:
+def _blocks_of_keys(
+    stream: ArraySpool, places: ArraySpool, vocabulary: int
+) -> Iterator[tuple[Ints, Ints, NDArray[np.int32]]]:
     """Of some positions at a time: those where an n-gram ends, their keys, and the places of one token less there."""
     last = np.array([-1], np.int32)
     for first in range(0, len(stream), CHUNK):
@@ -170,17 +171,17 @@ def _blocks_of_keys(stream: Spool, places: Spool, vocabulary: int) -> Iterator[t
         yield ends, before[ends] * vocabulary + tokens[ends], own[ends]
 
 
-def _run_of(ends: Ints, keys: Ints, suffixes: NDArray[np.int32]) -> Run:
+def _run_of(ends: Ints, keys: Ints, suffixes: NDArray[np.int32]) -> SortedRun:
     own, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     last = np.empty(len(own), np.int32)
     last[inverse] = suffixes  # the same wherever the n-gram ends
-    run = Run(Counted.empty(), Spool(np.int32), Spool(np.int32))
+    run = SortedRun(Counted.empty(), ArraySpool(np.int32), ArraySpool(np.int32))
     run.found.append(own, counts, last)
     run.inverse.append(inverse)
     return run
 
 
-def _merge(runs: Sequence[Run]) -> Counted:
+def _merge(runs: Sequence[SortedRun]) -> Counted:
     """All different n-grams of the runs, sorted, with their counts added up; every run gets the places of its own."""
     out, size = Counted.empty(), max(SMALLEST, CHUNK // max(1, len(runs)))
     while True:
@@ -203,9 +204,9 @@ def _merge(runs: Sequence[Run]) -> Counted:
         out.append(keys, counts, suffixes)
 
 
-def _new_places(stream: Spool, places: Spool, runs: Sequence[Run], vocabulary: int) -> Spool:
+def _new_places(stream: ArraySpool, places: ArraySpool, runs: Sequence[SortedRun], vocabulary: int) -> ArraySpool:
     """The place of the n-gram that ends at each position, −1 where none does."""
-    out = Spool(np.int32)
+    out = ArraySpool(np.int32)
     for number, (ends, _, _) in enumerate(_blocks_of_keys(stream, places, vocabulary)):
         run = runs[number]
         size = min(CHUNK, len(stream) - number * CHUNK)
@@ -215,12 +216,12 @@ def _new_places(stream: Spool, places: Spool, runs: Sequence[Run], vocabulary: i
     return out
 
 
-def _with_left_contexts(counted: Counted, suffixes: Spool, without: Sequence[int]) -> Counted:
+def _with_left_contexts(counted: Counted, suffixes: ArraySpool, without: Sequence[int]) -> Counted:
     """n-grams with the number of different tokens before them, from those of one token more; 0 for some unigrams."""
     left = np.zeros(len(counted.keys), np.int32)
     for block in suffixes.blocks():
         np.add.at(left, block, 1)
-    counts = Spool(np.int32)
+    counts = ArraySpool(np.int32)
     for number, block in enumerate(counted.counts.blocks()):
         some = left[number * CHUNK : number * CHUNK + len(block)]
         found = np.where(some > 0, some, block)

@@ -18,8 +18,9 @@ from dragoman.classical.chunk_search import ChunkTable, search_chunks
 from dragoman.classical.joint_alignment import align_jointly, shapes_of
 from dragoman.classical.model import Note, Output, Tokens, Transducer
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, stored_rows
+from dragoman.classical.vocabulary import same_spelling
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, Tokenizer
@@ -54,9 +55,9 @@ class NGramTransducer(Transducer):
     def __init__(self, config: NGramTransducerConfig, source: Tokenizer, target: Tokenizer) -> None:
         super().__init__()
         self.config, self.sizes, self.chunks = config, (len(source), len(target)), 0
-        spelled = {piece: token for token, piece in enumerate(target.pieces(range(len(target)))) if token >= FIRST}
         # What an unseen source token becomes: the target token of the same spelling, else nothing.
-        self.same = [spelled.get(piece, -1) for piece in source.pieces(range(len(source)))]
+        same = same_spelling(*(side.pieces(range(len(side))) for side in (source, target)))
+        self.same = [token if token >= FIRST else -1 for token in same]
         self.model: NGramModel | None = None
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
@@ -67,8 +68,7 @@ class NGramTransducer(Transducer):
         }
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        sources, targets = Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target)
-        return self.fit_rows(sources, targets, note)
+        return self.fit_rows(*pair_rows(corpus.train), note)
 
     def fit_rows(self, sources: Ragged, targets: Ragged, note: Note = lambda doing, count: None) -> list[float]:
         needed = targets.lengths / np.maximum(sources.lengths, 1)

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Bools, Floats, Ints, Ragged
 from dragoman.scoring.symmetrization import LinkRows
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 CELLS = 250_000  # links handled at a time: few enough for the processor's cache
 
 
@@ -24,7 +22,7 @@ class Group(NamedTuple):
     lengths: Ints  # (N,) of the targets
 
     @property
-    def real(self) -> NDArray[np.bool_]:
+    def real(self) -> Bools:
         """(T, N), True = a target word."""
         return np.arange(len(self.links))[:, None] < self.lengths
 
@@ -45,13 +43,18 @@ class Group(NamedTuple):
         return LinkRows(self.indices[rows], sources, targets)
 
 
+def by_source_length(sources: Ragged, targets: Ragged, indices: Ints) -> list[Ints]:
+    """The indices of pairs with sources of one length, each sorted by the length of its target."""
+    order = indices[np.lexsort((indices, targets.lengths[indices], sources.lengths[indices]))]
+    return np.split(order, np.flatnonzero(np.diff(sources.lengths[order])) + 1)
+
+
 def padded_groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
     """Pairs by source length: indices (N,), sources (S+1, N), the empty word first, targets (T, N), lengths (N,).
 
     Padding of targets is −1.
     """
-    order = indices[np.lexsort((indices, targets.lengths[indices], sources.lengths[indices]))]
-    for same in np.split(order, np.flatnonzero(np.diff(sources.lengths[order])) + 1):
+    for same in by_source_length(sources, targets, indices):
         first = 0
         while first < len(same):
             width = int(sources.lengths[same[first]]) + 1

@@ -10,24 +10,30 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.model import Note, Output, Tokens, Transducer
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
-from dragoman.classical.phrase_decoder import FEATURES, LANGUAGE, MAX_TOKENS, TABLE, Derivation, Options, PhraseDecoder
+from dragoman.classical.phrase_decoder import (
+    FEATURES,
+    LANGUAGE,
+    MAX_TOKENS,
+    TABLE,
+    Derivation,
+    PhraseDecoder,
+    PhraseOptions,
+)
 from dragoman.classical.phrase_table import WordTable, extract_phrases, phrase_tensors
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Floats, Ragged, pair_rows
 from dragoman.classical.tensors import TensorSpec, row_specs, stored_rows
 from dragoman.classical.tuning import tune
-from dragoman.classical.vocabulary import fold_case
+from dragoman.classical.vocabulary import fold_case, same_spelling
 from dragoman.classical.word_alignment import BothDirections
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.scoring.symmetrization import LinkRows
 
-Floats = NDArray[np.float64]
 # Before tuning: phrase and lexical probabilities, phrases, words, distance, language model.
 START = np.array([0.2, 0.2, 0.2, 0.2, 0.1, 0.8, 0.2, 0.6])
 COPIED = -4.0  # log-probabilities of a token that no phrase translates and that is copied
@@ -61,8 +67,7 @@ class PhraseBased(Transducer):
         self.config, self.vocabulary = config, len(target)
         pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))
         self.folded = fold_case(pieces[0]), fold_case(pieces[1])
-        spelled = {piece: token for token, piece in enumerate(pieces[1])}
-        self.same = [spelled.get(piece, -1) for piece in pieces[0]]
+        self.same = same_spelling(*pieces)
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
         return {
@@ -78,7 +83,7 @@ class PhraseBased(Transducer):
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         """Align words, extract and score phrases, count n-grams, tune the weights."""
-        left, right = Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target)
+        left, right = pair_rows(corpus.train)
         losses, links = self.align(left, right, note)
         phrases = extract_phrases(left, right, links, self.config.max_phrase, note)
         note("scoring phrases", 0)
@@ -87,7 +92,7 @@ class PhraseBased(Transducer):
         model = NGramModel(NGramConfig(self.config.order), self.vocabulary).fit_rows(right)
         self.load({**table, **model.tensors, "weights": torch.from_numpy(START)})
         if self.config.tune:
-            sources, targets = Ragged.of_column(corpus.valid.source), Ragged.of_column(corpus.valid.target)
+            sources, targets = pair_rows(corpus.valid)
             rows = np.unique(np.linspace(0, len(sources) - 1, min(self.config.tune_pairs, len(sources))).astype(int))
             pairs = [(sources[row], targets[row]) for row in rows.tolist() if 0 < len(sources[row]) <= MAX_TOKENS]
             if pairs:
@@ -135,7 +140,7 @@ class PhraseBased(Transducer):
     def target_rows(self) -> Ragged:
         return stored_rows("targets", "target_offsets", self.tensors)
 
-    def options(self, source: Tokens) -> Options:
+    def options(self, source: Tokens) -> PhraseOptions:
         """All phrases that match a source; a token that none translates is copied, or left out if it cannot be."""
         starts, ends, targets = list[int](), list[int](), list[Tokens]()
         features: list[Floats] = []
@@ -155,7 +160,7 @@ class PhraseBased(Transducer):
                 targets.append((copy,) if copy > EOS else ())
                 features.append(np.full(TABLE, COPIED))
         padded = Ragged.of(targets).padded()
-        return Options(np.array(starts), np.array(ends), padded, np.stack(features).astype(np.float64))
+        return PhraseOptions(np.array(starts), np.array(ends), padded, np.stack(features).astype(np.float64))
 
     def decoder(self, weights: Floats, beam: int) -> PhraseDecoder:
         """The decoder of some weights; stacks hold --beam hypotheses if that is more than model.stack."""
@@ -170,11 +175,11 @@ class PhraseBased(Transducer):
             parts = [tuple(source[first : first + MAX_TOKENS]) for first in range(0, len(source), MAX_TOKENS)] or [()]
             found = [decoder.translate(len(part), self.options(part), n_best) if part else [] for part in parts]
             if len(parts) == 1 and parts[0]:
-                out.append([Output.of(one.tokens, one.score) for one in found[0]])
+                out.append([Output.of(derivation.tokens, derivation.score) for derivation in found[0]])
             else:
-                best = [one[0] for one in found if one]
-                tokens = tuple(token for one in best for token in one.tokens)
-                out.append([Output.of(tokens, math.fsum(one.score for one in best))])
+                best = [derivations[0] for derivations in found if derivations]
+                tokens = tuple(token for derivation in best for token in derivation.tokens)
+                out.append([Output.of(tokens, math.fsum(derivation.score for derivation in best))])
         return out
 
 

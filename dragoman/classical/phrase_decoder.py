@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 
 from dragoman.classical.model import Tokens
 from dragoman.classical.ngram import NGramModel
+from dragoman.classical.rows import Floats, Ints, join_rows, take_rows
 from dragoman.data.tokenizers.base import EOS
 from dragoman.progress import check_interrupted
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 MAX_TOKENS = 60  # coverage is a 64-bit number
 FEATURES = ("p(t|s)", "p(s|t)", "lex(t|s)", "lex(s|t)", "phrases", "words", "distance", "language model")
 TABLE = 4  # features that stand in the phrase table
 PHRASES, WORDS, DISTANCE, LANGUAGE = 4, 5, 6, 7
 
 
-class Options(NamedTuple):
+class PhraseOptions(NamedTuple):
     """The phrases that match a sentence."""
 
     starts: Ints  # (O,)
@@ -61,12 +60,6 @@ class Stack(NamedTuple):
     options: Ints
     features: Floats  # (H, 8)
 
-    def take(self, rows: NDArray[np.int64]) -> Stack:
-        return Stack(
-            self.covered[rows], self.last[rows], self.scores[rows], self.future[rows],
-            [one[rows] for one in self.contexts], self.parents[rows], self.options[rows], self.features[rows],
-        )  # fmt: skip
-
 
 class PhraseDecoder:
     """Translates one sentence after the other."""
@@ -77,7 +70,7 @@ class PhraseDecoder:
         """`stack` hypotheses per stack; `pool` extensions of a stack go to the language model; `limit` of jumps."""
         self.model, self.weights, self.stack, self.limit, self.pool = model, weights, stack, limit, pool
 
-    def translate(self, length: int, options: Options, n_best: int = 1) -> list[Derivation]:
+    def translate(self, length: int, options: PhraseOptions, n_best: int = 1) -> list[Derivation]:
         """The best translations of a sentence of `length` tokens; with n_best > 1 equal states are not merged."""
         assert length <= MAX_TOKENS
         self.options, self.length, self.merge = options, length, n_best == 1
@@ -104,7 +97,7 @@ class PhraseDecoder:
             check_interrupted()
             if not waiting[covered]:
                 continue
-            stack = self.prune(join(waiting[covered]))
+            stack = self.prune(join_rows(waiting[covered]))
             waiting[covered] = []
             self.parents.append(stack.parents)
             self.chosen.append(stack.options)
@@ -116,7 +109,7 @@ class PhraseDecoder:
             for more in self.extend(stack, numbers):
                 sizes = np.bitwise_count(more.covered).astype(np.int64)
                 for size in np.unique(sizes).tolist():
-                    waiting[size].append(more.take(np.flatnonzero(sizes == size)))
+                    waiting[size].append(take_rows(more, np.flatnonzero(sizes == size)))
         assert final is not None, "single tokens can always be translated one after the other"
         return self.finish(final, n_best)
 
@@ -219,12 +212,10 @@ class PhraseDecoder:
         """The best hypotheses of a stack; those with one state are merged."""
         order = np.lexsort((stack.options, stack.parents, -(stack.scores + stack.future)))
         if self.merge:
-            state = np.zeros(len(order), np.int64)
-            for n, places in enumerate(stack.contexts, 1):
-                state = np.where(places >= 0, n * (1 << 48) + places, state)
+            state = self.model.state_keys(stack.contexts, len(order))
             key = np.stack([stack.covered.astype(np.int64), stack.last, state])[:, order]
             order = order[np.sort(np.unique(key, axis=1, return_index=True)[1])]
-        return stack.take(order[: self.stack])
+        return take_rows(stack, order[: self.stack])
 
     def finish(self, stack: Stack, n_best: int) -> list[Derivation]:
         """Add the end of the sentence, and read the translations back."""
@@ -246,11 +237,3 @@ class PhraseDecoder:
             if len(best) == n_best:
                 break
         return list(best.values())
-
-
-def join(stacks: list[Stack]) -> Stack:
-    if len(stacks) == 1:
-        return stacks[0]
-    columns = [np.concatenate([stack[index] for stack in stacks]) for index in (0, 1, 2, 3, 5, 6, 7)]
-    contexts = [np.concatenate(parts) for parts in zip(*(stack.contexts for stack in stacks), strict=True)]
-    return Stack(columns[0], columns[1], columns[2], columns[3], contexts, columns[4], columns[5], columns[6])

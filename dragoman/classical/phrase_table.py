@@ -7,18 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.key_index import KeyIndex
 from dragoman.classical.model import Note, Tokens
 from dragoman.classical.phrases import phrase_spans
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import Floats, Ints, Ragged
 from dragoman.classical.tensors import row_tensors
 from dragoman.scoring.symmetrization import LinkRows
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 DISCOUNT = 0.5  # of phrase counts: what was seen once may be chance
 UNLIKELY = 1e-7  # lexical probability of a token that no token of the other side was linked with
 NOTED = 16384  # sentence pairs between two reports of progress

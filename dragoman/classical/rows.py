@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.store import Column, StoredRows
 
-IntArray = NDArray[np.int64]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 CHUNK = 1 << 16
+
+
+Columns = TypeVar("Columns", bound=tuple[Any, ...])  # a NamedTuple of arrays with one entry per row, and lists of them
+
+
+def take_rows(columns: Columns, rows: Ints) -> Columns:
+    """Some rows of all columns."""
+    parts = ([column[rows] for column in part] if isinstance(part, list) else part[rows] for part in columns)
+    return type(columns)(*parts)
+
+
+def join_rows(tables: Sequence[Columns]) -> Columns:
+    """The rows of several tables below each other."""
+    if len(tables) == 1:
+        return tables[0]
+    parts = (
+        [np.concatenate(column) for column in zip(*several, strict=True)]
+        if isinstance(several[0], list)
+        else np.concatenate(several)
+        for several in zip(*tables, strict=True)
+    )
+    return type(tables[0])(*parts)
+
+
+def pair_rows(store: Any) -> tuple[Ragged, Ragged]:
+    """All sources and all targets of a store of token rows."""
+    return Ragged.of_column(store.source), Ragged.of_column(store.target)
 
 
 class Ragged:
     """Rows of integers: row i is flat[offsets[i]:offsets[i+1]]."""
 
-    def __init__(self, flat: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    def __init__(self, flat: NDArray[Any], offsets: Ints) -> None:
         self.flat, self.offsets = flat, offsets
 
     @classmethod
@@ -50,10 +79,10 @@ class Ragged:
         return tuple(self.flat[self.offsets[index] : self.offsets[index + 1]].tolist())
 
     @property
-    def lengths(self) -> IntArray:
+    def lengths(self) -> Ints:
         return np.diff(self.offsets)
 
-    def padded(self) -> IntArray:
+    def padded(self) -> Ints:
         """The rows as an array (N, L); −1 is padding."""
         lengths = self.lengths
         out = np.full((len(self), int(lengths.max(initial=0))), -1, np.int64)
@@ -64,7 +93,7 @@ class Ragged:
         """Every integer replaced by its number."""
         return Ragged(numbers[self.flat], self.offsets)
 
-    def take(self, rows: NDArray[np.int64]) -> Ragged:
+    def take(self, rows: Ints) -> Ragged:
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[rows], lengths)

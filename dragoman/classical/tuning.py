@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dragoman.classical.model import Note, Tokens
 from dragoman.classical.phrase_decoder import Derivation
+from dragoman.classical.rows import Floats
 
-Floats = NDArray[np.float64]
 N_BEST = 50
 SAMPLES = 400  # pairs of translations drawn for each sentence, of which the
 KEPT = 40  # most different ones teach
@@ -20,7 +19,7 @@ MIN_DIFFERENCE = 0.05
 MIX = 0.5  # of the new weights with those of the last round
 
 
-def bleu_statistics(tokens: Tokens, reference: Tokens) -> NDArray[np.float64]:
+def bleu_statistics(tokens: Tokens, reference: Tokens) -> Floats:
     """Matches and totals of 1- to 4-grams, and both lengths."""
     row = []
     for n in range(1, 5):

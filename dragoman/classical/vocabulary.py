@@ -38,6 +38,12 @@ class Vocabulary:
         )
 
 
+def same_spelling(sources: Sequence[str], targets: Sequence[str]) -> list[int]:
+    """For every source piece the target token of the same spelling, −1 where there is none."""
+    spelt = {piece: token for token, piece in enumerate(targets)}
+    return [spelt.get(piece, -1) for piece in sources]
+
+
 def without_case(pieces: Sequence[str]) -> dict[str, int]:
     """The first token of every spelling without case: vocabularies begin with frequent tokens."""
     first: dict[str, int] = {}

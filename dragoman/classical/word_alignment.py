@@ -20,8 +20,8 @@ from dragoman.classical.fertility import FAR, MAX_FERTILITY, FertilityModel
 from dragoman.classical.hmm_alignment import JUMPS, forward_backward
 from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.model import Note
-from dragoman.classical.pair_groups import CELLS, Floats, Group, Ints, padded_groups
-from dragoman.classical.rows import Ragged
+from dragoman.classical.pair_groups import CELLS, Group, padded_groups
+from dragoman.classical.rows import Floats, Ints, Ragged
 from dragoman.classical.tensors import TensorSpec
 from dragoman.errors import RunError
 from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
@@ -33,7 +33,7 @@ PRIOR = 0.01  # of a word's translations: few words have many
 KINDS = ("ibm1", "ibm2", "ibm3", "hmm")
 
 
-class Aligned(NamedTuple):
+class AlignedPairs(NamedTuple):
     """What an aligner finds of many pairs."""
 
     links: LinkRows
@@ -101,7 +101,7 @@ class WordAligner:
         counts = 0.1 * self.table
         found: list[tuple[Ints, Ints]] = []
         for group, rows in self._groups(left, right, some):
-            for row, alignment, _, _ in self._climbed(group, rows):
+            for row, alignment, _, _ in self._fertility_alignments(group, rows):
                 found.append((rows[:, row], alignment))
                 links = group.links[np.arange(len(alignment)), alignment, row]
                 np.add.at(counts, links, 1.0)
@@ -109,7 +109,7 @@ class WordAligner:
         self.fertility.update(found)
         self._normalise(counts, prior=0.0)
 
-    def _climbed(self, group: Group, sources: Ints) -> Iterator[tuple[int, Ints, Floats, float]]:
+    def _fertility_alignments(self, group: Group, sources: Ints) -> Iterator[tuple[int, Ints, Floats, float]]:
         """The alignment of every pair by model 3, the gains of moving each of its links, and its log-probability."""
         start, _, _ = self._posteriors(group, "ibm2")
         emitted = np.maximum(self.table.take(group.links), FLOOR)
@@ -118,7 +118,7 @@ class WordAligner:
             first = start[:length, :, row].argmax(1)
             if (first == NULL).sum() > length // 2:  # model 3 gives the empty word at most half of the words
                 first = start[:length, 1:, row].argmax(1) + 1
-            alignment, gains = scores.climb(first)
+            alignment, gains = scores.hill_climb(first)
             yield row, alignment, gains, scores.score(alignment)
 
     def _keys(self, sources: Ints, targets: Ints) -> Ints:
@@ -191,7 +191,9 @@ class WordAligner:
                 out[:length, :, group.lengths == length] = table[:, :, None]
         return out
 
-    def align_rows(self, left: Ragged, right: Ragged, *, threshold: float | None = None, keep: bool = True) -> Aligned:
+    def align_rows(
+        self, left: Ragged, right: Ragged, *, threshold: float | None = None, keep: bool = True
+    ) -> AlignedPairs:
         """Align rows of numbers.
 
         A link is the most probable source word of a target word, unless that is the empty one; with a threshold all
@@ -205,18 +207,18 @@ class WordAligner:
             posteriors = [np.zeros((target, source + 1)) for source, target in sizes]
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         for group, rows in self._groups(left, right, usable):
-            found, logs[group.indices] = self._climbed_shares(group, rows) if self.kind == "ibm3" else (
+            found, logs[group.indices] = self._fertility_posteriors(group, rows) if self.kind == "ibm3" else (
                 self._posteriors(group, self.kind)[:2]
             )  # fmt: skip
             links.append(group.most_probable(found) if threshold is None else group.probable(found, threshold))
             for row, index in enumerate(group.indices.tolist() if keep else []):
                 posteriors[index] = found[: group.lengths[row], :, row]
-        return Aligned(LinkRows.joined(links), logs, posteriors)
+        return AlignedPairs(LinkRows.joined(links), logs, posteriors)
 
-    def _climbed_shares(self, group: Group, sources: Ints) -> tuple[Floats, Floats]:
+    def _fertility_posteriors(self, group: Group, sources: Ints) -> tuple[Floats, Floats]:
         """By model 3 the probability of each link given all others (T, S+1, N), and log p of the alignments (N,)."""
         found, logs = np.zeros(group.links.shape), np.zeros(len(group.lengths))
-        for row, _, gains, score in self._climbed(group, sources):
+        for row, _, gains, score in self._fertility_alignments(group, sources):
             shares = np.exp(gains - gains.max(1, keepdims=True))
             found[: len(gains), :, row], logs[row] = shares / shares.sum(1, keepdims=True), score
         return found, logs
@@ -294,7 +296,7 @@ class BothDirections:
 
     def align_rows(
         self, left: Ragged, right: Ragged, combine: str, *, threshold: float | None = None, keep: bool = False
-    ) -> tuple[LinkRows, Aligned, Aligned]:
+    ) -> tuple[LinkRows, AlignedPairs, AlignedPairs]:
         """Links combined by a method of symmetrization, and what each direction found."""
         with ThreadPoolExecutor(2) as directions:
             ahead = directions.submit(self.forward.align_rows, left, right, threshold=threshold, keep=keep)

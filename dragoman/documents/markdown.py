@@ -58,7 +58,6 @@ class _Line:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where the text of the line begins and ends."""
         begin = self.start + len(self.prefix)
         return begin, begin + len(self.body.rstrip())
 

@@ -42,7 +42,6 @@ _PART = re.compile(r"\w+|[^\w\s]+")
 
 
 def unchanged(text: str) -> str:
-    """The escape of formats that need none."""
     return text
 
 

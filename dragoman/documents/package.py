@@ -140,7 +140,6 @@ class PackageDocument(Document):
         self.parts: dict[str, tuple[Document, int]] = {}  # with the number of units before it
 
     def add(self, name: str, part: Document) -> None:
-        """Add the document that a member is."""
         self.parts[name] = part, len(self.units)
         self.units += [unit._replace(location=f"{name}, {unit.location}") for unit in part.units]
 

@@ -118,7 +118,6 @@ class Content:
         return self.text[self.tokens[first].start : self.tokens[self.last(first) if last is None else last].end]
 
     def last(self, index: int) -> int:
-        """The last token of the element that begins with this one."""
         return self.ends.get(index, index)
 
     def kept(self, first: int, last: int | None = None, style: str | None = None) -> Kept:

@@ -34,12 +34,10 @@ _RANGE = re.compile(r"(.*)(Start|End)")
 
 
 def read_runs(content: Content) -> tuple[list[Piece], str]:
-    """The pieces of a paragraph, and the state of fields that go on in the next one."""
     return _with_fields(list(_pieces(content, 0, len(content.tokens))), content.fields)
 
 
 def _pieces(content: Content, first: int, end: int) -> Iterator[Piece]:
-    """The pieces of a paragraph or of a container in it."""
     for index in content.children(first, end):
         token = content.tokens[index]
         last = content.last(index)
@@ -129,7 +127,6 @@ def _run(content: Content, first: int, end: int) -> Iterator[Piece]:
 
 
 def _text(content: Content, index: int) -> str:
-    """The escaped text of an element."""
     parts = (
         (token.kind, content.text[token.start : token.end]) for token in content.tokens[index + 1 : content.last(index)]
     )

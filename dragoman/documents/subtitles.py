@@ -39,7 +39,6 @@ class _Group(NamedTuple):
 
 
 def joiner(left: str, right: str) -> str:
-    """What joins two lines into one text."""
     return "" if _UNSPACED.match(left[-1:] + right[:1], 1) else " "
 
 

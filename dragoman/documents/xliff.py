@@ -151,7 +151,6 @@ class XLIFFDocument(TextDocument):
         segment.pieces.append(self.text[place : whole[-1].start])
 
     def _inside(self, tokens: Sequence[XMLToken]) -> str:
-        """What is between the tags of an element."""
         return self.text[tokens[0].end : tokens[-1].start]
 
     def _marked(self, tokens: Sequence[XMLToken]) -> Iterator[tuple[str, Sequence[XMLToken]]]:
@@ -213,7 +212,6 @@ class XLIFFDocument(TextDocument):
         return tag
 
     def _target(self, segment: _Segment, markup: str, quality: float | None) -> Iterator[Edit]:
-        """The edits that write the target of a segment."""
         first = segment.sources[0]
         prefix = first.name.removesuffix("source")  # of the namespace
         tag = f"<{prefix}target>"

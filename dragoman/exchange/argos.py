@@ -31,14 +31,14 @@ class ArgosExporter(Exporter):
 
     def blockers(self, run: Run) -> list[str]:
         """What CTranslate2 cannot run, and tokenizers other than one SentencePiece model for both sides."""
-        found = ctranslate2.blockers(run.config.model)
+        reasons = ctranslate2.blockers(run.config.model)
         source, target = run.tokenizers()
         for side, tokenizer in (("source", source), ("target", target)):
             if not isinstance(tokenizer, SubwordTokenizer):
-                found.append(f"tokenizer.{side}: found {tokenizer.kind!r}, expected 'subwords' without language tags")
+                reasons.append(f"tokenizer.{side}: found {tokenizer.kind!r}, expected 'subwords' without language tags")
         if source.fingerprint() != target.fingerprint():
-            found.append("tokenizer.target: found a vocabulary of its own, expected one for both sides")
-        return found
+            reasons.append("tokenizer.target: found a vocabulary of its own, expected one for both sides")
+        return reasons
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
         """Write the zip; it needs the ISO 639 codes of both languages."""

@@ -79,36 +79,24 @@ class Call(NamedTuple):
         return required(self.options.engine, self.options.precision)
 
 
-def always(call: Call) -> bool:
-    return True
-
-
-# For every setting and option: when CTranslate2 supports a value other than the default.
-SUPPORTED: dict[str, Callable[[Call], bool]] = {
-    "beam": always,
-    "length_penalty": always,
+# For every setting and option: when CTranslate2 supports a value other than the default; None: always.
+SUPPORTED: dict[str, Callable[[Call], bool] | None] = {
+    "beam": None,
+    "length_penalty": None,
     "normalisation": lambda call: (
         call.width == 1 or call.config.normalisation != "gnmt" or not call.config.length_penalty
     ),
     "stop": lambda call: call.width == 1 or call.config.stop == "complete",
-    "max_length": always,
-    "diversity_penalty": always,  # has an effect with beam_groups alone
-    "n_best": always,
+    "max_length": None,
+    "diversity_penalty": None,  # has an effect with beam_groups alone
+    "n_best": None,
     # CTranslate2 joins the shortlists of a batch, so that neighbours may change an output: only where it is required.
     "method": lambda call: isinstance(call.options.method, Shortlist) and call.engine_required,
-    "rerank": always,  # happens after the search
-    "ensemble": always,  # the engine is not even made for one
-    "average": always,
+    "rerank": None,  # happens after the search
+    "ensemble": None,  # the engine is not even made for one
     # Inputs that have constraints are known later, and go to our own search one window at a time.
-    **dict.fromkeys((*FIELDS, "terminology", "placeholders"), always),
-    "tag": always,
-    "scores": always,
-    "batch_size": always,
-    "engine": always,
-    "precision": always,
-}
-REASONS: dict[str, Callable[[Call], str]] = {
-    "method": lambda call: f"the method {type(call.options.method).__name__}",
+    **dict.fromkeys((*FIELDS, "terminology", "placeholders")),
+    **dict.fromkeys(("average", "tag", "scores", "batch_size", "engine", "precision")),
 }
 
 
@@ -117,8 +105,10 @@ def unsupported(call: Call, vocabulary: int, *, constrained: bool = False, trace
     searched = {field.name for field in fields(call.config)}  # options of these names are in the settings already
     for owner, place, skipped in ((call.config, "search.", set()), (call.options, "", searched)):
         for name in changed_fields(owner):
-            if name not in skipped and not (name in SUPPORTED and SUPPORTED[name](call)):
-                yield REASONS[name](call) if name in REASONS else f"{place}{name} = {getattr(owner, name)!r}"
+            if name in skipped or (name in SUPPORTED and ((fits := SUPPORTED[name]) is None or fits(call))):
+                continue
+            method = type(call.options.method).__name__
+            yield f"the method {method}" if name == "method" else f"{place}{name} = {getattr(owner, name)!r}"
     if constrained:
         yield "prefixes, phrases and other constraints"
     if traced:

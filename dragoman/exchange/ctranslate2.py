@@ -27,14 +27,14 @@ from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError, MissingExtraError
+from dragoman.exchange.blockers import PLAIN, transformer_blockers
 from dragoman.exchange.exporter import Exporter
 from dragoman.files import digest, make_temporary, remove_folder
 from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
 from dragoman.layers.relative_positions import RotaryConfig
-from dragoman.layers.self_attention import FullConfig
 from dragoman.models.decoders.transformer import DecoderBlock, TransformerDecoder
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.transformer import EncoderBlock, TransformerEncoder
 from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
@@ -53,7 +53,6 @@ def installed() -> bool:
 
 
 def package() -> Any:
-    """The package, or an error that says how to install it."""
     if not installed():
         raise MissingExtraError("the engine 'ctranslate2'", "ctranslate2", "fast")
     import ctranslate2
@@ -66,24 +65,7 @@ def package() -> Any:
 
 def blockers(config: Any) -> list[str]:
     """Every setting of a model that CTranslate2 has no layer for; empty: the model can be exported."""
-    if not isinstance(config, EncoderDecoderConfig):
-        return [f"model.kind: found {config.kind!r}, expected 'encoder-decoder'"]
-    found = [] if not config.prompt else [f"model.prompt: found {list(config.prompt)}, expected none"]
-    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        place = f"model.{side}"
-        if not isinstance(stack, TransformerConfig):
-            found.append(f"{place}.kind: found {stack.kind!r}, expected 'transformer'")
-            continue
-        if not isinstance(stack.attention, FullConfig):
-            found.append(f"{place}.attention: found {stack.attention.kind!r}, expected 'full'")
-        for name, expected in (("head_width", 0), ("embedding_norm", False), ("norm_epsilon", 0.0)):
-            if (value := getattr(stack, name)) != expected:
-                found.append(f"{place}.{name}: found {value!r}, expected {expected!r}")
-        if (merge := getattr(stack.positions, "merge", "sum")) != "sum":
-            found.append(f"{place}.positions.merge: found {merge!r}, expected 'sum'")
-        if stack.score == "cosine":
-            found.append(f"{place}.score: found 'cosine', expected 'scaled-dot' or 'dot'")
-    return found
+    return transformer_blockers(config, PLAIN | {"score": ("scaled-dot", "dot")})
 
 
 def check_exportable(config: Any) -> None:
@@ -124,7 +106,6 @@ def set_norm(spec: Any, norm: nn.Module) -> None:
 
 
 def set_feed_forward(spec: Any, layer: FeedForward | GatedFeedForward) -> None:
-    """Two matrices, or three with a gate."""
     if isinstance(layer, GatedFeedForward):
         set_linear(spec.linear_0, layer.gate.weight, layer.gate.bias)
         set_linear(spec.linear_0_noact, layer.widen.weight, layer.widen.bias)
@@ -179,7 +160,6 @@ def set_positions(spec: Any, config: TransformerConfig, stack: Any) -> None:
 
 
 def options(config: TransformerConfig) -> dict[str, Any]:
-    """The arguments of the specification of a stack."""
     activations = package().specs.Activation
     out = {
         "pre_norm": config.norm == "pre",
@@ -200,43 +180,39 @@ def options(config: TransformerConfig) -> dict[str, Any]:
     return out
 
 
-def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
-    """The specification of the encoder."""
-    spec = package().specs.TransformerEncoderSpec(config.layers, config.heads, **options(config))
-    spec.embeddings[0].weight = array(encoder.input.embedding.weight)
+def stack_spec(kind: str, config: TransformerConfig, stack: TransformerEncoder | TransformerDecoder) -> Any:
+    """The specification of encoder or decoder, without embeddings."""
+    spec = getattr(package().specs, kind)(config.layers, config.heads, **options(config))
     spec.scale_embeddings = config.scale_embedding
-    set_positions(spec, config, encoder)
+    set_positions(spec, config, stack)
     if config.norm == "pre":
-        set_norm(spec.layer_norm, encoder.norm)
-    for layer, block in zip(spec.layer, encoder.blocks, strict=True):
-        assert isinstance(block, EncoderBlock)
+        set_norm(spec.layer_norm, stack.norm)
+    for layer, block in zip(spec.layer, stack.blocks, strict=True):
+        assert isinstance(block, EncoderBlock | DecoderBlock)
         set_self_attention(layer.self_attention, config, block.attention, block.attention_norm)
+        if isinstance(block, DecoderBlock):
+            set_cross_attention(layer.attention, config, block.cross, block.cross_norm)
         set_norm(layer.ffn.layer_norm, block.feedforward_norm)
         set_feed_forward(layer.ffn, block.feedforward)
+    return spec
+
+
+def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
+    spec = stack_spec("TransformerEncoderSpec", config, encoder)
+    spec.embeddings[0].weight = array(encoder.input.embedding.weight)
     return spec
 
 
 def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output: nn.Linear) -> Any:
     """The specification of the decoder; an embedding shared with the source may end in tags, which are never output."""
-    spec = package().specs.TransformerDecoderSpec(config.layers, config.heads, **options(config))
+    spec = stack_spec("TransformerDecoderSpec", config, decoder)
     table = decoder.input.embedding.weight[: output.out_features]
-    spec.scale_embeddings = config.scale_embedding
     spec.embeddings.weight = array(torch.cat([table, table.new_zeros(len(copies()), table.shape[1])]))
-    set_positions(spec, config, decoder)
-    if config.norm == "pre":
-        set_norm(spec.layer_norm, decoder.norm)
-    for layer, block in zip(spec.layer, decoder.blocks, strict=True):
-        assert isinstance(block, DecoderBlock)
-        set_self_attention(layer.self_attention, config, block.attention, block.attention_norm)
-        set_cross_attention(layer.attention, config, block.cross, block.cross_norm)
-        set_norm(layer.ffn.layer_norm, block.feedforward_norm)
-        set_feed_forward(layer.ffn, block.feedforward)
     set_linear(spec.projection, *with_copies(output))
     return spec
 
 
 def copies() -> list[str]:
-    """The names of the copies of tokens that are never output."""
     return [f"<never written {token}/{number}>" for token in SUPPRESSED_TOKENS for number in range(COPIES)]
 
 
@@ -277,7 +253,6 @@ def names(tokenizer: Tokenizer) -> list[str]:
 
 
 def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], folder: Path, precision: str) -> None:
-    """Write a model folder; `source` and `target` name the tokens."""
     check_exportable(model.config)
     config = model.config
     assert isinstance(config.encoder, TransformerConfig)
@@ -394,11 +369,9 @@ class CTranslate2Exporter(Exporter):
     about = "a model folder of CTranslate2 (float32, float16 or int8), for Transformers that translate"
 
     def blockers(self, run: Run) -> list[str]:
-        """Settings that CTranslate2 has no layer for."""
         return blockers(run.config.model)
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
-        """Write model and vocabularies."""
         source, target = (names(tokenizer) for tokenizer in run.tokenizers())
         model = run.model(torch.device("cpu"))
         assert isinstance(model, EncoderDecoder)

@@ -133,6 +133,18 @@ class Engine:
                 hypotheses = [row and row[: how.n_best] for row in self._scored(texts, hypotheses, how.config)]
             yield from zip(rows, hypotheses, strict=True)
 
+    def _translate(self, texts: list[list[str]], max_length: int, **options: Any) -> Any:
+        return self.translator.translate_batch(
+            texts,
+            asynchronous=True,
+            return_end_token=True,
+            max_input_length=0,
+            max_decoding_length=max_length,
+            min_decoding_length=0,
+            use_vmap=self.listed,
+            **options,
+        )
+
     def _greedy(self, texts: list[list[str]], max_length: int, how: EngineSearch) -> Results:
         scores, should_stop = how.scores, stop_check()  # its threads do not have this thread's context
         token_scores: list[list[float]] = [[] for _ in texts]
@@ -142,15 +154,10 @@ class Engine:
                 token_scores[step.batch_id].append(step.log_prob)
             return should_stop is not None and should_stop()
 
-        futures = self.translator.translate_batch(
+        futures = self._translate(
             texts,
-            asynchronous=True,
+            max_length,
             beam_size=1,
-            return_end_token=True,
-            max_input_length=0,
-            max_decoding_length=max_length,
-            min_decoding_length=0,
-            use_vmap=self.listed,
             return_scores=scores,
             callback=record if scores or (should_stop is not None and max_length > LONG) else None,
         )
@@ -177,17 +184,12 @@ class Engine:
         if config.stop != "complete":
             greedy = self._greedy(texts, max_length, how._replace(scores=False))
         normalised = config.normalisation == "power" and config.length_penalty
-        futures = self.translator.translate_batch(
+        futures = self._translate(
             texts,
-            asynchronous=True,
+            max_length,
             beam_size=width,
             num_hypotheses=width,
             length_penalty=config.length_penalty if normalised else ALMOST_NO_PENALTY,
-            return_end_token=True,
-            max_input_length=0,
-            max_decoding_length=max_length,
-            min_decoding_length=0,
-            use_vmap=self.listed,
         )
 
         def results(limits: Sequence[int]) -> list[list[Hypothesis] | None]:

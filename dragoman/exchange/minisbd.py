@@ -36,7 +36,7 @@ BEHIND = max(map(len, ABBREVIATIONS)) + 1
 VETO = -10.0
 
 
-class Rule(NamedTuple):
+class BoundaryRule(NamedTuple):
     """Channels that must be set at places relative to a character, and one that must not; a sum of all."""
 
     present: tuple[tuple[str, int], ...]
@@ -44,26 +44,26 @@ class Rule(NamedTuple):
     veto: bool = False
 
 
-def rules() -> list[Rule]:
+def boundary_rules() -> list[BoundaryRule]:
     """Where a sentence ends, and where it does not although a mark is there."""
     after = ("space", 1)
-    found = [
-        Rule((("end", 0), after)),
-        Rule((("closer", 0), ("end", -1), after)),
-        Rule((("closer", 0), ("closer", -1), ("end", -2), after)),
-        Rule((("far-eastern end", 0),), (("far-eastern end", 1), ("far-eastern closer", 1))),
-        Rule((("far-eastern closer", 0), ("far-eastern end", -1)), (("far-eastern closer", 1),)),
-        Rule((after, ("lower", 2)), veto=True),
-        Rule((after, ("opener", 2), ("lower", 3)), veto=True),
-        Rule((("period", 0), ("digit", -1)), (("word", -2),), veto=True),  # "am 3. Oktober"
-        Rule((("period", 0), ("digit", -1), ("digit", -2)), (("word", -3),), veto=True),
+    rules = [
+        BoundaryRule((("end", 0), after)),
+        BoundaryRule((("closer", 0), ("end", -1), after)),
+        BoundaryRule((("closer", 0), ("closer", -1), ("end", -2), after)),
+        BoundaryRule((("far-eastern end", 0),), (("far-eastern end", 1), ("far-eastern closer", 1))),
+        BoundaryRule((("far-eastern closer", 0), ("far-eastern end", -1)), (("far-eastern closer", 1),)),
+        BoundaryRule((after, ("lower", 2)), veto=True),
+        BoundaryRule((after, ("opener", 2), ("lower", 3)), veto=True),
+        BoundaryRule((("period", 0), ("digit", -1)), (("word", -2),), veto=True),  # "am 3. Oktober"
+        BoundaryRule((("period", 0), ("digit", -1), ("digit", -2)), (("word", -3),), veto=True),
     ]
     for case in ("upper", "lower"):  # initials
-        found.append(Rule((("period", 0), (case, -1)), (("word", -2),), veto=True))
+        rules.append(BoundaryRule((("period", 0), (case, -1)), (("word", -2),), veto=True))
     for word in sorted(ABBREVIATIONS):
         letters = [("period" if char == "." else char, index - len(word)) for index, char in enumerate(word)]
-        found.append(Rule((("period", 0), *letters), (("word", -len(word) - 1),), veto=True))
-    return found
+        rules.append(BoundaryRule((("period", 0), *letters), (("word", -len(word) - 1),), veto=True))
+    return rules
 
 
 def characters() -> tuple[list[str], NDArray[np.float32]]:
@@ -91,18 +91,18 @@ def write_splitter(path: Path, language: str) -> None:
     except ImportError:
         raise MissingExtraError("the sentence splitter of an Argos package", "onnx", "onnx") from None
     units, table = characters()
-    found = rules()
-    kernel = np.zeros((len(found), len(CHANNELS), BEHIND + 1 + AHEAD), np.float32)
-    for row, rule in enumerate(found):
+    rules = boundary_rules()
+    kernel = np.zeros((len(rules), len(CHANNELS), BEHIND + 1 + AHEAD), np.float32)
+    for row, rule in enumerate(rules):
         for sign, places in ((1.0, rule.present), (-1.0, rule.absent)):
             for name, place in places:
                 kernel[row, CHANNELS.index(name), BEHIND + place] += sign
-    output = np.zeros((3, len(found), 1), np.float32)  # inside, end of a token, end of a sentence
-    output[2, :, 0] = [VETO if rule.veto else 1.0 for rule in found]
+    output = np.zeros((3, len(rules), 1), np.float32)  # inside, end of a token, end of a sentence
+    output[2, :, 0] = [VETO if rule.veto else 1.0 for rule in rules]
     constants: dict[str, Any] = {
         "table": table,
         "kernel": kernel,
-        "least": np.array([1.0 - len(rule.present) for rule in found], np.float32),
+        "least": np.array([1.0 - len(rule.present) for rule in rules], np.float32),
         "output": output,
         "bias": np.array([0.5, 0.0, 0.0], np.float32),
     }

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import MissingExtraError
 from dragoman.exchange import onnx_greedy
+from dragoman.exchange.blockers import not_encoder_decoder
 from dragoman.exchange.exporter import Exporter
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, Sinusoidal, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RotaryConfig
@@ -50,11 +51,9 @@ class OnnxExporter(Exporter):
     about = "encoder.onnx and decoder.onnx for onnxruntime, with greedy.py, for Transformers and recurrent models"
 
     def blockers(self, run: Run) -> list[str]:
-        """What was not tried with onnxruntime."""
         return model_blockers(run.config.model)
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
-        """Write both graphs, the tokenizers and a script that decodes."""
         model = run.model(torch.device("cpu"))
         assert isinstance(model, EncoderDecoder)
         path.mkdir()
@@ -74,29 +73,20 @@ class OnnxExporter(Exporter):
 
 
 def model_blockers(config: Any) -> list[str]:
-    """Every setting of a model that cannot go."""
     if not isinstance(config, EncoderDecoderConfig):
-        return [f"model.kind: found {config.kind!r}, expected 'encoder-decoder'"]
-    found = []
+        return [not_encoder_decoder(config)]
+    reasons = []
     for side, stack, kinds in (("encoder", config.encoder, ENCODERS), ("decoder", config.decoder, DECODERS)):
         if not isinstance(stack, kinds):
             expected = ", ".join(repr(kind.kind) for kind in kinds)
-            found.append(f"model.{side}.kind: found {stack.kind!r}, expected one of {expected}")
+            reasons.append(f"model.{side}.kind: found {stack.kind!r}, expected one of {expected}")
         if isinstance(stack, TransformerConfig):
             if not isinstance(stack.attention, FullConfig):
-                found.append(f"model.{side}.attention: found {stack.attention.kind!r}, expected 'full'")
+                reasons.append(f"model.{side}.attention: found {stack.attention.kind!r}, expected 'full'")
             if not isinstance(stack.positions, POSITIONS):
                 expected = ", ".join(repr(kind.kind) for kind in POSITIONS)
-                found.append(f"model.{side}.positions: found {stack.positions.kind!r}, expected one of {expected}")
-    return found
-
-
-class Sizes(NamedTuple):
-    """Sizes of an example input."""
-
-    batch: int
-    source: int
-    capacity: int
+                reasons.append(f"model.{side}.positions: found {stack.positions.kind!r}, expected one of {expected}")
+    return reasons
 
 
 class EncoderGraph(nn.Module):
@@ -143,8 +133,9 @@ def write_graphs(model: EncoderDecoder, folder: Path) -> list[dict[str, Any]]:
             module.reserve(LONGEST)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    small, large = Sizes(2, 5, 9), Sizes(3, 7, 11)
-    states = [first_state(model, torch.full(size[:2], EOS), size.capacity) for size in (small, large)]
+    # Two examples: what differs between their shapes depends on the sizes of the input.
+    small, large = (2, 5, 9), (3, 7, 11)  # batch, source, capacity
+    states = [first_state(model, torch.full(size[:2], EOS), size[2]) for size in (small, large)]
     leaves, spec = pytree.tree_flatten(tuple(states[0][:2]))
     shapes = [dynamic_shape(*pair) for pair in zip(leaves, pytree.tree_leaves(tuple(states[1][:2])), strict=True)]
     kept = ["capacity" not in shape for shape in shapes]
@@ -154,13 +145,13 @@ def write_graphs(model: EncoderDecoder, folder: Path) -> list[dict[str, Any]]:
     dimensions = tuple({axis: dynamic for axis, size in enumerate(shape) if isinstance(size, str)} for shape in shapes)
     with quiet():
         encoder = torch.onnx.export(
-            EncoderGraph(model, kept, small.capacity), (torch.full(small[:2], EOS),), dynamo=True, verbose=False,
+            EncoderGraph(model, kept, small[2]), (torch.full(small[:2], EOS),), dynamo=True, verbose=False,
             dynamic_shapes=({0: dynamic, 1: dynamic},), input_names=["source"],
-            output_names=[name for name, one in zip(names, kept, strict=True) if one],
+            output_names=[name for name, is_kept in zip(names, kept, strict=True) if is_kept],
         )  # fmt: skip
         decoder = torch.onnx.export(
             DecoderGraph(model, spec),
-            (torch.full((small.batch,), SOS), torch.tensor(2), tuple(leaves)), dynamo=True, verbose=False,
+            (torch.full(small[:1], SOS), torch.tensor(2), tuple(leaves)), dynamo=True, verbose=False,
             dynamic_shapes=({0: dynamic}, None, dimensions), input_names=["tokens", "length", *names],
             output_names=["log_probabilities", *(f"new_{name}" for name in names[count:])],
         )  # fmt: skip
@@ -169,7 +160,7 @@ def write_graphs(model: EncoderDecoder, folder: Path) -> list[dict[str, Any]]:
     encoder.save(folder / "encoder.onnx")
     decoder.save(folder / "decoder.onnx")
     rest = zip(names[count:], kept[count:], shapes[count:], strict=True)
-    return [{"name": name, "shape": None if one else shape} for name, one, shape in rest]
+    return [{"name": name, "shape": None if is_kept else shape} for name, is_kept, shape in rest]
 
 
 def dynamic_shape(small: Tensor, large: Tensor) -> list[int | str]:

@@ -109,7 +109,6 @@ class TextCodec:
 
 
 def main() -> None:
-    """Write the output of every line of standard input."""
     folder = Path(__file__).parent
     decoder, source, target = GreedyDecoder(folder), TextCodec(folder, "source"), TextCodec(folder, "target")
     for line in sys.stdin:

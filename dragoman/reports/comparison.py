@@ -78,7 +78,6 @@ def measure_run(
 
 
 def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second: float) -> dict[str, Any]:
-    """Parameters, speed, memory and learning curves of a run."""
     several = len(predictor.members) > 1  # the curves of a member are not those of an ensemble
     rows = [] if several else predictor.run.metrics()
     logged = [row for row in rows if "tokens" in row]
@@ -141,7 +140,6 @@ def common_metric(trained: Sequence[System]) -> str | None:
 
 
 def same_validation(trained: Sequence[System]) -> bool:
-    """Whether the runs were validated on the same data."""
     return len({str(system.measured["validation"]) for system in trained if system.measured}) <= 1
 
 
@@ -195,7 +193,6 @@ def table_view(systems: Sequence[System], metrics: Mapping[str, TextMetric], dra
 
 
 def curves_view(systems: Sequence[System]) -> View | None:
-    """Validation by step and by time."""
     trained = [system for system in systems if system.measured and system.measured["valid"]]
     if not trained:
         return None

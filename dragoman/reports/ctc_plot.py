@@ -103,6 +103,5 @@ def draw_ctc_alignment(
 
 
 def write_over(axes: Any, text: str, span: AlignedSpan, height: float, size: int) -> None:
-    """Write a text over the middle of its span."""
     middle = (span.start + span.end) / 2
     axes.text(middle, height, text, fontsize=size, color=INK, ha="center", va="bottom")

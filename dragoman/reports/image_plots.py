@@ -76,7 +76,6 @@ def numbered_path(path: str | Path, number: int, count: int) -> Path:
 
 
 def truncate(text: str) -> str:
-    """At most MAX_TITLE characters of a text."""
     return text if len(text) <= MAX_TITLE else f"{text[: MAX_TITLE - 1]}…"
 
 

@@ -182,7 +182,6 @@ def _overview(subject: Subject, views: list[View]) -> View:
 
 
 def _pick(subject: Subject, views: list[View]) -> str:
-    """What a click in the overview shows."""
     unit = subject.target.unit
     if len(subject.target) < 2:
         return f"; lines show which input {subject.input_unit}s it depends on" if subject.source else ""
@@ -192,7 +191,6 @@ def _pick(subject: Subject, views: list[View]) -> str:
 
 
 def _softmax(subject: Subject) -> str:
-    """What the probabilities are over."""
     labels = getattr(subject.loaded, "labels", ())
     if isinstance(subject.model, Regressor):
         return "one number"

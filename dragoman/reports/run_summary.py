@@ -82,7 +82,6 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
 
 
 def member_information(run: Run) -> dict[str, Any]:
-    """What `dragoman info` shows of a member of an ensemble."""
     validated = [{"step": row["step"], **row["valid"]} for row in run.metrics() if "valid" in row]
     parts = (getattr(run.config.model, part, None) for part in ("encoder", "decoder"))
     return {
@@ -142,7 +141,6 @@ def sparkline(values: list[float], width: int = 60) -> str:
 
 
 def print_run_information(information: dict[str, Any]) -> None:
-    """Print the summary as tables and curves."""
     from rich.console import Console
     from rich.table import Table
 
@@ -229,13 +227,11 @@ def show_members(members: Sequence[Mapping[str, Any]], show: Callable[[str], Non
 
 
 def best_validation(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any]:
-    """The validation with the best value of the metric that selects the weights."""
     sign = 1 if higher_is_better(metric) else -1
     return max(rows, key=lambda row: sign * row.get(metric, -sign * math.inf))
 
 
 def format_scores(row: Mapping[str, Any]) -> str:
-    """The scores of a validation as reports show them."""
     metrics = metrics_by_name()
     return "  ".join(f"{name} {metrics[name].format(value)}" for name, value in row.items() if name in metrics)
 

@@ -82,7 +82,6 @@ def _from_numbered(rows: Sequence[str], name: str, first: int) -> list[GoldAlign
 
 
 def swap_direction(links: Iterable[Link]) -> Links:
-    """The same links from target to source."""
     return frozenset((target, source) for source, target in links)
 
 
@@ -133,7 +132,6 @@ class AlignmentScore:
 
 
 def alignment_score(predicted: Sequence[Iterable[Link]], gold: Sequence[GoldAlignment]) -> AlignmentScore:
-    """The score of predicted links against gold links, pair by pair."""
     if len(predicted) != len(gold):
         raise DataError(f"found {len(predicted):,} alignments, expected {len(gold):,} as in the gold alignments")
     return AlignmentScore(tuple(_counts(frozenset(links), truth) for links, truth in zip(predicted, gold, strict=True)))

@@ -75,7 +75,6 @@ def by_frequency(sources: Sequence[str], training: Iterable[str]) -> list[Bucket
 
 
 def by_tag(tags: Sequence[str]) -> list[Bucket]:
-    """One bucket for every tag, in alphabetical order."""
     buckets: dict[str, Bucket] = {}
     for segment, tag in enumerate(tags):
         buckets.setdefault(tag, Bucket(tag, [])).segments.append(segment)

@@ -27,7 +27,6 @@ class Reliability:
 
     @property
     def count(self) -> int:
-        """The number of tokens or outputs."""
         return sum(one.size for one in self.bins)
 
     @property
@@ -40,7 +39,6 @@ class Reliability:
 def reliability(
     confidences: Sequence[float] | NDArray[np.float64], correct: Sequence[bool] | NDArray[np.bool_], bins: int = 15
 ) -> Reliability:
-    """The reliability diagram of confidences and whether each prediction was correct."""
     probabilities, hits = np.asarray(confidences, np.float64), np.asarray(correct, np.float64)
     assert probabilities.shape == hits.shape
     numbers = np.clip(np.ceil(probabilities * bins).astype(np.int64) - 1, 0, bins - 1)

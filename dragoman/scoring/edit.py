@@ -41,7 +41,6 @@ class EditAlignment:
 
     @property
     def substitutions(self) -> int:
-        """The number of symbols of left that are replaced by another."""
         return self._count("substitute")
 
     @property
@@ -56,7 +55,6 @@ class EditAlignment:
 
     @property
     def matches(self) -> int:
-        """The number of symbols aligned with an equal one."""
         return self._count("equal")
 
     @property
@@ -66,12 +64,10 @@ class EditAlignment:
 
     @property
     def left(self) -> tuple[Hashable, ...]:
-        """The symbols of the left sequence."""
         return tuple(operation.left for operation in self.operations if operation.kind != "insert")
 
     @property
     def right(self) -> tuple[Hashable, ...]:
-        """The symbols of the right sequence."""
         return tuple(operation.right for operation in self.operations if operation.kind != "delete")
 
     @property

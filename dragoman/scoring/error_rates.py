@@ -66,7 +66,6 @@ def exact_matches(hypotheses: Sequence[str], references: References) -> tuple[bo
 
 
 def symbols(text: str, units: SymbolUnits) -> Sequence[str]:
-    """The words or the characters of a text."""
     return text.split() if units == "words" else text.strip()
 
 
@@ -142,7 +141,6 @@ def combine_error_rate(sums: FloatArray) -> FloatArray:
 
 
 def combine_inaccuracy(sums: FloatArray) -> FloatArray:
-    """The share of segments that do not match."""
     return ratio(sums[..., 1] - sums[..., 0], sums[..., 1])
 
 

@@ -41,7 +41,6 @@ def flattened(score: Callable[..., float]) -> Callable[..., float]:
 
 
 def bio_span_f1(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> float:
-    """The F₁ of whole spans of BIO tags."""
     try:
         return span_f1(predictions, targets).f1
     except DataError as error:
@@ -107,7 +106,6 @@ def applicable(
 
 
 def check_metric_names(metrics: Mapping[str, Metric], names: Sequence[str]) -> None:
-    """Raise DataError for a name that is no metric of this task."""
     for name in names:
         if name != "all" and name not in metrics:
             raise DataError(f"metric: found '{name}', which is no metric of this task. {hint(name, metrics)}")

@@ -37,7 +37,6 @@ class FScore(NamedTuple):
 
 
 def f_score(true_positives: int, predicted: int, actual: int) -> FScore:
-    """Precision, recall and F₁ from counts."""
     return FScore(
         true_positives / predicted if predicted else 0.0,
         true_positives / actual if actual else 0.0,
@@ -74,7 +73,6 @@ def matthews(predictions: Sequence[Hashable], targets: Sequence[Hashable]) -> fl
 
 
 def mean_squared_error(predictions: Sequence[float], targets: Sequence[float]) -> float:
-    """The mean of squared differences."""
     _check(predictions, targets)
     return float(np.mean((np.asarray(predictions, dtype=np.float64) - np.asarray(targets, dtype=np.float64)) ** 2))
 
@@ -116,7 +114,6 @@ class TagSpan(NamedTuple):
 
 
 def is_bio_tag(tag: str) -> bool:
-    """Whether a tag is O, B-LABEL or I-LABEL."""
     return tag == "O" or (tag[:2] in ("B-", "I-") and len(tag) > 2)
 
 

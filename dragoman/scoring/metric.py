@@ -136,7 +136,6 @@ def signature(references: References, **properties: str) -> str:
 
 
 def as_rows(rows: Sequence[Sequence[float]]) -> FloatArray:
-    """Statistics as a matrix with one row per segment."""
     return np.asarray(rows, dtype=np.float64)
 
 

@@ -93,7 +93,6 @@ def metrics_by_name() -> dict[str, Metric]:
 
 
 def higher_is_better(name: str) -> bool:
-    """Whether the better of two scores of this metric is the higher one."""
     return metrics_by_name()[name].higher_is_better
 
 
@@ -131,5 +130,4 @@ def select_metrics(names: Iterable[str] | None = None, units: Units = "words") -
 def text_statistics(
     hypotheses: Sequence[str], references: References, metrics: Mapping[str, TextMetric]
 ) -> dict[str, Statistics]:
-    """The statistics of every segment by every metric."""
     return {name: metric.statistics(hypotheses, references) for name, metric in metrics.items()}

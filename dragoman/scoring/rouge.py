@@ -16,7 +16,6 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words without punctuation."""
     return _WORD.findall(text.lower())
 
 
@@ -34,7 +33,6 @@ def ngram_overlap(order: int) -> Callable[[list[str], list[str]], tuple[int, int
 
 
 def subsequence_overlap(left: list[str], right: list[str]) -> tuple[int, int, int]:
-    """The length of the longest common subsequence, and the length of each side."""
     from rapidfuzz.distance import LCSseq
 
     return LCSseq.similarity(left, right), len(left), len(right)

@@ -65,7 +65,6 @@ def bootstrap(metric: TextMetric, statistics: Statistics, draws: int = DEFAULT_D
 
 
 def interval(scores: FloatArray, confidence: float = 0.95) -> Interval:
-    """The central interval of bootstrapped scores."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(scores, [tail, 1 - tail])
     return Interval(float(low), float(high))

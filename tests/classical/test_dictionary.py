@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.classical.dictionary import Copy, Memorise, Nearest, NearestConfig, edit_distances
-from dragoman.classical.rows import Ragged
+from dragoman.classical.dictionary import Copy, Memorise, Nearest, NearestConfig
 from dragoman.data.batch import batch_of
 from dragoman.errors import ConfigError
 from dragoman.scoring.edit import edit_distance
@@ -46,13 +45,6 @@ def test_memorise_gives_relative_frequencies() -> None:
     first, second = fitted(Memorise(space=ord(" "))).transduce([rows("ab")], 4, 4)[0]
     assert (text(first.tokens), text(second.tokens)) == ("AB", "Ab")
     assert np.exp([sum(first.token_scores), sum(second.token_scores)]) == pytest.approx([2 / 3, 1 / 3])
-
-
-def test_edit_distances_are_those_of_rapidfuzz() -> None:
-    random.seed(1)
-    texts = ["".join(random.choices("abcd", k=random.randint(0, 9))) for _ in range(200)]
-    found = edit_distances(np.array(rows("abcabd")), Ragged.of([rows(one) for one in texts]))
-    assert found.tolist() == [edit_distance("abcabd", one) for one in texts]
 
 
 def test_nearest_is_the_nearest_of_all() -> None:

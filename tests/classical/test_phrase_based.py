@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dragoman.classical.ngram import NGramConfig, NGramModel
-from dragoman.classical.phrase_decoder import DISTANCE, LANGUAGE, PHRASES, TABLE, WORDS, Options, PhraseDecoder
+from dragoman.classical.phrase_decoder import DISTANCE, LANGUAGE, PHRASES, TABLE, WORDS, PhraseDecoder, PhraseOptions
 from dragoman.classical.rows import Ragged
 from dragoman.classical.tuning import bleu, bleu_statistics
 from dragoman.data.tokenizers.base import EOS, SOS
@@ -27,7 +27,7 @@ def language_model() -> NGramModel:
     return NGramModel(NGramConfig(3), 10).fit_rows(Ragged.of(rows))
 
 
-def random_options(seed: int, length: int) -> Options:
+def random_options(seed: int, length: int) -> PhraseOptions:
     rng = np.random.default_rng(seed)
     spans = [(a, b) for a in range(length) for b in range(a + 1, min(length, a + 2) + 1) for _ in range(2)]
     targets = np.full((len(spans), 2), -1, np.int64)
@@ -35,10 +35,10 @@ def random_options(seed: int, length: int) -> Options:
         size = int(rng.integers(1, 3))
         targets[row, :size] = rng.integers(4, 10, size)
     starts, ends = (np.array([span[side] for span in spans]) for side in (0, 1))
-    return Options(starts, ends, targets, -rng.random((len(spans), TABLE)))
+    return PhraseOptions(starts, ends, targets, -rng.random((len(spans), TABLE)))
 
 
-def exhaustive(model: NGramModel, options: Options, length: int, limit: int) -> float:
+def exhaustive(model: NGramModel, options: PhraseOptions, length: int, limit: int) -> float:
     """The best score of all segmentations, translations and orders without jumps beyond the limit."""
     best = -np.inf
     features = options.features @ WEIGHTS[:TABLE]

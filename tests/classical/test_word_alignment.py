@@ -147,7 +147,7 @@ def test_fertilities_are_scored_as_in_the_formula_and_climbing_finds_the_best() 
         score = scores.score(np.array(path))
         assert score == pytest.approx(math.log(chance))
         best, best_score = (path, score) if score > best_score else (best, best_score)
-    climbed, gains = scores.climb(np.array([3, 3, 3]))
+    climbed, gains = scores.hill_climb(np.array([3, 3, 3]))
     assert tuple(climbed) == best
     assert gains.max() <= 1e-9
     moved = climbed.copy()

@@ -345,4 +345,4 @@ def their_gradients(case: Case, folder: Path, new: Path) -> dict[str, torch.Tens
         found[name] = torch.zeros_like(tensor) if gradient is None else gradient.clone()
     save_file(found, new / "model.safetensors")
     with Checkpoint(new) as checkpoint:
-        return FAMILIES[checkpoint.family].read(checkpoint, case.options).weights
+        return FAMILIES[checkpoint.family](checkpoint, case.options).weights

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dragoman.errors import DataError
 
+Choice = TypeVar("Choice")
 MAX_JSON = 64 << 20  # bytes
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 
@@ -47,7 +48,6 @@ class Checkpoint:
 
     @property
     def family(self) -> str:
-        """The `model_type` of the folder."""
         return str(self.config.get("model_type", ""))
 
     def setting(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
@@ -55,13 +55,23 @@ class Checkpoint:
         value = self.config.get(name, default)
         wrong_bool = isinstance(value, bool) and kind not in (bool, (bool, int))
         if value is None or not isinstance(value, kind) or wrong_bool:
-            expected = kind.__name__ if isinstance(kind, type) else " or ".join(one.__name__ for one in kind)
+            expected = kind.__name__ if isinstance(kind, type) else " or ".join(each.__name__ for each in kind)
             found = "nothing" if value is None else repr(value)
             raise DataError(f"{self.folder / 'config.json'}: {name}: found {found}, expected {expected}")
         return value
 
+    def number(self, name: str, default: float) -> float:
+        return float(self.setting(name, (float, int), default))
+
+    def choice(self, name: str, table: Mapping[str, Choice], default: str | None = None) -> Choice:
+        """The entry of a table that a text of config.json names."""
+        value: str = self.setting(name, str, default)
+        if value not in table:
+            expected = ", ".join(sorted(table))
+            raise DataError(f"{self.folder / 'config.json'}: {name}: found {value!r}, expected one of {expected}")
+        return table[value]
+
     def size(self, name: str, default: int | None = None, most: int = 1_000_000) -> int:
-        """A positive whole number of config.json."""
         value: int = self.setting(name, int, default)
         if not 1 <= value <= most:
             raise DataError(f"{self.folder / 'config.json'}: {name}: found {value}, expected from 1 to {most}")
@@ -97,7 +107,6 @@ class Checkpoint:
         return table
 
     def file(self, name: str) -> bytes:
-        """The content of a file of the folder."""
         try:
             return (self.folder / name).read_bytes()
         except OSError as error:

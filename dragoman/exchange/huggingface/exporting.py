@@ -21,11 +21,11 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenize
 from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.exchange.blockers import PLAIN, transformer_blockers
 from dragoman.exchange.exporter import Exporter
-from dragoman.exchange.huggingface.family import Names, bart_layers, linear
+from dragoman.exchange.huggingface.family import Names, bart_layers
 from dragoman.layers.positions import SinusoidalConfig, sinusoids
-from dragoman.layers.self_attention import FullConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
@@ -34,15 +34,7 @@ TOKENIZER_FILES = {"source": "source.spm", "target": "target.spm"}
 NEVER = -1e9  # logit of a row that pads the smaller vocabulary
 POSITIONS = 1024  # rows of the position table that transformers computes
 # Our setting → the only value that both classes can express.
-EXPRESSED: dict[str, Any] = {
-    "gated": False,
-    "norm_kind": "layer",
-    "bias": True,
-    "score": "scaled-dot",
-    "head_width": 0,
-    "embedding_norm": False,
-    "norm_epsilon": 0.0,
-}
+EXPRESSED = PLAIN | {"gated": (False,), "norm_kind": ("layer",), "bias": (True,), "score": ("scaled-dot",)}
 
 
 class HuggingFaceExporter(Exporter):
@@ -52,58 +44,38 @@ class HuggingFaceExporter(Exporter):
     about = "a folder for transformers (Marian or Pegasus class), for Transformers with sub-words that translate"
 
     def blockers(self, run: Run) -> list[str]:
-        """Settings that neither class can express."""
-        found = model_blockers(run.config.model)
+        reasons = model_blockers(run.config.model)
         for side, tokenizer in zip(TOKENIZER_FILES, run.tokenizers(), strict=True):
             if not isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer):
-                found.append(f"tokenizer.{side}: found {tokenizer.kind!r}, expected 'subwords' without language tags")
-        return found
+                reasons.append(f"tokenizer.{side}: found {tokenizer.kind!r}, expected 'subwords' without language tags")
+        return reasons
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
-        """Write settings, weights and tokenizer."""
-        folder = path
-        folder.mkdir()
+        path.mkdir()
         model, (source, target) = run.model(torch.device("cpu")), run.tokenizers()
         assert isinstance(model, EncoderDecoder)
         config = config_table(model, source, target)
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        (folder / "generation_config.json").write_text(
-            json.dumps(generation_table(config, run), indent=2) + "\n", encoding="utf-8"
-        )
-        save_file(weights(model), folder / "model.safetensors", {"format": "pt"})
-        write_tokenizer(folder, source, target)
+        for name, table in {"config": config, "generation_config": generation_table(config, run)}.items():
+            (path / f"{name}.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+        save_file(weights(model), path / "model.safetensors", {"format": "pt"})
+        write_tokenizer(path, source, target)
 
 
 def model_blockers(config: Any) -> list[str]:
     """Every setting of a model that neither class can express."""
-    if not isinstance(config, EncoderDecoderConfig):
-        return [f"model.kind: found {config.kind!r}, expected 'encoder-decoder'"]
-    found = []
-    if config.prompt:
-        found.append(f"model.prompt: found {list(config.prompt)}, expected none")
-    stacks = {"encoder": config.encoder, "decoder": config.decoder}
+    reasons = transformer_blockers(config, EXPRESSED)
+    both = {side: getattr(config, side, None) for side in ("encoder", "decoder")}
+    stacks = {side: stack for side, stack in both.items() if isinstance(stack, TransformerConfig)}
     for side, stack in stacks.items():
-        place = f"model.{side}"
-        if not isinstance(stack, TransformerConfig):
-            found.append(f"{place}.kind: found {stack.kind!r}, expected 'transformer'")
-            continue
-        if not isinstance(stack.attention, FullConfig):
-            found.append(f"{place}.attention: found {stack.attention.kind!r}, expected 'full'")
         if not isinstance(stack.positions, SinusoidalConfig) or stack.positions.layout == "fairseq":
-            found.append(f"{place}.positions: found {stack.positions.kind!r}, expected 'sinusoidal'")
-        if (merge := getattr(stack.positions, "merge", "sum")) != "sum":
-            found.append(f"{place}.positions.merge: found {merge!r}, expected 'sum'")
+            reasons.append(f"model.{side}.positions: found {stack.positions.kind!r}, expected 'sinusoidal'")
         if stack.key_heads not in (0, stack.heads):
-            found.append(f"{place}.key_heads: found {stack.key_heads}, expected 0")
-        for name, expected in EXPRESSED.items():
-            if (value := getattr(stack, name)) != expected:
-                found.append(f"{place}.{name}: found {value!r}, expected {expected!r}")
-    left, right = stacks.values()
-    if isinstance(left, TransformerConfig) and isinstance(right, TransformerConfig):
+            reasons.append(f"model.{side}.key_heads: found {stack.key_heads}, expected 0")
+    if len(stacks) == 2:
         for name in ("width", "norm", "activation", "scale_embedding", "positions"):
-            if getattr(left, name) != getattr(right, name):
-                found.append(f"model.encoder.{name}: found another than model.decoder.{name}, expected the same")
-    return found
+            if getattr(stacks["encoder"], name) != getattr(stacks["decoder"], name):
+                reasons.append(f"model.encoder.{name}: found another than model.decoder.{name}, expected the same")
+    return reasons
 
 
 def config_table(model: EncoderDecoder, source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
@@ -158,11 +130,8 @@ def names_of(model: EncoderDecoder) -> Names:
     encoder, decoder = model.config.encoder, model.config.decoder
     assert isinstance(encoder, TransformerConfig)
     assert isinstance(decoder, TransformerConfig)
-    names = bart_layers("encoder", encoder.layers) | bart_layers("decoder", decoder.layers)
-    if encoder.norm == "pre":
-        for side in ("encoder", "decoder"):
-            names |= linear(f"{side}.norm", f"model.{side}.layer_norm")
-    return names
+    pre = encoder.norm == "pre"
+    return bart_layers("encoder", encoder.layers, pre) | bart_layers("decoder", decoder.layers, pre)
 
 
 @torch.no_grad()

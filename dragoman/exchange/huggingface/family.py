@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,6 @@ from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.tasks.base import Config
 
 NEVER = -1e3  # bias of a token that the imported model does not have: its probability is 0 in float32
-
-
 LENGTH_RATIO = 2.0  # target tokens for one source token, which limits the length of outputs; no folder says it
 
 
@@ -35,12 +33,8 @@ class Imported(NamedTuple):
         return {"train": {}, "valid": {}, "length_ratio": LENGTH_RATIO, "fingerprint": "imported"}
 
 
-class Family(Protocol):
-    """One `model_type` of Hugging Face."""
-
-    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
-        """Settings, tokenizers and weights of a folder; `options` are languages and other choices of the user."""
-
+# Reads settings, tokenizers and weights of a folder; the options are languages and other choices of the user.
+Family = Callable[[Checkpoint, Mapping[str, str]], Imported]
 
 # Our parameter → theirs, whose rows are concatenated.
 Names = dict[str, tuple[str, ...]]
@@ -51,22 +45,42 @@ def linear(ours: str, *theirs: str, parts: Sequence[str] = ("weight", "bias")) -
     return {f"{ours}.{part}": tuple(f"{one}.{part}" for one in theirs) for part in parts}
 
 
-def bart_layers(side: str, layers: int) -> Names:
-    """The blocks of a stack as BART, Marian, M2M-100 and mBART name them."""
-    names: Names = {}
-    for layer in range(layers):
-        ours, theirs = f"{side}.blocks.{layer}", f"model.{side}.layers.{layer}"
-        names |= linear(f"{ours}.attention.project", *(f"{theirs}.self_attn.{part}_proj" for part in "qkv"))
-        names |= linear(f"{ours}.attention.output", f"{theirs}.self_attn.out_proj")
-        names |= linear(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm")
-        names |= linear(f"{ours}.feedforward.widen", f"{theirs}.fc1")
-        names |= linear(f"{ours}.feedforward.narrow", f"{theirs}.fc2")
-        names |= linear(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
-        if side == "decoder":
-            for part, theirs_part in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "out")):
-                names |= linear(f"{ours}.cross.{part}", f"{theirs}.encoder_attn.{theirs_part}_proj")
-            names |= linear(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
-    return names
+def layer_names(
+    ours: str, theirs: str, layers: int, table: Mapping[str, str], parts: Sequence[str] = ("weight", "bias")
+) -> Names:
+    """The parameters of all layers of a stack; the table has our parts of a layer and theirs, several with spaces."""
+    return {
+        name: parameters
+        for layer in range(layers)
+        for part, several in table.items()
+        for name, parameters in linear(
+            f"{ours}.{layer}.{part}", *(f"{theirs}.{layer}.{one}" for one in several.split()), parts=parts
+        ).items()
+    }
+
+
+BART_LAYER = {
+    "attention.project": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+    "attention.output": "self_attn.out_proj",
+    "attention_norm": "self_attn_layer_norm",
+    "feedforward.widen": "fc1",
+    "feedforward.narrow": "fc2",
+    "feedforward_norm": "final_layer_norm",
+}
+BART_CROSS = {
+    "cross.query": "encoder_attn.q_proj",
+    "cross.key": "encoder_attn.k_proj",
+    "cross.value": "encoder_attn.v_proj",
+    "cross.output": "encoder_attn.out_proj",
+    "cross_norm": "encoder_attn_layer_norm",
+}
+
+
+def bart_layers(side: str, layers: int, norm: bool = False) -> Names:
+    """The blocks of a stack as BART, Marian, M2M-100 and mBART name them, with `norm` that after the last one."""
+    table = BART_LAYER | (BART_CROSS if side == "decoder" else {})
+    names = layer_names(f"{side}.blocks", f"model.{side}.layers", layers, table)
+    return names | (linear(f"{side}.norm", f"model.{side}.layer_norm") if norm else {})
 
 
 def read_names(
@@ -83,7 +97,7 @@ def read_names(
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenOrder:
     """How the ids of an imported model become ours: <pad>, <unk>, <sos>, <eos>, then all others in their order.
 
     None: the model has no such token. Ours then has a row of zeros and is never chosen.
@@ -149,4 +163,4 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor], folder: objec
             raise DataError(f"{folder}: {name}: found the shape {found}, expected {expected} from config.json")
 
 
-assert (PAD, UNK, SOS, EOS) == (0, 1, 2, 3)  # the order of Vocabulary.rows
+assert (PAD, UNK, SOS, EOS) == (0, 1, 2, 3)  # the order of TokenOrder.rows

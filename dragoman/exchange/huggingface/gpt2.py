@@ -9,7 +9,7 @@ from torch import Tensor
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
-from dragoman.exchange.huggingface.family import Imported, Names, Vocabulary, linear, read_names
+from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, linear, read_names
 from dragoman.exchange.huggingface.marian import activation
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces
 from dragoman.layers.positions import LearnedConfig
@@ -24,39 +24,44 @@ EXPRESSED = {
     "tie_word_embeddings": True,
     "add_cross_attention": False,
 }
+LAYER = {
+    "attention.project": "attn.c_attn",
+    "attention.output": "attn.c_proj",
+    "attention_norm": "ln_1",
+    "feedforward.widen": "mlp.c_fc",
+    "feedforward.narrow": "mlp.c_proj",
+    "feedforward_norm": "ln_2",
+}
 
 
-class GPT2:
-    """A pre-norm Transformer with learned positions. <|endoftext|> is our <eos>, which ends a line of text."""
+def read_gpt2(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
+    """A pre-norm Transformer with learned positions. <|endoftext|> is our <eos>, which ends a line of text.
 
-    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
-        """Their names have the prefix `transformer.`, except in the first published folders."""
-        for name, expected in EXPRESSED.items():
-            if (found := checkpoint.setting(name, bool, expected)) != expected:
-                raise DataError(f"{checkpoint.folder}: {name}: found {found}, expected {expected}")
-        size, eos = (
-            checkpoint.vocabulary("transformer.wte.weight", "wte.weight"),
-            checkpoint.setting("eos_token_id", int),
-        )
-        tokens, make = byte_pieces(checkpoint, size)
-        vocabulary = Vocabulary(tokens, None, None, None, eos)
-        tokenizer = make(vocabulary.names)
-        stack = stack_settings(checkpoint)
-        prefix = "transformer." if "transformer.wte.weight" in checkpoint.names() else ""
-        weights = read_names(checkpoint, names(prefix, stack.layers), transposed)
-        table = checkpoint.tensor(f"{prefix}wte.weight", (size, stack.width))
-        weights["stack.input.embedding.weight"] = vocabulary.table(table)
-        weights["output.bias"] = vocabulary.output_bias(None)
-        assert isinstance(stack.positions, LearnedConfig)
-        positions = stack.positions.max_positions
-        weights["stack.input.positions.table"] = checkpoint.tensor(f"{prefix}wpe.weight", (positions, stack.width))
-        config = LanguageModelTaskConfig(
-            data=DataConfig(train=str(checkpoint.folder.absolute())),
-            tokenizer=TokenizersConfig(tokenizer.config),
-            model=LanguageModelConfig(stack=stack, segment=positions),
-            train=TrainConfig(batch_tokens=max(4096, positions)),
-        )
-        return Imported(config, tokenizer, tokenizer, weights)
+    Their names have the prefix `transformer.`, except in the first published folders.
+    """
+    for name, expected in EXPRESSED.items():
+        if (found := checkpoint.setting(name, bool, expected)) != expected:
+            raise DataError(f"{checkpoint.folder}: {name}: found {found}, expected {expected}")
+    size = checkpoint.vocabulary("transformer.wte.weight", "wte.weight")
+    tokens, make = byte_pieces(checkpoint, size)
+    vocabulary = TokenOrder(tokens, None, None, None, checkpoint.setting("eos_token_id", int))
+    tokenizer = make(vocabulary.names)
+    stack = stack_settings(checkpoint)
+    prefix = "transformer." if "transformer.wte.weight" in checkpoint.names() else ""
+    weights = read_names(checkpoint, names(prefix, stack.layers), transposed)
+    table = checkpoint.tensor(f"{prefix}wte.weight", (size, stack.width))
+    weights["stack.input.embedding.weight"] = vocabulary.table(table)
+    weights["output.bias"] = vocabulary.output_bias(None)
+    assert isinstance(stack.positions, LearnedConfig)
+    positions = stack.positions.max_positions
+    weights["stack.input.positions.table"] = checkpoint.tensor(f"{prefix}wpe.weight", (positions, stack.width))
+    config = LanguageModelTaskConfig(
+        data=DataConfig(train=str(checkpoint.folder.absolute())),
+        tokenizer=TokenizersConfig(tokenizer.config),
+        model=LanguageModelConfig(stack=stack, segment=positions),
+        train=TrainConfig(batch_tokens=max(4096, positions)),
+    )
+    return Imported(config, tokenizer, tokenizer, weights)
 
 
 def stack_settings(checkpoint: Checkpoint) -> TransformerConfig:
@@ -67,8 +72,8 @@ def stack_settings(checkpoint: Checkpoint) -> TransformerConfig:
         width=width,
         heads=checkpoint.size("n_head"),
         feedforward=4 * width if inner is None else checkpoint.size("n_inner"),
-        dropout=float(checkpoint.setting("resid_pdrop", (float, int), 0.1)),
-        attention_dropout=float(checkpoint.setting("attn_pdrop", (float, int), 0.1)),
+        dropout=checkpoint.number("resid_pdrop", 0.1),
+        attention_dropout=checkpoint.number("attn_pdrop", 0.1),
         activation=activation(checkpoint, "activation_function"),
         positions=LearnedConfig(checkpoint.size("n_positions")),
         scale_embedding=False,
@@ -77,20 +82,7 @@ def stack_settings(checkpoint: Checkpoint) -> TransformerConfig:
 
 
 def names(prefix: str, layers: int) -> Names:
-    """The blocks and the last norm."""
-    found = linear("stack.norm", f"{prefix}ln_f")
-    for layer in range(layers):
-        ours, theirs = f"stack.blocks.{layer}", f"{prefix}h.{layer}"
-        for part, their_part in {
-            "attention.project": "attn.c_attn",
-            "attention.output": "attn.c_proj",
-            "attention_norm": "ln_1",
-            "feedforward.widen": "mlp.c_fc",
-            "feedforward.narrow": "mlp.c_proj",
-            "feedforward_norm": "ln_2",
-        }.items():
-            found |= linear(f"{ours}.{part}", f"{theirs}.{their_part}")
-    return found
+    return linear("stack.norm", f"{prefix}ln_f") | layer_names("stack.blocks", f"{prefix}h", layers, LAYER)
 
 
 def transposed(name: str, tensor: Tensor) -> Tensor:

@@ -12,37 +12,33 @@ from safetensors.torch import save_file
 
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DataError, RunError, hint
-from dragoman.exchange.huggingface.bert import Bert
+from dragoman.exchange.huggingface.bert import read_bert, read_roberta
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Family, Imported, check_weights
-from dragoman.exchange.huggingface.gpt2 import GPT2
-from dragoman.exchange.huggingface.m2m100 import M2M100
-from dragoman.exchange.huggingface.marian import Marian, Pegasus
-from dragoman.exchange.huggingface.mbart import MBart
-from dragoman.exchange.huggingface.roberta import Roberta
-from dragoman.exchange.huggingface.t5 import T5
-from dragoman.exchange.huggingface.wav2vec2 import Wav2Vec2
-from dragoman.exchange.huggingface.whisper import Whisper
+from dragoman.exchange.huggingface.gpt2 import read_gpt2
+from dragoman.exchange.huggingface.m2m100 import read_m2m100, read_mbart
+from dragoman.exchange.huggingface.marian import read_marian, read_pegasus
+from dragoman.exchange.huggingface.t5 import read_t5
+from dragoman.exchange.huggingface.wav2vec2 import read_wav2vec2
+from dragoman.exchange.huggingface.whisper import read_whisper
 from dragoman.runs.folder import IMPORTED, limit_parameters, new_run
 from dragoman.tasks.table import task_of
 from dragoman.training.optimizer import OptimizerConfig
 
 # By `model_type`.
 FAMILIES: dict[str, Family] = {
-    "marian": Marian(),
-    "pegasus": Pegasus(),
-    "m2m_100": M2M100(),
-    "mbart": MBart(),
-    "t5": T5(),
-    "mt5": T5(),
-    "bert": Bert(),
-    "roberta": Roberta(),
-    "gpt2": GPT2(),
-    "wav2vec2": Wav2Vec2(),
-    "whisper": Whisper(),
+    "marian": read_marian,
+    "pegasus": read_pegasus,
+    "m2m_100": read_m2m100,
+    "mbart": read_mbart,
+    "t5": read_t5,
+    "mt5": read_t5,
+    "bert": read_bert,
+    "roberta": read_roberta,
+    "gpt2": read_gpt2,
+    "wav2vec2": read_wav2vec2,
+    "whisper": read_whisper,
 }
-
-
 FINE_TUNING_RATE = 5e-5  # for runs that start from this one; a higher rate destroys pre-trained weights
 
 
@@ -69,7 +65,7 @@ def import_folder(folder: str | Path, run: str | Path, options: Mapping[str, str
                 + hint(family, FAMILIES)
             )
         try:
-            imported = FAMILIES[family].read(checkpoint, options or {})
+            imported = FAMILIES[family](checkpoint, options or {})
             about = {"family": family, "licence": checkpoint.licence(), "folder": str(checkpoint.folder.absolute())}
             parameters = write_run(imported, path, checkpoint.folder, about)
         except ConfigError as error:

@@ -1,4 +1,4 @@
-"""M2M-100 (Fan et al. 2021) and NLLB (Costa-jussà et al. 2022): one model for many languages."""
+"""M2M-100 (Fan et al. 2021), NLLB (Costa-jussà et al. 2022) and mBART-50: one model for many languages."""
 
 from __future__ import annotations
 
@@ -12,35 +12,49 @@ from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.data.tokenizers.sentence_piece import TAG, SentencePieceConfig
 from dragoman.errors import DataError, nearest
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
-from dragoman.exchange.huggingface.family import Imported, Vocabulary, bart_layers, linear, read_names, tokens_by_id
+from dragoman.exchange.huggingface.family import (
+    Imported,
+    Names,
+    TokenOrder,
+    bart_layers,
+    linear,
+    read_names,
+    tokens_by_id,
+)
 from dragoman.exchange.huggingface.marian import search_settings, sentence_piece, transformer
-from dragoman.layers.positions import PositionsConfig, SinusoidalConfig
+from dragoman.layers.positions import LearnedConfig, PositionsConfig, SinusoidalConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.translate import TranslateConfig
 
+UNUSED_POSITIONS = 2  # first rows of the position table of mBART
 PIECES = ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model")
 
 
-class M2M100:
-    """A pre-norm Transformer with sinusoids from position 2 on.
+def read_m2m100(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
+    """A pre-norm Transformer with sinusoids from position 2 on."""
+    return read_multilingual(checkpoint, options, SinusoidalConfig(layout="fairseq"))
+
+
+def read_mbart(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
+    """mBART-50 (Tang et al. 2020): like M2M-100, with learned positions and a norm after the embeddings."""
+    count = checkpoint.size("max_position_embeddings")
+    imported = read_multilingual(checkpoint, options, LearnedConfig(count), embedding_norm=True)
+    shape = (count + UNUSED_POSITIONS, checkpoint.size("d_model"))
+    for side in ("encoder", "decoder"):
+        table = checkpoint.tensor(f"model.{side}.embed_positions.weight", shape)
+        imported.weights[f"{side}.input.positions.table"] = table[UNUSED_POSITIONS:]
+    return imported
+
+
+def read_multilingual(
+    checkpoint: Checkpoint, options: Mapping[str, str], positions: PositionsConfig, *, embedding_norm: bool = False
+) -> Imported:
+    """A model of the M2M-100 or mBART-50 kind; `options` need source_language and target_language.
 
     The source begins with its language code. Their decoder reads </s> and the code of the target language before the
     first word: ours reads <eos> as a prompt, and its <sos> is that code. So a run has one direction.
     """
-
-    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
-        """`options` need source_language and target_language."""
-        return read_multilingual(checkpoint, options, self.positions(checkpoint), embedding_norm=False)
-
-    def positions(self, checkpoint: Checkpoint) -> PositionsConfig:
-        return SinusoidalConfig(layout="fairseq")
-
-
-def read_multilingual(
-    checkpoint: Checkpoint, options: Mapping[str, str], positions: PositionsConfig, *, embedding_norm: bool
-) -> Imported:
-    """A model of the M2M-100 or mBART-50 kind, in one direction."""
     size = checkpoint.vocabulary("model.shared.weight")
     tokens = vocabulary_of(checkpoint, size)
     codes = [token for token in tokens if TAG.fullmatch(token)]
@@ -53,7 +67,7 @@ def read_multilingual(
         )
     if "<unk>" not in tokens:
         raise DataError(f"{checkpoint.folder}: found no <unk> in the vocabulary, expected one")
-    vocabulary = Vocabulary(tokens, ids["pad"], tokens.index("<unk>"), tokens.index(target_code), ids["eos"])
+    vocabulary = TokenOrder(tokens, ids["pad"], tokens.index("<unk>"), tokens.index(target_code), ids["eos"])
     name = next((name for name in PIECES if (checkpoint.folder / name).exists()), PIECES[0])
     source = sentence_piece(checkpoint, name, vocabulary.names, source_code)
     target = sentence_piece(checkpoint, name, vocabulary.names)
@@ -77,10 +91,9 @@ def read_multilingual(
 
 
 def stacks(checkpoint: Checkpoint, encoder: TransformerConfig, decoder: TransformerConfig) -> dict[str, Tensor]:
-    """The weights of both stacks and of the norms around them."""
-    names = bart_layers("encoder", encoder.layers) | bart_layers("decoder", decoder.layers)
+    names: Names = {}
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
-        names |= linear(f"{side}.norm", f"model.{side}.layer_norm")
+        names |= bart_layers(side, stack.layers, norm=True)
         if stack.embedding_norm:
             names |= linear(f"{side}.input.norm", f"model.{side}.layernorm_embedding")
     return read_names(checkpoint, names)

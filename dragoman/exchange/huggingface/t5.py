@@ -13,7 +13,7 @@ from dragoman.data.tokenizers.bytes import BYTE_TOKENS, BytesConfig, ByteTokeniz
 from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
-from dragoman.exchange.huggingface.family import Imported, Names, Vocabulary, linear, read_names
+from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, read_names
 from dragoman.exchange.huggingface.marian import search_settings, sentence_piece
 from dragoman.layers.relative_positions import RelativeBiasConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
@@ -30,41 +30,36 @@ FEED_FORWARD: dict[str, tuple[Any, bool]] = {
 }
 
 
-class T5:
+def read_t5(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
     """A pre-norm Transformer with RMS norm, a bias of relative positions, no other biases and unscaled scores.
 
-    The first T5 ties its output layer and divides its input by √d. Our tied table is theirs divided by √d, and our
-    input multiplies by √d, so that both agree.
+    Their decoder starts with <pad>. The first T5 ties its output layer and divides its input by √d. Our tied table is
+    theirs divided by √d, and our input multiplies by √d, so that both agree.
     """
-
-    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
-        """Their decoder starts with <pad>."""
-        size, width = checkpoint.vocabulary("shared.weight"), checkpoint.size("d_model")
-        is_bytes = not (checkpoint.folder / "spiece.model").exists()
-        tokens = byte_tokens(checkpoint, size) if is_bytes else piece_tokens(checkpoint, size)
-        ids = [checkpoint.setting(f"{name}_token_id", int, default) for name, default in (("pad", 0), ("eos", 1))]
-        start = checkpoint.setting("decoder_start_token_id", int, ids[0])
-        vocabulary = Vocabulary(tuple(tokens), ids[0], tokens.index("<unk>") if "<unk>" in tokens else 2, start, ids[1])
-        tokenizer: Tokenizer = ByteTokenizer(BytesConfig())
-        if not is_bytes:
-            tokenizer = sentence_piece(checkpoint, "spiece.model", vocabulary.names)
-        # T5 v1.1 and mT5 have an output layer of their own and do not scale; transformers 5 says so in another setting.
-        scaled = checkpoint.setting("tie_word_embeddings", bool, True)
-        scaled = checkpoint.setting("scale_decoder_outputs", bool, scaled)
-        tied = "lm_head.weight" not in checkpoint.names()
-        encoder = stack(checkpoint, checkpoint.size("num_layers", most=1000), tied and scaled)
-        decoder = stack(checkpoint, checkpoint.size("num_decoder_layers", encoder.layers, most=1000), tied and scaled)
-        config = TranslateConfig(
-            data=DataConfig(train=str(checkpoint.folder.absolute())),
-            tokenizer=TokenizersConfig(BytesConfig() if is_bytes else SentencePieceConfig()),
-            model=EncoderDecoderConfig(
-                tie="all" if tied else "inputs", output_bias=True, encoder=encoder, decoder=decoder
-            ),
-            search=search_settings(checkpoint.generation),
-        )
-        weights = read_names(checkpoint, names("encoder", encoder) | names("decoder", decoder))
-        weights |= tables(checkpoint, vocabulary, (size, width), tied, scaled)
-        return Imported(config, tokenizer, tokenizer, weights)
+    size, width = checkpoint.vocabulary("shared.weight"), checkpoint.size("d_model")
+    is_bytes = not (checkpoint.folder / "spiece.model").exists()
+    tokens = byte_tokens(checkpoint, size) if is_bytes else piece_tokens(checkpoint, size)
+    ids = [checkpoint.setting(f"{name}_token_id", int, default) for name, default in (("pad", 0), ("eos", 1))]
+    start = checkpoint.setting("decoder_start_token_id", int, ids[0])
+    vocabulary = TokenOrder(tuple(tokens), ids[0], tokens.index("<unk>") if "<unk>" in tokens else 2, start, ids[1])
+    tokenizer: Tokenizer = ByteTokenizer(BytesConfig())
+    if not is_bytes:
+        tokenizer = sentence_piece(checkpoint, "spiece.model", vocabulary.names)
+    # T5 v1.1 and mT5 have an output layer of their own and do not scale; transformers 5 says so in another setting.
+    scaled = checkpoint.setting("tie_word_embeddings", bool, True)
+    scaled = checkpoint.setting("scale_decoder_outputs", bool, scaled)
+    tied = "lm_head.weight" not in checkpoint.names()
+    encoder = stack(checkpoint, checkpoint.size("num_layers", most=1000), tied and scaled)
+    decoder = stack(checkpoint, checkpoint.size("num_decoder_layers", encoder.layers, most=1000), tied and scaled)
+    config = TranslateConfig(
+        data=DataConfig(train=str(checkpoint.folder.absolute())),
+        tokenizer=TokenizersConfig(BytesConfig() if is_bytes else SentencePieceConfig()),
+        model=EncoderDecoderConfig(tie="all" if tied else "inputs", output_bias=True, encoder=encoder, decoder=decoder),
+        search=search_settings(checkpoint.generation),
+    )
+    weights = read_names(checkpoint, names("encoder", encoder) | names("decoder", decoder))
+    weights |= tables(checkpoint, vocabulary, (size, width), tied, scaled)
+    return Imported(config, tokenizer, tokenizer, weights)
 
 
 def piece_tokens(checkpoint: Checkpoint, size: int) -> list[str]:
@@ -84,7 +79,7 @@ def byte_tokens(checkpoint: Checkpoint, size: int) -> list[str]:
 
 
 def tables(
-    checkpoint: Checkpoint, vocabulary: Vocabulary, shape: tuple[int, int], tied: bool, scaled: bool
+    checkpoint: Checkpoint, vocabulary: TokenOrder, shape: tuple[int, int], tied: bool, scaled: bool
 ) -> dict[str, Tensor]:
     scale = shape[1] ** -0.5 if scaled else 1.0
     shared = vocabulary.table(checkpoint.tensor("shared.weight", shape))
@@ -96,19 +91,14 @@ def tables(
 
 
 def stack(checkpoint: Checkpoint, layers: int, scale_embedding: bool) -> TransformerConfig:
-    """The settings of encoder or decoder."""
-    projection = checkpoint.setting("feed_forward_proj", str, "relu")
-    if projection not in FEED_FORWARD:
-        expected = ", ".join(FEED_FORWARD)
-        raise DataError(f"{checkpoint.folder}: feed_forward_proj: found {projection!r}, expected one of {expected}")
-    activation, gated = FEED_FORWARD[projection]
+    activation, gated = checkpoint.choice("feed_forward_proj", FEED_FORWARD, "relu")
     return TransformerConfig(
         layers=layers,
         width=checkpoint.size("d_model"),
         heads=checkpoint.size("num_heads"),
         head_width=checkpoint.size("d_kv"),
         feedforward=checkpoint.size("d_ff"),
-        dropout=float(checkpoint.setting("dropout_rate", (float, int), 0.1)),
+        dropout=checkpoint.number("dropout_rate", 0.1),
         norm_kind="rms",
         norm_epsilon=float(checkpoint.setting("layer_norm_epsilon", float, 1e-6)),
         activation=activation,
@@ -125,29 +115,24 @@ def stack(checkpoint: Checkpoint, layers: int, scale_embedding: bool) -> Transfo
 
 def names(side: str, config: TransformerConfig) -> Names:
     """The blocks of a stack; only the first one has the bias of relative positions."""
-    weight, last = ("weight",), 2 if side == "decoder" else 1
-    found: Names = {
-        f"{side}.blocks.0.attention.relative.table": (
-            f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-        ),
+    last = 2 if side == "decoder" else 1  # of the sub-layers 0 self-attention, 1 cross-attention, 2 feed-forward
+    relative = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    norm: Names = {
+        f"{side}.blocks.0.attention.relative.table": (relative,),
         f"{side}.norm.weight": (f"{side}.final_layer_norm.weight",),
     }
-    for index in range(config.layers):
-        ours, theirs = f"{side}.blocks.{index}", f"{side}.block.{index}.layer"
-        attention = f"{theirs}.0.SelfAttention"
-        found |= linear(f"{ours}.attention.project", *(f"{attention}.{part}" for part in "qkv"), parts=weight)
-        found |= linear(f"{ours}.attention.output", f"{attention}.o", parts=weight)
-        found |= linear(f"{ours}.attention_norm", f"{theirs}.0.layer_norm", parts=weight)
-        if side == "decoder":
-            for part, theirs_part in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
-                found |= linear(f"{ours}.cross.{part}", f"{theirs}.1.EncDecAttention.{theirs_part}", parts=weight)
-            found |= linear(f"{ours}.cross_norm", f"{theirs}.1.layer_norm", parts=weight)
-        inner = f"{theirs}.{last}.DenseReluDense"
-        if config.gated:
-            found |= linear(f"{ours}.feedforward.gate", f"{inner}.wi_0", parts=weight)
-            found |= linear(f"{ours}.feedforward.widen", f"{inner}.wi_1", parts=weight)
-        else:
-            found |= linear(f"{ours}.feedforward.widen", f"{inner}.wi", parts=weight)
-        found |= linear(f"{ours}.feedforward.narrow", f"{inner}.wo", parts=weight)
-        found |= linear(f"{ours}.feedforward_norm", f"{theirs}.{last}.layer_norm", parts=weight)
-    return found
+    layer = {
+        "attention.project": "layer.0.SelfAttention.q layer.0.SelfAttention.k layer.0.SelfAttention.v",
+        "attention.output": "layer.0.SelfAttention.o",
+        "attention_norm": "layer.0.layer_norm",
+        "feedforward.widen": f"layer.{last}.DenseReluDense.{'wi_1' if config.gated else 'wi'}",
+        "feedforward.narrow": f"layer.{last}.DenseReluDense.wo",
+        "feedforward_norm": f"layer.{last}.layer_norm",
+    }
+    if config.gated:
+        layer["feedforward.gate"] = f"layer.{last}.DenseReluDense.wi_0"
+    if side == "decoder":
+        parts = {"query": "q", "key": "k", "value": "v", "output": "o"}
+        layer |= {f"cross.{ours}": f"layer.1.EncDecAttention.{theirs}" for ours, theirs in parts.items()}
+        layer["cross_norm"] = "layer.1.layer_norm"
+    return norm | layer_names(f"{side}.blocks", f"{side}.block", config.layers, layer, parts=("weight",))

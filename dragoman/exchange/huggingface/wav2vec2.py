@@ -15,7 +15,16 @@ from dragoman.data.tokenizers.ctc_characters import CTCCharactersConfig, CTCChar
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
-from dragoman.exchange.huggingface.family import NEVER, Imported, Names, Vocabulary, linear, read_names, tokens_by_id
+from dragoman.exchange.huggingface.family import (
+    NEVER,
+    Imported,
+    Names,
+    TokenOrder,
+    layer_names,
+    linear,
+    read_names,
+    tokens_by_id,
+)
 from dragoman.exchange.huggingface.marian import activation
 from dragoman.layers.convolutional_positions import ConvolutionalPositionsConfig
 from dragoman.layers.positions import NoPositionsConfig
@@ -27,44 +36,48 @@ from dragoman.tasks.transcribe import TranscribeConfig
 from dragoman.training.config import TrainConfig
 
 SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "word_delimiter_token": "|"}
+LAYER = {
+    "attention.project": "attention.q_proj attention.k_proj attention.v_proj",
+    "attention.output": "attention.out_proj",
+    "attention_norm": "layer_norm",
+    "feedforward.widen": "feed_forward.intermediate_dense",
+    "feedforward.narrow": "feed_forward.output_dense",
+    "feedforward_norm": "final_layer_norm",
+}
 BATCH_SECONDS = 60
 
 
-class Wav2Vec2:
+def read_wav2vec2(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
     """Convolutions over the waveform, positions by a convolution, a Transformer, and CTC whose blank is <pad>.
 
-    A recording is read as if it were alone in its batch. LayerDrop and the masking of pre-training are left out.
+    The tokens are characters with `|` between words. A recording is read as if it were alone in its batch. LayerDrop
+    and the masking of pre-training are left out.
     """
-
-    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
-        """The tokens are characters with `|` between words."""
-        for name in ("add_adapter", "adapter_attn_dim"):
-            if found := checkpoint.config.get(name):
-                raise DataError(
-                    f"{checkpoint.folder}: {name}: found {found!r}, expected none: adapters (MMS) cannot go"
-                )
-        size = checkpoint.vocabulary("lm_head.weight")
-        vocabulary, tokenizer = characters(checkpoint, size)
-        encoder = encoder_settings(checkpoint)
-        assert isinstance(encoder.subsampling, WaveformConvolutionsConfig)
-        extractor = feature_settings(checkpoint)
-        media = WaveformConfig(
-            sample_rate=extractor.get("sampling_rate", 16_000),
-            normalise=extractor.get("do_normalize", True),
-            min_samples=encoder.subsampling.receptive_field,
-        )
-        config = TranscribeConfig(
-            data=DataConfig(train=str(checkpoint.folder.absolute()), max_length=1024),
-            tokenizer=TokenizersConfig(media, tokenizer.config),
-            model=TranscriberConfig(encoder=encoder),
-            search=SearchConfig(beam=1, length_penalty=0.0),
-            train=TrainConfig(batch_tokens=BATCH_SECONDS * 16_000),
-        )
-        weights = read_names(checkpoint, names(checkpoint, encoder), flat_magnitude)
-        weights["ctc.upsample.split.weight"] = vocabulary.table(checkpoint.tensor("lm_head.weight"))
-        bias = vocabulary.table(checkpoint.tensor("lm_head.bias", (size,)))
-        weights["ctc.upsample.split.bias"] = bias.masked_fill(torch.tensor(vocabulary.rows) < 0, NEVER)
-        return Imported(config, FeatureExtractor(media), tokenizer, weights)
+    for name in ("add_adapter", "adapter_attn_dim"):
+        if found := checkpoint.config.get(name):
+            raise DataError(f"{checkpoint.folder}: {name}: found {found!r}, expected none: adapters (MMS) cannot go")
+    size = checkpoint.vocabulary("lm_head.weight")
+    vocabulary, tokenizer = characters(checkpoint, size)
+    encoder = encoder_settings(checkpoint)
+    assert isinstance(encoder.subsampling, WaveformConvolutionsConfig)
+    extractor = feature_settings(checkpoint)
+    media = WaveformConfig(
+        sample_rate=extractor.get("sampling_rate", 16_000),
+        normalise=extractor.get("do_normalize", True),
+        min_samples=encoder.subsampling.receptive_field,
+    )
+    config = TranscribeConfig(
+        data=DataConfig(train=str(checkpoint.folder.absolute()), max_length=1024),
+        tokenizer=TokenizersConfig(media, tokenizer.config),
+        model=TranscriberConfig(encoder=encoder),
+        search=SearchConfig(beam=1, length_penalty=0.0),
+        train=TrainConfig(batch_tokens=BATCH_SECONDS * 16_000),
+    )
+    weights = read_names(checkpoint, parameter_names(checkpoint, encoder), flat_magnitude)
+    weights["ctc.upsample.split.weight"] = vocabulary.table(checkpoint.tensor("lm_head.weight"))
+    bias = vocabulary.table(checkpoint.tensor("lm_head.bias", (size,)))
+    weights["ctc.upsample.split.bias"] = bias.masked_fill(torch.tensor(vocabulary.rows) < 0, NEVER)
+    return Imported(config, FeatureExtractor(media), tokenizer, weights)
 
 
 def feature_settings(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -75,16 +88,16 @@ def feature_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def characters(checkpoint: Checkpoint, size: int) -> tuple[Vocabulary, CTCCharacterTokenizer]:
+def characters(checkpoint: Checkpoint, size: int) -> tuple[TokenOrder, CTCCharacterTokenizer]:
     """The vocabulary, whose word delimiter is our space."""
     table = checkpoint.json("vocab.json") | (checkpoint.json("added_tokens.json", optional=True) or {})
     tokens = tokens_by_id(table, size, f"{checkpoint.folder}/vocab.json")
     settings = checkpoint.json("tokenizer_config.json", optional=True) or {}
     unk, start, eos, space = (special_token(checkpoint, settings, name) for name in SPECIAL)
     ids = [tokens.index(token) if token in tokens else None for token in (unk, start, eos)]
-    vocabulary = Vocabulary(tokens, checkpoint.setting("pad_token_id", int, 0), *ids)
-    names = [" " if token == space else token for token in vocabulary.names]
-    return vocabulary, CTCCharacterTokenizer(CTCCharactersConfig(bool(settings.get("do_lower_case"))), names)
+    vocabulary = TokenOrder(tokens, checkpoint.setting("pad_token_id", int, 0), *ids)
+    characters = [" " if token == space else token for token in vocabulary.names]
+    return vocabulary, CTCCharacterTokenizer(CTCCharactersConfig(bool(settings.get("do_lower_case"))), characters)
 
 
 def special_token(checkpoint: Checkpoint, settings: Mapping[str, Any], name: str) -> str:
@@ -99,18 +112,14 @@ def special_token(checkpoint: Checkpoint, settings: Mapping[str, Any], name: str
 def encoder_settings(checkpoint: Checkpoint) -> FramesConfig:
     """Convolutions, positions and Transformer. Published as "base" (group, post-norm) and "large" (layer, pre-norm)."""
     norm: Any = checkpoint.setting("feat_extract_norm", str, "group")
-    inner, epsilon = (
-        activation(checkpoint, "feat_extract_activation"),
-        checkpoint.setting("layer_norm_eps", float, 1e-5),
-    )
+    inner: Any = activation(checkpoint, "feat_extract_activation")
+    epsilon = checkpoint.setting("layer_norm_eps", float, 1e-5)
     channels, kernels, strides = (sizes(checkpoint, f"conv_{name}") for name in ("dim", "kernel", "stride"))
     if not len(channels) == len(kernels) == len(strides):
         raise DataError(f"{checkpoint.folder}: conv_dim, conv_kernel, conv_stride: expected as many numbers of each")
     stable = checkpoint.setting("do_stable_layer_norm", bool, False)
-    dropout = {
-        name: float(checkpoint.setting(f"{name}_dropout", (float, int), 0.1))
-        for name in ("hidden", "attention", "activation", "feat_proj")
-    }
+    kinds = ("hidden", "attention", "activation", "feat_proj")
+    dropout = {kind: checkpoint.number(f"{kind}_dropout", 0.1) for kind in kinds}
     return FramesConfig(
         subsampling=WaveformConvolutionsConfig(
             channels, kernels, strides, norm, checkpoint.setting("conv_bias", bool, False), inner, epsilon
@@ -137,42 +146,33 @@ def encoder_settings(checkpoint: Checkpoint) -> FramesConfig:
 
 
 def sizes(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
-    """A list of positive whole numbers."""
     found = checkpoint.setting(name, list)
     if not found or not all(type(one) is int and 1 <= one <= 100_000 for one in found):
         raise DataError(f"{checkpoint.folder / 'config.json'}: {name}: found {found!r}, expected sizes of convolutions")
     return tuple(found)
 
 
-def names(checkpoint: Checkpoint, encoder: FramesConfig) -> Names:
+def parameter_names(checkpoint: Checkpoint, encoder: FramesConfig) -> Names:
     """All weights but the output layer."""
     convolutions, stack = encoder.subsampling, encoder.inner
     assert isinstance(convolutions, WaveformConvolutionsConfig)
     assert isinstance(stack, TransformerConfig)
     front, theirs = "encoder.subsampling", "wav2vec2.feature_extractor.conv_layers"
-    found = linear(f"{front}.norm", "wav2vec2.feature_projection.layer_norm")
-    found |= linear(f"{front}.project", "wav2vec2.feature_projection.projection")
+    names = linear(f"{front}.norm", "wav2vec2.feature_projection.layer_norm")
+    names |= linear(f"{front}.project", "wav2vec2.feature_projection.projection")
     for index in range(len(convolutions.channels)):
         parts = ("weight", "bias") if convolutions.bias else ("weight",)
-        found |= linear(f"{front}.layers.{index}", f"{theirs}.{index}.conv", parts=parts)
+        names |= linear(f"{front}.layers.{index}", f"{theirs}.{index}.conv", parts=parts)
         if convolutions.norm == "layer" or index == 0:
-            found |= linear(f"{front}.norms.{index}", f"{theirs}.{index}.layer_norm")
+            names |= linear(f"{front}.norms.{index}", f"{theirs}.{index}.layer_norm")
     convolved = "wav2vec2.encoder.pos_conv_embed.conv"
     older = f"{convolved}.weight_g" in checkpoint.names()
     magnitude, direction = ("weight_g", "weight_v") if older else (f"parametrizations.weight.original{n}" for n in "01")
-    found |= {"encoder.positions.bias": (f"{convolved}.bias",)}
-    found |= {"encoder.positions.magnitude": (f"{convolved}.{magnitude}",)}
-    found |= {"encoder.positions.direction": (f"{convolved}.{direction}",)}
-    found |= linear(f"encoder.inner.{'norm' if stack.norm == 'pre' else 'input.norm'}", "wav2vec2.encoder.layer_norm")
-    for layer in range(stack.layers):
-        ours, theirs = f"encoder.inner.blocks.{layer}", f"wav2vec2.encoder.layers.{layer}"
-        found |= linear(f"{ours}.attention.project", *(f"{theirs}.attention.{part}_proj" for part in "qkv"))
-        found |= linear(f"{ours}.attention.output", f"{theirs}.attention.out_proj")
-        found |= linear(f"{ours}.attention_norm", f"{theirs}.layer_norm")
-        found |= linear(f"{ours}.feedforward.widen", f"{theirs}.feed_forward.intermediate_dense")
-        found |= linear(f"{ours}.feedforward.narrow", f"{theirs}.feed_forward.output_dense")
-        found |= linear(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
-    return found
+    names |= {"encoder.positions.bias": (f"{convolved}.bias",)}
+    names |= {"encoder.positions.magnitude": (f"{convolved}.{magnitude}",)}
+    names |= {"encoder.positions.direction": (f"{convolved}.{direction}",)}
+    names |= linear(f"encoder.inner.{'norm' if stack.norm == 'pre' else 'input.norm'}", "wav2vec2.encoder.layer_norm")
+    return names | layer_names("encoder.inner.blocks", "wav2vec2.encoder.layers", stack.layers, LAYER)
 
 
 def flat_magnitude(name: str, tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from dragoman.data.media.whisper_mel import WhisperMelConfig
 from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
-from dragoman.exchange.huggingface.family import Imported, Names, Vocabulary, bart_layers, linear
+from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, bart_layers, linear
 from dragoman.exchange.huggingface.m2m100 import language
 from dragoman.exchange.huggingface.marian import search_settings, transformer
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces, token_id
@@ -35,50 +35,47 @@ BATCH_RECORDINGS = 8
 FEATURES = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
 
 
-class Whisper:
+def read_whisper(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
     """A pre-norm Transformer over log-mel frames; keys have no bias.
 
     Their decoder reads <|startoftranscript|>, a language, a task and <|notimestamps|> before the first word. Ours reads
-    the first three as a prompt, and its <sos> is the last. So a run has one language and one task.
+    the first three as a prompt, and its <sos> is the last. So a run has one language and one task. Of the `options`,
+    multilingual models need source_language; target_language = en translates into English.
     """
-
-    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
-        """`options`: source_language, which multilingual models need; target_language = en translates into English."""
-        size = checkpoint.vocabulary("model.decoder.embed_tokens.weight")
-        tokens, make = byte_pieces(checkpoint, size)
-        eos, start = (checkpoint.setting(f"{name}_token_id", int) for name in ("eos", "decoder_start"))
-        vocabulary = Vocabulary(tokens, None, None, token_id(tokens, "<|notimestamps|>", checkpoint.folder), eos)
-        tokenizer = make(vocabulary.names)
-        tokenizer.config = ByteLevelBPEConfig(add_prefix_space=True)  # they were trained with a space before each text
-        ours = {theirs: index for index, theirs in enumerate(vocabulary.rows)}
-        prompt = tuple(ours[index] for index in [start, *language_and_task(checkpoint, tokens, options)])
-        model = model_settings(checkpoint, prompt)
-        special = [index for token, index in zip(tokens, range(size), strict=True) if SPECIAL.fullmatch(token)]
-        suppressed = {*special, *ids(checkpoint, "suppress_tokens", size)} - {eos}
-        model = replace(
-            model,
-            suppress=tuple(sorted(ours[index] for index in suppressed)),
-            suppress_first=tuple(sorted(ours[index] for index in ids(checkpoint, "begin_suppress_tokens", size))),
-        )
-        media = feature_config(checkpoint)
-        config = TranscribeConfig(
-            data=DataConfig(train=str(checkpoint.folder.absolute()), max_length=longest(checkpoint, prompt)),
-            tokenizer=TokenizersConfig(media, tokenizer.config),
-            model=model,
-            search=search_settings(checkpoint.generation),
-            train=TrainConfig(
-                batch_tokens=BATCH_RECORDINGS * 2 * checkpoint.size("max_source_positions"), freeze=(ENCODER_POSITIONS,)
-            ),
-        )
-        weights = read_weights(checkpoint)
-        table = checkpoint.tensor("model.decoder.embed_tokens.weight", (size, checkpoint.size("d_model")))
-        weights["decoder_head.decoder.input.embedding.weight"] = vocabulary.table(table)
-        weights["decoder_head.output.bias"] = vocabulary.output_bias(None)
-        return Imported(config, FeatureExtractor(media), tokenizer, weights)
+    size = checkpoint.vocabulary("model.decoder.embed_tokens.weight")
+    tokens, make = byte_pieces(checkpoint, size)
+    eos, start = (checkpoint.setting(f"{name}_token_id", int) for name in ("eos", "decoder_start"))
+    vocabulary = TokenOrder(tokens, None, None, token_id(tokens, "<|notimestamps|>", checkpoint.folder), eos)
+    tokenizer = make(vocabulary.names)
+    tokenizer.config = ByteLevelBPEConfig(add_prefix_space=True)  # they were trained with a space before each text
+    ours = {theirs: index for index, theirs in enumerate(vocabulary.rows)}
+    prompt = tuple(ours[index] for index in [start, *language_and_task(checkpoint, tokens, options)])
+    model = model_settings(checkpoint, prompt)
+    special = [index for token, index in zip(tokens, range(size), strict=True) if SPECIAL.fullmatch(token)]
+    suppressed = {*special, *ids(checkpoint, "suppress_tokens", size)} - {eos}
+    model = replace(
+        model,
+        suppress=tuple(sorted(ours[index] for index in suppressed)),
+        suppress_first=tuple(sorted(ours[index] for index in ids(checkpoint, "begin_suppress_tokens", size))),
+    )
+    media = feature_config(checkpoint)
+    config = TranscribeConfig(
+        data=DataConfig(train=str(checkpoint.folder.absolute()), max_length=longest(checkpoint, prompt)),
+        tokenizer=TokenizersConfig(media, tokenizer.config),
+        model=model,
+        search=search_settings(checkpoint.generation),
+        train=TrainConfig(
+            batch_tokens=BATCH_RECORDINGS * 2 * checkpoint.size("max_source_positions"), freeze=(ENCODER_POSITIONS,)
+        ),
+    )
+    weights = read_weights(checkpoint)
+    table = checkpoint.tensor("model.decoder.embed_tokens.weight", (size, checkpoint.size("d_model")))
+    weights["decoder_head.decoder.input.embedding.weight"] = vocabulary.table(table)
+    weights["decoder_head.output.bias"] = vocabulary.output_bias(None)
+    return Imported(config, FeatureExtractor(media), tokenizer, weights)
 
 
 def ids(checkpoint: Checkpoint, name: str, size: int) -> list[int]:
-    """A list of token ids of the generation settings."""
     found = checkpoint.generation.get(name) or []
     return [one for one in found if type(one) is int and 0 <= one < size] if isinstance(found, list) else []
 
@@ -116,8 +113,8 @@ def longest(checkpoint: Checkpoint, prompt: tuple[int, ...]) -> int:
 def model_settings(checkpoint: Checkpoint, prompt: tuple[int, ...]) -> SpeechToTextConfig:
     changes: dict[str, Any] = {
         "norm": "pre",
-        "attention_dropout": float(checkpoint.setting("attention_dropout", (float, int), 0.0)),
-        "feedforward_dropout": float(checkpoint.setting("activation_dropout", (float, int), 0.0)),
+        "attention_dropout": checkpoint.number("attention_dropout", 0.0),
+        "feedforward_dropout": checkpoint.number("activation_dropout", 0.0),
     }
     source, target = (LearnedConfig(checkpoint.size(f"max_{side}_positions")) for side in ("source", "target"))
     # The encoder of vectors cancels the factor of embeddings; their decoder has none.
@@ -137,9 +134,8 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     names: Names = {"decoder_head.decoder.input.positions.table": ("model.decoder.embed_positions.weight",)}
     names[ENCODER_POSITIONS] = ("model.encoder.embed_positions.weight",)
     for side, ours in (("encoder", "encoder.inner"), ("decoder", "decoder_head.decoder")):
-        layers = bart_layers(side, checkpoint.size(f"{side}_layers", most=1000))
+        layers = bart_layers(side, checkpoint.size(f"{side}_layers", most=1000), norm=True)
         names |= {f"{ours}{name.removeprefix(side)}": theirs for name, theirs in layers.items()}
-        names |= linear(f"{ours}.norm", f"model.{side}.layer_norm")
     for index in range(2):
         names |= linear(f"encoder.subsampling.layers.{index}", f"model.encoder.conv{index + 1}")
 
