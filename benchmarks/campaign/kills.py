@@ -36,7 +36,7 @@ LIVES, MAX_SECONDS = 5, 120
 MOMENTS: dict[str, tuple[str, str]] = {
     "reading media": ("dragoman.data.corpus", "extract_features"),
     "tokenising": ("dragoman.data.corpus", "write_store"),
-    "creating the run": ("dragoman.runs.training", "create_run"),
+    "creating the run": ("dragoman.runs.plan", "create_run"),
     "fitting": ("dragoman.training.fitter", "Fitter.train"),
     "resuming": ("dragoman.training.checkpointer", "Checkpointer.restore"),
     "validating": ("dragoman.training.trainer", "Trainer._validate"),

@@ -40,7 +40,7 @@ from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import train
 from dragoman.runs.data_report import unknown_token_report, vocabulary_size
 from dragoman.runs.pretrained import check_optional_packages, check_start_run, load_start_run, settings_mismatch
-from dragoman.runs.reach import MANY, MOST, measure_reach
+from dragoman.runs.target_lengths import MANY, MOST, measure_target_lengths
 from dragoman.tasks.base import MEDIA
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for, task_of
@@ -98,7 +98,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
             say(f"start: {line}")
         if otherwise := settings_mismatch(config, came):
             say(f"warning: {otherwise}")
-    check_reach(config, corpus, model, say)
+    check_target_lengths(config, corpus, model, say)
     doing("estimating memory", 0)
     check_memory(config, corpus, shapes, device, say)
     doing("estimating time", 0)
@@ -199,18 +199,16 @@ def check_text(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
     return {(streams, segment, segment)}
 
 
-def check_reach(config: Config, corpus: Corpus, model: nn.Module, say: Say) -> None:
+def check_target_lengths(config: Config, corpus: Corpus, model: nn.Module, say: Say) -> None:
     """Report targets that are too long for a non-autoregressive model; an error if they are most of all."""
-    reach = measure_reach(config, model.eval(), corpus)
-    if reach is None:
+    lengths = measure_target_lengths(config, model.eval(), corpus)
+    if lengths is None:
         return
-    say(f"room: {reach}")
-    if reach.too_long == reach.examined:
-        raise DragomanError(f"no target can be written: {reach.advice}")
-    if reach.share > MOST:
-        raise DragomanError(f"{reach}, so the model would learn from the others alone: {reach.advice}")
-    if reach.share > MANY:
-        say(f"warning: {reach}; {reach.advice}")
+    say(f"room: {lengths}")
+    if lengths.share > MOST:
+        raise DragomanError(f"{lengths}, so the model would learn from the others alone: {lengths.advice}")
+    if lengths.share > MANY:
+        say(f"warning: {lengths}; {lengths.advice}")
 
 
 def trial_examples(config: Config) -> dict[str, list[Example]]:

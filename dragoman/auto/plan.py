@@ -17,7 +17,7 @@ from dragoman.data.collate import Collator
 from dragoman.data.corpus import Corpus
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.numbers import NumberScaler
-from dragoman.runs.training import late_warmup
+from dragoman.runs.plan import late_warmup
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
 from dragoman.training.display import duration
@@ -31,8 +31,7 @@ SLOW_STEP = 1.0  # seconds: the time of such steps is measured on fewer rows
 
 def plan_warnings(config: Config, corpus: Corpus, model: nn.Module) -> Iterator[str]:
     """What a person should know before training as planned."""
-    if late := late_warmup(config):
-        yield late
+    yield from late_warmup(config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     tokens = int(corpus.report["train"]["target_tokens"])
     pairs = int(corpus.report["train"]["pairs"])

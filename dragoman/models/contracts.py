@@ -332,6 +332,8 @@ class LengthBeam(NamedTuple):
 class NonAutoregressiveModel(TrainableModel, Protocol):
     """A model that writes all target tokens in parallel, so it has no steps."""
 
+    length_advice: str  # which settings make room for longer targets
+
     @property
     def max_positions(self) -> int | None:
         """How many tokens it can write, <eos> included; None: no limit."""

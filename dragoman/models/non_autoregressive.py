@@ -71,6 +71,10 @@ class NonAutoregressive(BaseModel):
     encoder: Encoder
     decoder: Encoder  # reads vectors in place of tokens
     has_unused_parameters = True  # those behind the encoder's final states
+    length_advice = (
+        "raise model.alignment.upsample (or model.alignment.max_length), or take smaller units for the source than for "
+        "the target"
+    )
 
     def __init__(
         self,

@@ -72,6 +72,7 @@ class Transcriber(BaseModel):
     """Encodes frames; writes in parallel by CTC (`emissions`) or token by token with the decoder (`step`)."""
 
     has_unused_parameters = True  # those behind the encoder's final states
+    length_advice = "raise model.upsample, lower model.encoder.subsampling, or take larger units for the target"
 
     def __init__(self, config: TranscriberConfig, features: int, target_vocabulary: int) -> None:
         super().__init__()

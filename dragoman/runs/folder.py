@@ -260,6 +260,8 @@ def check_format(folder: Path) -> list[Plugin]:
 def create_run(folder: Path, config: Config, corpus: Corpus) -> None:
     """Create a run folder atomically: write a temporary folder, then rename it."""
     with new_run(folder, config, corpus) as temporary:
+        if folder.exists():  # empty
+            folder.rmdir()
         temporary.rename(folder)
 
 
@@ -327,6 +329,5 @@ def is_run(folder: Path) -> bool:
     if (folder / "config.toml").is_file():
         return True
     if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
         return False
     raise RunError(missing_run_message(folder) + "; name another with --run")

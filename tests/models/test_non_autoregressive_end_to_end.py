@@ -164,7 +164,7 @@ def test_check_counts_what_has_no_room(tmp_path: Path, cached: Path) -> None:
     assert 30 < expected < 100
     said: list[str] = []
     model = model_for(whole, corpus.source_tokenizer, corpus.target_tokenizer)
-    checking.check_reach(whole, corpus, model, said.append)
+    checking.check_target_lengths(whole, corpus, model, said.append)
     count = len(source.lengths())
     found = f"{expected} of {count} targets ({expected / count:.1%}) are too long to be written at all"
     assert said[0] == f"room: {found}"

@@ -1,0 +1,267 @@
+"""Everything about a training run that is decided before its folder is written: checks, data, model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.classical.model import FittedModel
+from dragoman.config import settings
+from dragoman.data.corpus import Corpus, with_other_validation
+from dragoman.data.readers.header import header_warnings
+from dragoman.errors import RunError
+from dragoman.files import write_text
+from dragoman.runs.data_report import print_data_report
+from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, replace_run
+from dragoman.runs.lock import locked
+from dragoman.runs.pretrained import (
+    check_optional_packages,
+    check_start_run,
+    keep_licence,
+    load_start_run,
+    load_torchvision_weights,
+    settings_mismatch,
+)
+from dragoman.runs.resume import check_resumable, check_same_data, check_steps, resume_warnings
+from dragoman.runs.target_lengths import target_length_warning
+from dragoman.tasks.base import Task
+from dragoman.tasks.config import Config, with_absolute_paths
+from dragoman.tasks.table import task_of
+from dragoman.training.capacity import check_capacity
+from dragoman.training.checkpoints import Checkpoints, read_tensors, write_tensors
+from dragoman.training.fitter import Fitter
+from dragoman.training.lora import BASE, add_adapters, check_random_weights
+from dragoman.training.metrics_log import tensorboard_writer
+from dragoman.training.objectives.table import build_objective
+from dragoman.training.optimizer import load_weights
+from dragoman.training.recovery import has_trained_weights
+from dragoman.training.runtime import Runtime, use_bfloat16
+from dragoman.training.trainer import Pause, Trainer
+from dragoman.training.transfer import freeze, rate_factors
+from dragoman.training.validation.general import GeneralText
+from dragoman.training.validation.result import Validator
+
+Action = Literal["create", "resume", "replace"]  # what training does with the run folder
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A run that is ready to train. Planning reads the run folder; only `write_folder` changes it."""
+
+    config: Config  # with train.steps where train.epochs was set
+    folder: Path
+    action: Action
+    task: Task
+    corpus: Corpus
+    model: nn.Module  # with the weights of train.start_from and adapters
+    base: dict[str, Tensor]  # the weights that adapters leave as they are, where the folder does not have them yet
+    validator: Validator
+    general: Validator | None  # of data.general
+    more_steps: bool  # whether train.steps is higher than when the run was started
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def write_folder(self, runtime: Runtime, locks: ExitStack) -> None:
+        """Create, update or replace the run folder; `locks` then holds its lock. Only the main process writes."""
+        config, folder = self.config, self.folder
+        runtime.processes.barrier()  # all have read the folder
+        if runtime.processes.is_main:
+            if self.action == "resume":
+                write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
+            elif self.action == "replace":
+                replace_run(folder, config, self.corpus)
+            else:
+                if is_run(folder):
+                    raise RunError(
+                        f"{folder}: another process has just created this run; run the same command to resume it"
+                    )
+                create_run(folder, config, self.corpus)
+                keep_licence(config, folder)
+                locks.enter_context(locked(folder))
+            if self.base:
+                write_tensors(folder / BASE, self.base)
+        runtime.processes.barrier()
+
+    def trainer(self, runtime: Runtime, pause: Pause) -> Trainer | Fitter:
+        """The trainer, with what it needs of the newest checkpoint."""
+        if isinstance(self.model, FittedModel):
+            return Fitter(self.model, self.corpus, self.validator, self.folder, runtime)
+        return Trainer(
+            self.config.train,
+            self.model,
+            build_objective(self.config.train.objective, self.corpus),
+            self.task.loader(self.config, self.corpus, self.model, runtime.processes),
+            self.validator,
+            self.folder,
+            runtime,
+            general=GeneralText(self.general, self.folder) if self.general is not None else None,
+            more_steps=self.more_steps,
+            pause=pause,
+        )
+
+    def report(self, runtime: Runtime) -> None:
+        """Show data, initial weights, the size of the model and all warnings."""
+        display = runtime.display
+        print_data_report(display, self.corpus, self.task, self.config.train.decode)
+        for line in self.notes:
+            display.info(line)
+        for line in self.warnings:
+            display.warning(line)
+        if not isinstance(self.model, FittedModel):
+            display.info(model_size(self.model, runtime))
+
+
+def choose_action(folder: Path, restart: bool) -> Action:
+    """What training does with a folder; RunError if the folder holds something else than a run."""
+    if not is_run(folder):
+        return "create"
+    return "replace" if restart else "resume"
+
+
+def plan_training(config: Config, folder: Path, action: Action, runtime: Runtime) -> TrainingPlan:
+    """Check the settings, prepare the data and build the model. Every process does this, with the same result."""
+    task, device = task_of(config), runtime.device
+    before = Run(folder).config if action == "resume" else config
+    warnings = check_settings(config, folder, action, runtime)
+    corpus = prepare_data(config, task, runtime)
+    if action == "resume":
+        check_same_data(folder, corpus)
+    fresh = action == "replace" or not (Checkpoints(folder).steps() or has_trained_weights(folder))
+    model = build_model(config, task, corpus, device)
+    if isinstance(model, FittedModel):
+        if runtime.processes.is_distributed:
+            raise RunError(f'model.kind = "{config.model.kind}" is fitted by one process; start it without torchrun')
+    else:
+        config = with_epochs(config, task, corpus, model, runtime)
+        if action == "resume":
+            check_steps(folder, config.train.steps)
+        warnings += [*late_warmup(config), *target_length_warning(config, model, corpus)]
+    validator, general = task.validator(config, corpus, device), None
+    if config.data.general is not None:
+        texts = with_other_validation(corpus, config.data, config.data.general, task.example_format(config))
+        general = task.validator(config, texts, device)
+    notes, mismatches = initialize(config, model, corpus) if fresh else ([], [])
+    base = add_lora(config, model, folder, fresh)
+    return TrainingPlan(
+        config=config,
+        folder=folder,
+        action=action,
+        task=task,
+        corpus=corpus,
+        model=model,
+        base=base if fresh else {},
+        validator=validator,
+        general=general,
+        more_steps=config.train.steps > before.train.steps,
+        notes=tuple(notes),
+        warnings=(*header_warnings(config.data), *mismatches, *warnings),
+    )
+
+
+def check_settings(config: Config, folder: Path, action: Action, runtime: Runtime) -> list[str]:
+    """Refuse what this machine or the run folder cannot do, before the data are read; returns warnings."""
+    use_bfloat16(config.train.precision, runtime.device)
+    check_optional_packages(config.model)
+    if config.train.tensorboard:
+        tensorboard_writer()
+    if action != "create":
+        Run(folder).check_single("training goes on with one")
+    if action == "resume":
+        run = Run(folder)
+        if (folder / IMPORTED).exists() and run.data["fingerprint"] == "imported":
+            raise RunError(
+                f"{folder}: an imported model has no training data to resume with; fine-tune it in a new run: "
+                f"dragoman train PAIRS.tsv --run NEW train.start_from={folder}"
+            )
+        check_resumable(run, config, runtime.processes.world_size)
+        return resume_warnings(run.config, config)
+    if config.train.pretrained is not None:
+        check_start_run(config.train.pretrained.run)
+    return []
+
+
+def prepare_data(config: Config, task: Task, runtime: Runtime) -> Corpus:
+    """Read and tokenise the data; the main process does it first, and the others read the result from the cache."""
+    if runtime.processes.is_main:
+        with runtime.display:
+            task.prepare(config, runtime.display.preparing)
+    runtime.processes.barrier()
+    return task.prepare(config)
+
+
+def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device) -> nn.Module:
+    """The model with random weights; an error if it does not fit into memory, or weights named do not exist."""
+    build = partial(task.model, config, corpus.source_tokenizer, corpus.target_tokenizer)
+    check_capacity(build, settings.as_table(config.model), device)
+    torch.manual_seed(config.train.seed)
+    model = build().to(device)
+    if not isinstance(model, FittedModel):
+        freeze(model, config.train.freeze)
+        rate_factors(model, config.train.rates)
+    return model
+
+
+def with_epochs(config: Config, task: Task, corpus: Corpus, model: nn.Module, runtime: Runtime) -> Config:
+    """The configuration with train.steps for train.epochs, where that is set."""
+    if not config.train.epochs:
+        return config
+    batches = len(task.loader(config, corpus, model, runtime.processes).epoch(0))
+    steps = batches / (config.train.accumulate * runtime.processes.world_size)
+    return replace(config, train=config.train.with_epoch_of(steps))
+
+
+def late_warmup(config: Config) -> Iterator[str]:
+    """A warning if training ends before the learning rate reaches its peak."""
+    warmup, steps = config.train.optimizer.warmup, config.train.steps
+    if warmup > steps:
+        yield (
+            f"train.optimizer.warmup = {warmup:,} exceeds train.steps = {steps:,}, so the learning rate never "
+            f"reaches its peak; set train.optimizer.warmup={max(1, steps // 10)} or more steps"
+        )
+
+
+def initialize(config: Config, model: nn.Module, corpus: Corpus) -> tuple[list[str], list[str]]:
+    """Load pretrained weights into a new model; returns what was loaded, and warnings."""
+    lines = load_torchvision_weights(model)
+    start = config.train.pretrained
+    if start is None:
+        return lines, []
+    report = load_start_run(config, model, corpus)
+    if config.train.lora is not None:
+        check_random_weights([name for name, _ in report.left], config.train.lora)
+    mismatch = settings_mismatch(config, report)
+    return lines + report.lines(start.run), [mismatch] if mismatch else []
+
+
+def add_lora(config: Config, model: nn.Module, folder: Path, fresh: bool) -> dict[str, Tensor]:
+    """Put the adapters of train.lora into a model; returns the weights that they leave as they are, if there are any.
+
+    A run keeps these weights, so that it can be resumed without the run that it started from.
+    """
+    if config.train.lora is None:
+        return {}
+    if not fresh:
+        load_weights(model, read_tensors(folder / BASE))
+    base = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    add_adapters(model, config.train.lora, config.train.seed)
+    return base
+
+
+def model_size(model: nn.Module, runtime: Runtime) -> str:
+    """The number of parameters, the device and the number of processes or threads."""
+    parameters = list(model.parameters())
+    frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
+    threads = torch.get_num_threads()
+    where = f"one process, {threads} thread{'s' if threads > 1 else ''}"
+    if runtime.processes.is_distributed:
+        where = f"{runtime.processes.world_size} processes"
+    return f"model: {sum(parameter.numel() for parameter in parameters):,} parameters on {runtime.device} ({where})" + (
+        f", {frozen:,} of them frozen" if frozen else ""
+    )
