@@ -50,6 +50,18 @@ class Logits(OwnModel):
         return self.scores(state.cache[0]), after
 
 
+class Suppressed(OwnModel):
+    def step(self, tokens: Tensor, state: Any) -> Any:
+        scores, after = super().step(tokens, state)
+        scores = (scores.exp() * 0.5 + 0.5 / VOCABULARY).log()
+        scores[:, 7] = -torch.inf  # as a model does with tokens that it never writes
+        return scores, after
+
+
+def test_suppressed_tokens_leave_less_than_one() -> None:
+    assert decode(Suppressed()) == [[5, 5, EOS], [5, 5, EOS]]
+
+
 class NoTuple(OwnModel):
     def step(self, tokens: Tensor, state: Any) -> Any:
         return super().step(tokens, state)[0]
