@@ -132,11 +132,11 @@ class TorchTransformer(nn.Module):
 
     def forward(self, batch: Batch, inputs: Tensor) -> Tensor:
         hidden = self.stack(
-            self.embed(batch.source),
+            self.embed(batch.source.data),
             self.embed(inputs),
             tgt_mask=nn.Transformer.generate_square_subsequent_mask(inputs.shape[1]),
-            src_key_padding_mask=(~batch.source_mask).float().masked_fill(~batch.source_mask, -math.inf),
-            memory_key_padding_mask=(~batch.source_mask).float().masked_fill(~batch.source_mask, -math.inf),
+            src_key_padding_mask=(~batch.source.mask).float().masked_fill(~batch.source.mask, -math.inf),
+            memory_key_padding_mask=(~batch.source.mask).float().masked_fill(~batch.source.mask, -math.inf),
             tgt_is_causal=True,
         )
         return F.linear(hidden, self.embedding.weight)
@@ -195,7 +195,7 @@ def peers(vocabulary: int, dropout: float, inside: float) -> dict[str, Step]:
 
     def marian_logits(batch: Batch, inputs: Tensor) -> Tensor:
         scores: Tensor = theirs(
-            input_ids=batch.source, attention_mask=batch.source_mask.long(), decoder_input_ids=inputs
+            input_ids=batch.source.data, attention_mask=batch.source.mask.long(), decoder_input_ids=inputs
         ).logits
         return scores
 
@@ -206,13 +206,13 @@ def loops(vocabulary: int, dropout: float, inside: float) -> dict[str, Step]:
     """What an attentional model is compared with."""
     model = LoopModel(vocabulary, EMBEDDING, STATES, STATES, dropout)
     return {
-        "plain cell loop": peer(model, lambda batch, inputs: model(batch.source, inputs, batch.source_mask)),
+        "plain cell loop": peer(model, lambda batch, inputs: model(batch.source.data, inputs, batch.source.mask)),
     }
 
 
 def attentional_operations(batch: Batch, vocabulary: int) -> float:
     """See `operations`."""
-    sources, targets = batch.source_mask.sum(1), (batch.target != PAD).sum(1)
+    sources, targets = batch.source.mask.sum(1), (batch.target != PAD).sum(1)
     half = STATES // 2
     encoder = sources.sum() * (2 * 4 * half * (EMBEDDING + half) + STATES * STATES)
     cell = 4 * STATES * (EMBEDDING + 2 * STATES) + STATES * STATES
@@ -225,7 +225,7 @@ def operations(batch: Batch, vocabulary: int) -> float:
 
     Padding counts nothing, nor do norms, softmax, dropout and the optimiser.
     """
-    sources, targets = batch.source_mask.sum(1), (batch.target != PAD).sum(1)
+    sources, targets = batch.source.mask.sum(1), (batch.target != PAD).sum(1)
     square, inner = WIDTH * WIDTH, 2 * WIDTH * INNER
     encoder = LAYERS * (sources.sum() * (4 * square + inner) + 2 * WIDTH * (sources * sources).sum())
     seen = targets * (targets + 1) // 2 + targets * sources

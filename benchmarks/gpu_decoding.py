@@ -62,7 +62,7 @@ def marian(sentences: int, beam: int) -> Callable[[], Any]:
     """Hugging Face's generate."""
     model: Any = training.marian().cuda().eval().bfloat16()
     batch = training.batch(sentences)
-    source, mask = batch.source.cuda(), batch.source_mask.long().cuda()
+    source, mask = batch.source.data.cuda(), batch.source.mask.long().cuda()
     settings = {"num_beams": beam, "do_sample": False, "min_new_tokens": TOKENS, "max_new_tokens": TOKENS}
 
     def decode() -> Any:

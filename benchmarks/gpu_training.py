@@ -29,11 +29,11 @@ Step = Callable[[], None]
 
 
 def batch(rows: int) -> Any:
-    from dragoman.data.batch import Batch
+    from dragoman.data.batch import token_batch
 
     draw = torch.Generator().manual_seed(1)
     source, target = (torch.randint(4, VOCABULARY, (rows, LENGTH), generator=draw) for _ in range(2))
-    return Batch(source, source != 0, target)
+    return token_batch(source, target)
 
 
 def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
-from dragoman.data.batch import Batch, batch_of
+from dragoman.data.batch import Batch, batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
@@ -74,7 +74,7 @@ def hugging_face(model: EncoderDecoder) -> Any:
             return {"input_ids": input_ids, "source": source}
 
         def forward(self, input_ids: Any, source: Any = None, **rest: Any) -> Any:
-            batch = Batch(source, source != PAD, source.new_empty(len(source), 0))
+            batch = token_batch(source)
             log_probabilities, _ = model.read(input_ids, model.start(batch))
             return CausalLMOutput(logits=log_probabilities)
 
@@ -90,7 +90,7 @@ def theirs(model: EncoderDecoder, batch: Batch, config: SearchConfig) -> Found:
     rows = len(batch.source)
     out = hugging_face(model).generate(
         torch.full((rows, 1), SOS),
-        source=batch.source,
+        source=batch.source.data,
         num_beams=config.beam,
         num_return_sequences=config.beam,
         early_stopping=True,

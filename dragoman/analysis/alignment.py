@@ -82,12 +82,13 @@ def token_word_shares(tokens: Sequence[Span], words: Sequence[Span], rows: int) 
 
 def memory_spans(tokens: Sequence[Span], text: str, entries: int, batch: Batch, padded_words: int) -> Sequence[Span]:
     """The spans of the memory entries: tokens or, with a character-to-word encoder, space-separated words."""
-    if entries == batch.source.shape[1]:
+    length = batch.source.data.shape[1]
+    if entries == length:
         return tokens
     if entries == padded_words:
         return space_spans(text)
     raise DataError(
-        f"no word alignment: found {entries} memory entries for {batch.source.shape[1]} tokens, expected one for every "
+        f"no word alignment: found {entries} memory entries for {length} tokens, expected one for every "
         "token or word of the source"
     )
 

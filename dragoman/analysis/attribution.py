@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.subject import Subject, target_log_probabilities
-from dragoman.data.batch import Batch
 from dragoman.errors import DataError
 from dragoman.kernels.deferred_gradients import immediate_gradients
 from dragoman.layers.embeddings import OneHot, TokenEmbedding
@@ -83,8 +82,7 @@ def attribute(subject: Subject, method: Method = "input-x-gradient", steps: int 
         scales = torch.ones(1)
     else:
         scales = (torch.arange(steps) + 0.5) / steps
-    source, mask, target = (part.repeat(len(scales), *[1] * (part.dim() - 1)) for part in subject.batch[:3])
-    batch = Batch(source, mask, target)
+    batch = subject.batch.map(lambda part: part.repeat(len(scales), *[1] * (part.dim() - 1)))
     with immediate_gradients(), torch.enable_grad(), input_vectors(subject, scales) as found:
         scores = target_log_probabilities(subject.model, batch)  # (steps, T)
         # Words made of characters, and two texts that are read apart, have no single row of vectors.

@@ -17,6 +17,7 @@ from dragoman.analysis.align_files import read_parallel
 from dragoman.data.batch import batch_of
 from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Pairs
+from dragoman.data.store import source_rows
 from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.decoding.search import search
 from dragoman.errors import DataError
@@ -167,8 +168,8 @@ def validation_rows(predictor: Predictor) -> Rows:
     corpus = predictor.run.task.prepare(config)
     check_same_data(predictor.run.folder, corpus)
     everything = range(len(corpus.valid))
-    sources, targets = corpus.valid.source.rows(everything), corpus.valid.target.rows(everything)
-    return [(source.tolist(), target.tolist()) for source, target in zip(sources, targets, strict=True)]
+    targets = [target.tolist() for target in corpus.valid.target.rows(everything)]
+    return list(zip(source_rows(corpus.valid, everything), targets, strict=True))
 
 
 def read_rows(predictor: Predictor, files: str | Pairs, tag: str | None = None) -> Rows:

@@ -104,7 +104,7 @@ def transcribe(
 @torch.no_grad()
 def ctc_emissions(predictor: Predictor, files: Sequence[MediaFeatures]) -> CTCEmissions:
     batch = predictor.collator.collate([file.features for file in files]).to(predictor.device)
-    return require_transcriber(predictor).emissions(batch, batch.source_mask.sum(1), 1)
+    return require_transcriber(predictor).emissions(batch, batch.source.mask.sum(1), 1)
 
 
 def force_align(

@@ -122,4 +122,4 @@ def benchmark_data(run: str, device: str, files: Any, max_pairs: int) -> tuple[R
     rows = (validation_rows(predictor) if files is None else read_rows(predictor, files))[:max_pairs]
     if not rows:
         raise DataError("nothing to measure with: no pair was read")
-    return rows, [predictor.codec.decode_source(source) for source, _ in rows]
+    return rows, [predictor.codec.source.decode(source) for source, _ in rows]

@@ -86,7 +86,7 @@ class Subject:
     def with_target(self, tokens: Sequence[int]) -> Batch:
         """The same source with other target tokens; <eos> is appended."""
         target = torch.tensor([[*tokens, EOS]], device=self.batch.target.device)
-        return self.batch._replace(target=target)
+        return replace(self.batch, target=target)
 
 
 def target_log_probabilities(model: TrainableModel, batch: Batch) -> Tensor:
@@ -188,8 +188,8 @@ def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
     axis = (
         text_axis(tokenizer, text, sources[0]) if tokenizer.is_text else plain_axis(tokenizer.pieces(sources[0]), text)
     )
-    if tokenizer.is_text and axis.tokens and len(axis) != batch.source.shape[-1]:
-        axis = plain_axis([*tokenizer.pieces(batch.source.flatten().tolist())], text)
+    if tokenizer.is_text and axis.tokens and len(axis) != batch.source.data.shape[-1]:
+        axis = plain_axis([*tokenizer.pieces(batch.source.data.flatten().tolist())], text)
     subject = Subject(loaded, loaded.model, batch, axis, plain_axis([]), target is not None)
     return _with_labels(subject, loaded, text, target)
 
@@ -203,7 +203,7 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
     if predict is None or not loaded.labels:
         prediction = next(loaded.stream([text], on_unknown=told_elsewhere)).text
         if isinstance(loaded.model, Regressor):
-            batch = batch._replace(target=loaded.model.predict(batch).values)
+            batch = replace(batch, target=loaded.model.predict(batch).values)
         return replace(subject, batch=batch, target=plain_axis([target or prediction], unit="value"))
     if target is not None:
         names = target.split(" ") if tagging else [target]
@@ -217,14 +217,14 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
     else:
         values = predict(batch).values
     if tagging:
-        batch = batch._replace(target=torch.stack([values, batch.target[:, 1]], 1))
+        batch = replace(batch, target=torch.stack([values, batch.target[:, 1]], 1))
         words = text.split(" ")
         if isinstance(loaded.source_tokenizer, FeatureExtractor):
             words = [str(frame) for frame in range(1, values.shape[1] + 1)]
         unit = "tag"
         labels = [f"{word}/{tag}" for word, tag in zip(words, codec.pieces(values[0].tolist()), strict=False)]
     else:
-        batch = batch._replace(target=values)
+        batch = replace(batch, target=values)
         labels, unit = codec.pieces(values[0].tolist()), "label"
     return replace(subject, batch=batch, target=plain_axis(labels, unit=unit))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -157,8 +157,8 @@ def _words(subject: Subject, before: Tensor) -> Iterator[Change]:
         text = None if name == "<eos>" else without_word(subject, word)
         if text is None or name.startswith("<2"):
             continue
-        source = loaded.collator.collate(loaded.codec.encode_sources([text])).to(loaded.device)
-        batch = subject.batch._replace(source=source.source, source_mask=source.source_mask)
+        changed = loaded.collator.collate(loaded.codec.encode_sources([text])).to(loaded.device)
+        batch = replace(changed, target=subject.batch.target)
         after = target_log_probabilities(subject.model, batch)[0]
         yield _change("word", name, (word,), before, after)
 

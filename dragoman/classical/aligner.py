@@ -89,8 +89,8 @@ class WordAlignerModel(Transducer):
 
     def attention(self, batch: Batch) -> Tensor:
         """p(source token | target token) as attention (B, 1, T, S); <eos> has the share of the empty word."""
-        sources, targets = rows_of(batch.source), rows_of(batch.target)
-        out = torch.zeros(len(sources), 1, batch.target.shape[1], batch.source.shape[1])
+        sources, targets = rows_of(batch.source.data), rows_of(batch.target)
+        out = torch.zeros(len(sources), 1, batch.target.shape[1], batch.source.data.shape[1])
         posteriors = self.both.forward.align_rows(*self.numbered(Ragged.of(sources), Ragged.of(targets))).posteriors
         for row, (posterior, source, target) in enumerate(zip(posteriors, sources, targets, strict=True)):
             shares = torch.from_numpy(posterior)

@@ -179,7 +179,7 @@ class HMMTagger(FittedModel):
         tags, starts = target[:, 0], target[:, 1]
         mask = tags != NO_TAG
         out = np.zeros((*mask.shape, self.tags))
-        for row, source in enumerate(batch.source.tolist()):
+        for row, source in enumerate(batch.source.data.tolist()):
             words = self.words_of(source, starts[row][mask[row]].tolist())
             for place, word in enumerate(words):
                 out[row, place] = self.emission(word)

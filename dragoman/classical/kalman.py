@@ -217,11 +217,11 @@ class KalmanRegressor(FittedModel):
         self.model = KalmanModel(*(tensors[name].numpy() for name in NAMES))
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Forecasts (B, n·p); the padding of a batch is NaN behind each series, a missing value is ∞."""
+        """Forecasts (B, n·p); a missing value is NaN."""
         assert self.model is not None
-        source = batch.source.double().cpu().numpy().reshape(*batch.source.shape[:2], self.channels)
-        source = np.where(np.isfinite(source), source, np.nan)
-        lengths = batch.source_mask.sum(1).cpu().numpy()
+        source = batch.source.data.double().cpu().numpy()
+        source = np.where(np.isfinite(source), source, np.nan).reshape(*source.shape[:2], self.channels)
+        lengths = batch.source.mask.sum(1).cpu().numpy()
         out = np.zeros((len(source), self.steps * self.channels))
         for length in np.unique(lengths):  # a series starts with its own first value: rows are filtered by length
             rows = lengths == length

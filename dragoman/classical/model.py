@@ -85,7 +85,7 @@ class Transducer(FittedModel):
     def score(self, batch: Batch) -> TokenScores:
         if self.likelihood == "none":
             raise ConfigError(f"{type(self).__name__} models find outputs, but have no probabilities of given ones")
-        sources, targets = rows_of(batch.source), rows_of(batch.target)
+        sources, targets = rows_of(batch.source.data), rows_of(batch.target)
         totals = torch.tensor(self.log_probabilities(sources, targets), dtype=torch.float64)  # (B,)
         target = batch.target.cpu()
         mask = (target != PAD) & totals.isfinite()[:, None]  # (B, T)

@@ -175,12 +175,12 @@ class NGramModel(FittedModel):
         if isinstance(batch, Segment):
             carried = batch.carried
             history = np.full((len(target), 0), SOS) if carried is None else as_history(carried.cpu().numpy())
-            inputs = as_history(batch.source.cpu().numpy())
+            inputs = as_history(batch.source.data.cpu().numpy())
             if carried is not None:
                 both = np.concatenate([history, inputs], 1)
                 carried.copy_(torch.from_numpy(both[:, both.shape[1] - carried.shape[1] :]))
         else:
-            sources = batch.source.cpu().numpy()
+            sources = batch.source.data.cpu().numpy()
             history, inputs = (
                 as_history(sources[:, :-1]),
                 as_history(np.concatenate([sources[:, -1:], target[:, :-1]], 1)),
@@ -251,7 +251,7 @@ class NGramModel(FittedModel):
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Read the prompts except their last tokens, which replace <sos> later."""
-        source = batch.source
+        source = batch.source.data
         width = max(0, self.order - 1)
         empty = torch.full((len(source), width), SOS, device=source.device)
         history = torch.cat([empty, source[:, :-1]], 1)

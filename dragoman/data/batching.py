@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dragoman.data.batch import Batch, round_up_lengths, source_mask
-from dragoman.data.collate import PAIR_COLLATOR, Collator, ColumnCollator
+from dragoman.data.batch import Batch, round_up_lengths
+from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.store import Store
 
 
@@ -147,11 +146,6 @@ def read_batch(
 ) -> Batch:
     """Read rows of a store as one batch; with a plan by its collator, padded to its grid of lengths."""
     collator = collator if plan is None else plan.collator
-
-    def read_column(column: str) -> Tensor:
-        column_collator: ColumnCollator = getattr(collator, column)
-        width = None if plan is None else plan.width(column, rows)
-        return column_collator.pad(getattr(store, column).rows(rows), width)
-
-    source, target = read_column("source"), read_column("target")
-    return Batch(source, source_mask(source), target)
+    copies = None if store.copies is None else store.copies.rows(rows)
+    widths = (None, None) if plan is None else (plan.width("source", rows), plan.width("target", rows))
+    return collator.collate(store.source.rows(rows), store.target.rows(rows), copies, widths)

@@ -9,15 +9,18 @@ needs nothing of the data but the number.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dragoman.data.batch import Tokens
 from dragoman.data.collate import Collator
 from dragoman.data.store import Column
+from dragoman.data.tensors import STAYS, TensorRecord
 from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
 from dragoman.errors import DataError
 
@@ -26,39 +29,18 @@ MAX_IN_MEMORY = 1 << 24  # tokens: a shorter text (64 MB) is kept in memory
 ALL = slice(None)
 
 
-class Segment(NamedTuple):
+@dataclass(frozen=True)
+class Segment(TensorRecord):
     """The next `segment` tokens of every stream, and the state that the model carries over from the last segment.
 
     The trainer owns `carried`, which the model's `carry` allocates. The model updates it in place, so that a CUDA graph
     of the step can be replayed.
     """
 
-    source: Tensor  # (B, T) input tokens
+    source: Tokens  # (B, T) input tokens
     target: Tensor  # (B, T) the token after each of them; <pad> beyond the end of the text
-    carried: Any = None  # nested tuple of tensors, one row per stream; None: the model carries nothing
+    carried: Any = field(default=None, metadata=STAYS)  # tensors, one row per stream; None: the model carries nothing
     fresh: bool = True  # the first segment of an epoch, which ignores `carried`
-
-    @property
-    def source_mask(self) -> Tensor:
-        return self.source != PAD
-
-    def to(self, device: torch.device) -> Segment:
-        """The same segment on a device; `carried` stays where it is."""
-        source, target = (tensor.to(device, non_blocking=True) for tensor in self[:2])
-        return self._replace(source=source, target=target)
-
-    def pin(self) -> Segment:
-        """The same segment in page-locked memory, from which copies to a GPU are asynchronous."""
-        return self._replace(source=self.source.pin_memory(), target=self.target.pin_memory())
-
-    @property
-    def graph_key(self) -> tuple[Any, ...]:
-        """What segments must have in common for one CUDA graph of a training step to serve them all."""
-        return self.source.shape, self.target.shape, self.fresh
-
-    def with_buffers(self, source: Tensor, target: Tensor) -> Segment:
-        """The same segment in the static input buffers of a CUDA graph; `carried` is updated in place anyway."""
-        return self._replace(source=source, target=target)
 
 
 class SegmentCollator(Collator):
@@ -66,7 +48,7 @@ class SegmentCollator(Collator):
 
     def dummy(self, rows: int, source: int, target: int) -> Any:
         tokens = torch.full((rows, source), len(SPECIALS))
-        return Segment(tokens, tokens)
+        return Segment(Tokens.without_padding(tokens), tokens)
 
 
 class TokenStream:
@@ -189,7 +171,7 @@ class BpttPlan:
             row = self.text.span(int(start), int(end) + 1)
             source[stream, : end - start] = row[:-1]
             target[stream, : end - start] = row[1:]
-        return Segment(torch.from_numpy(source), torch.from_numpy(target), fresh=number == 0)
+        return Segment(Tokens.from_padded(torch.from_numpy(source)), torch.from_numpy(target), fresh=number == 0)
 
     def epoch(self, epoch: int, streams: slice = ALL) -> Iterator[Segment]:
         for number in range(len(self)):

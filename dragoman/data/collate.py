@@ -11,7 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data.batch import Batch, Rows, pad_tokens, round_up_lengths, source_mask
+from dragoman.data.batch import (
+    Batch,
+    Frames,
+    Numbers,
+    Pictures,
+    Rows,
+    Source,
+    Tokens,
+    copies_of,
+    pad_copies,
+    pad_tokens,
+    round_up_lengths,
+)
 from dragoman.data.tokenizers.base import EOS, SPECIALS
 
 NO_TAG = -1  # pads rows of tags
@@ -39,8 +51,25 @@ class ColumnCollator(ABC):
         """A tensor such as `pad` makes, for measuring memory and speed."""
 
 
-class TokenCollator(ColumnCollator):
+class SourceCollator(ColumnCollator):
+    """A column that a model can read as its source."""
+
+    kind: type[Source]
+
+    def source(self, rows: Rows, width: int | None = None) -> Source:
+        """The rows as `pad` makes them, and their mask."""
+        data = self.pad(rows, width)
+        lengths = self.padded_lengths(np.fromiter(map(len, rows), np.int32, len(rows)))
+        return self.kind(data, torch.from_numpy(np.arange(data.shape[1]) < lengths[:, None]))
+
+
+class TokenCollator(SourceCollator):
     """Token rows with <eos> appended: (B, S)."""
+
+    kind = Tokens
+
+    def source(self, rows: Rows, width: int | None = None) -> Source:
+        return Tokens.from_padded(self.pad(rows, width))
 
     def padded_lengths(self, lengths: Lengths) -> Lengths:
         return lengths + 1
@@ -130,8 +159,10 @@ class ConcatenatedTextsCollator(TokenCollator):
         return out.masked_fill(out == self.separator, EOS)
 
 
-class SeriesCollator(ColumnCollator):
-    """Series of numbers: (B, S), of several series (B, S, C), padded with NaN."""
+class SeriesCollator(SourceCollator):
+    """Series of numbers: (B, S), of several series (B, S, C)."""
+
+    kind = Numbers
 
     def __init__(self, channels: int = 1) -> None:
         self.channels = channels
@@ -141,7 +172,7 @@ class SeriesCollator(ColumnCollator):
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
         width = width or max(len(row) for row in rows) // self.channels
-        out = np.full((len(rows), width * self.channels), np.nan, dtype=np.float32)
+        out = np.zeros((len(rows), width * self.channels), dtype=np.float32)
         for index, row in enumerate(rows):
             out[index, : len(row)] = row
         return torch.from_numpy(out if self.channels == 1 else out.reshape(len(rows), width, self.channels))
@@ -150,31 +181,28 @@ class SeriesCollator(ColumnCollator):
         return torch.zeros((rows, width) if self.channels == 1 else (rows, width, self.channels))
 
 
-class FrameCollator(ColumnCollator):
-    """Feature frames as they are stored: (B, T, F).
+class FrameCollator(SourceCollator):
+    """Feature frames: (B, T, F). They keep the dtype of their store, which keeps the copy of bytes to a GPU small."""
 
-    Padding is NaN for float32. For uint8 it is −1, so the tensor is int16. The model converts it to float, which keeps
-    the copy to the GPU small.
-    """
+    kind = Frames
 
     def __init__(self, features: int, dtype: str) -> None:
-        self.features, self.dtype = features, dtype
+        self.features, self.dtype = features, np.dtype(dtype)
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        shape = (len(rows), width or max(len(row) for row in rows), self.features)
-        out: NDArray[Any] = (
-            np.full(shape, -1, np.int16) if self.dtype == "uint8" else np.full(shape, np.nan, np.float32)
-        )
+        out = np.zeros((len(rows), width or max(len(row) for row in rows), self.features), self.dtype)
         for index, row in enumerate(rows):
             out[index, : len(row)] = row
         return torch.from_numpy(out)
 
     def dummy(self, rows: int, width: int) -> Tensor:
-        return torch.zeros(rows, width, self.features, dtype=torch.int16 if self.dtype == "uint8" else torch.float32)
+        return torch.from_numpy(np.zeros((rows, width, self.features), self.dtype))
 
 
-class PictureCollator(ColumnCollator):
+class PictureCollator(SourceCollator):
     """Pictures of one size as bytes: (B, H, W·3)."""
+
+    kind = Pictures
 
     def __init__(self, height: int, features: int) -> None:
         self.height, self.features = height, features
@@ -190,20 +218,34 @@ class PictureCollator(ColumnCollator):
 class Collator(NamedTuple):
     """How rows of a store become a batch."""
 
-    source: ColumnCollator = TokenCollator()
+    source: SourceCollator = TokenCollator()
     target: ColumnCollator = TokenCollator()
     loss_terms: LossTerms | None = None  # from the stored source and target lengths; None: as the target column says
 
-    def collate(self, sources: Rows, targets: Rows | None = None) -> Batch:
-        """A batch of rows; without targets for prediction."""
-        source = self.source.pad(sources)
-        target = torch.empty(len(sources), 0, dtype=torch.int64) if targets is None else self.target.pad(targets)
-        return Batch(source, source_mask(source), target)
+    def collate(
+        self,
+        sources: Rows,
+        targets: Rows | None = None,
+        copies: Rows | None = None,
+        widths: tuple[int | None, int | None] = (None, None),
+    ) -> Batch:
+        """A batch of rows; without targets for prediction.
+
+        `copies`: of the sources, if they are not `TokensWithCopies`. `widths`: of source and target, else those of the
+        longest rows.
+        """
+        source = self.source.source(sources, widths[0])
+        width = source.data.shape[1]
+        return Batch(
+            source,
+            torch.empty(len(sources), 0, dtype=torch.int64) if targets is None else self.target.pad(targets, widths[1]),
+            copies_of(sources, width) if copies is None else pad_copies(copies, width),
+        )
 
     def dummy(self, rows: int, source: int, target: int) -> Any:
         """A batch with rows of these widths, for measuring memory and speed."""
-        sources = self.source.dummy(rows, source)
-        return Batch(sources, source_mask(sources), self.target.dummy(rows, target))
+        sources = self.source.kind.without_padding(self.source.dummy(rows, source))
+        return Batch(sources, self.target.dummy(rows, target))
 
 
 PAIR_COLLATOR = Collator()

@@ -90,6 +90,12 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
+def store_key(key: str, example_format: ExampleFormat) -> str:
+    """The cache folder of data with this fingerprint. Runs record the fingerprint, so it must stay the same."""
+    version = example_format.store_version
+    return hashlib.blake2b(f"{key} {version}".encode(), digest_size=16).hexdigest() if version else key
+
+
 def _all_examples(config: DataConfig, example_format: ExampleFormat) -> Iterator[Example]:
     """The examples of training and validation files, without faults."""
     for files in (config.train, config.valid):
@@ -372,12 +378,12 @@ def prepare_corpus(
     """Read and tokenise the files of a configuration, unless the cache has the result."""
     cache = cache_folder(config)
     key = fingerprint(config, tokenizers, example_format)
-    folder = cache / key
+    folder = cache / store_key(key, example_format)
     if folder.exists() and find_damage(folder):
         _discard_damaged(folder)
     if not (folder / "report.json").exists():
         try:
-            with build_folder(cache, key) as building:
+            with build_folder(cache, folder.name) as building:
                 _build(building, config, tokenizers, progress, example_format)
                 for path in (*building.rglob("*"), building):
                     sync(path)
@@ -398,7 +404,7 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
         raise DataError("data.general: found with media files, expected a task that reads text")
     digests = [(file_digest(path), Path(path).suffixes) for path in paths_of(files)]
     content = [FORMAT, corpus.report["fingerprint"], digests, _layout(files)]
-    key = hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
+    key = store_key(hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest(), example_format)
     cache = cache_folder(config)
     if (cache / key).exists() and find_damage(cache / key):
         _discard_damaged(cache / key)

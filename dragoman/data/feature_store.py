@@ -144,7 +144,7 @@ class MediaStore:
         tokens = TokenStore(folder)
         self.folder = folder
         self.source = FeatureRows(column, tokens.source.tokens(0, len(tokens)).astype(np.int64))
-        self.target = tokens.target
+        self.target, self.copies = tokens.target, None
 
     def __len__(self) -> int:
         return len(self.target)

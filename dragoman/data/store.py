@@ -15,9 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.data.batch import TokensWithCopies
 from dragoman.errors import DataError
 
 COLUMNS = ("source", "target")
+COPIES = "copies"  # a third column, of models that copy words
 LENGTHS_CHUNK = 1 << 20
 WEIGHTS = "weights"  # file of a store whose rows are not used equally often
 
@@ -120,7 +122,20 @@ class Store(Protocol):
     def target(self) -> Column:
         """The target column."""
 
+    @property
+    def copies(self) -> Column | None:
+        """The numbers of copies at the positions of the sources, where a model copies words (`Batch.copies`)."""
+
     def __len__(self) -> int: ...
+
+
+def source_rows(store: Store, indices: Sequence[int]) -> list[list[Any]]:
+    """These sources as a codec encodes them, with their copies if the store has them."""
+    rows = [row.tolist() for row in store.source.rows(indices)]
+    if store.copies is None:
+        return rows
+    copies = store.copies.rows(indices)
+    return [TokensWithCopies(row, own.tolist()) for row, own in zip(rows, copies, strict=True)]
 
 
 class TokenStore:
@@ -131,6 +146,7 @@ class TokenStore:
         self.folder = folder
         self.source = Column(folder, "source", dtypes["source"])
         self.target = Column(folder, "target", dtypes["target"])
+        self.copies = Column(folder, COPIES, dtypes[COPIES]) if COPIES in dtypes else None
 
     @property
     def weights(self) -> NDArray[np.float32] | None:
@@ -148,21 +164,25 @@ class StoreWriter:
     def __init__(
         self, folder: Path, source_vocabulary: int, target_vocabulary: int, dtypes: Mapping[str, str] | None = None
     ) -> None:
-        """`dtypes`: of columns whose values are not token ids."""
+        """`dtypes`: of columns whose values are not token ids; with "copies" the store has that column too."""
         folder.mkdir(parents=True)
         self.folder = folder
         self.dtypes = {
             column: "uint16" if size <= 1 << 16 else "uint32"
             for column, size in zip(COLUMNS, (source_vocabulary, target_vocabulary), strict=True)
         } | dict(dtypes or {})
-        self.tokens = {column: (folder / f"{column}.tokens").open("wb") for column in COLUMNS}
-        self.offsets = {column: (folder / f"{column}.offsets").open("wb") for column in COLUMNS}
-        self.ends = dict.fromkeys(COLUMNS, 0)
+        self.tokens = {column: (folder / f"{column}.tokens").open("wb") for column in self.dtypes}
+        self.offsets = {column: (folder / f"{column}.offsets").open("wb") for column in self.dtypes}
+        self.ends = dict.fromkeys(self.dtypes, 0)
         for file in self.offsets.values():
             file.write(np.zeros(1, np.int64).tobytes())
 
     def add(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
-        for column, rows in zip(COLUMNS, (sources, targets), strict=True):
+        columns = {"source": sources, "target": targets}
+        if COPIES in self.dtypes:
+            columns[COPIES] = [row.copies for row in sources if isinstance(row, TokensWithCopies)]
+            assert len(columns[COPIES]) == len(sources)
+        for column, rows in columns.items():
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             flat = np.fromiter(chain.from_iterable(rows), self.dtypes[column], int(lengths.sum()))
             ends = self.ends[column] + np.cumsum(lengths)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.data.batch import token_batch
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.greedy import StopAt, TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.sampling import MAX_ROWS, Sampling, sample_key, token_sampler
 from dragoman.errors import ConfigError, DataError
@@ -99,7 +99,7 @@ def _complete(
     """Completions of prompts of equal length; each prompt is read once for all its samples."""
     indices = sorted({index for index, _ in jobs})
     source = torch.tensor([contexts[index] for index in indices], device=device)
-    state = model.start(Batch(source, source != PAD, source.new_empty(len(indices), 0)))
+    state = model.start(token_batch(source))
     row_of = {index: row for row, index in enumerate(indices)}
     state = state.select(torch.tensor([row_of[index] for index, _ in jobs], device=device))
     choose: TokenChooser = argmax_token

@@ -35,7 +35,6 @@ from dragoman.decoding.cuda_graph_step import (
     copy_tensors,
     graph_decoder,
     graph_shape,
-    pad_batch,
     round_up,
 )
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
@@ -148,7 +147,7 @@ def graph_beam_search(
         return None
     acquired: list[GraphBeamStep] = []
     try:
-        state = model.start(pad_batch(batch, shape), shape.target_length)
+        state = model.start(batch.padded(shape.sources, shape.source_length), shape.target_length)
         step = _acquire(decoder, key, lambda: GraphBeamStep(model, state.static, state.cache, key), acquired)
         step.begin(state)
         copy_tensors(step.beam, step.initial_beam(limits, scorer))

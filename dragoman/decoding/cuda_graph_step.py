@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batch import Batch, round_up_lengths
-from dragoman.data.tokenizers.base import PAD
+from dragoman.data.batch import Batch, Tokens, round_up_lengths
 from dragoman.errors import brief
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.layers.self_attention import SelfAttention, SharedCache
@@ -265,10 +264,10 @@ class GraphDecoder:
 
     def start(self, batch: Batch, shape: GraphShape) -> GraphState:
         """Encode the sources; the state before the first target token."""
-        state = self.model.start(pad_batch(batch, shape), shape.target_length)
+        state = self.model.start(batch.padded(shape.sources, shape.source_length), shape.target_length)
         step = self.acquire(shape, lambda: GraphStep(self.model, state.static, state.cache, shape))
         step.begin(state)
-        return GraphState(step, torch.arange(batch.source.shape[0], device=batch.source.device))
+        return GraphState(step, torch.arange(len(batch.source), device=batch.source.device))
 
     def step(self, tokens: Tensor, state: GraphState) -> tuple[Tensor, GraphState]:
         """Read tokens (L·k,); log-probabilities (L·k, V) of the next one, valid until the next step."""
@@ -291,15 +290,6 @@ class GraphDecoder:
         )
 
 
-def pad_batch(batch: Batch, shape: GraphShape) -> Batch:
-    """The batch padded to a shape: columns of padding, then copies of its first source."""
-    rows, length = batch.source.shape
-    source = nn.functional.pad(batch.source, (0, shape.source_length - length), value=PAD)
-    if rows < shape.sources:
-        source = torch.cat([source, source[:1].expand(shape.sources - rows, -1)])
-    return Batch(source, source != PAD, source.new_empty(shape.sources, 0))
-
-
 # A decoder lives as long as its model. Neither it nor its steps may hold the model: a value that holds its key would
 # keep both, and the memory of the graphs, for ever.
 _DECODERS: WeakKeyDictionary[nn.Module, GraphDecoder] = WeakKeyDictionary()
@@ -307,15 +297,15 @@ _DECODERS: WeakKeyDictionary[nn.Module, GraphDecoder] = WeakKeyDictionary()
 
 def graph_decoder(model: Any, batch: Batch) -> GraphDecoder | None:
     """The graph decoder of a model; None where its steps cannot be captured."""
-    is_text = batch.source.dim() == 2 and batch.source.dtype == torch.long  # neither audio nor images
-    if batch.source.is_cuda and is_text and isinstance(model, nn.Module) and hasattr(model, "decoder"):
+    is_text = isinstance(batch.source, Tokens) and batch.source.data.dim() == 2
+    if batch.source.data.is_cuda and is_text and isinstance(model, nn.Module) and hasattr(model, "decoder"):
         return _DECODERS.setdefault(model, GraphDecoder(model))
     return None
 
 
 def graph_shape(batch: Batch, limits: Tensor, width: int, max_positions: int | None) -> GraphShape | None:
     """The shape of the graph for a batch; None if the model cannot write so many tokens."""
-    sources, length = batch.source.shape
+    sources, length = batch.source.data.shape
     shape = GraphShape(round_up(sources), width, round_up(length), round_up(int(limits.max()), 8))
     return shape if max_positions is None or shape.target_length <= max_positions else None
 

@@ -29,14 +29,14 @@ class MaskDecoder:
         if not hasattr(model, "fill"):
             kind = model.config.kind
             raise ConfigError(f'model.kind: found "{kind}", which cannot fill [MASK], expected "masked-lm"')
-        masked = (batch.source == MASK_ID) & batch.source_mask
-        scores = model.fill(batch.source, batch.source_mask, masked)
+        masked = (batch.source.data == MASK_ID) & batch.source.mask
+        scores = model.fill(batch.source.data, batch.source.mask, masked)
         if not bool(scores[masked].isfinite().all()):
             raise DragomanError("found no answer: the model's outputs are NaN or infinite; its weights are broken")
         scores[:, :, : len(SPECIALS)] = -math.inf  # they are no text
         best = scores.topk(min(NUM_SHOWN, scores.shape[2] - len(SPECIALS)), -1)
         predictions = []
-        for row, source in enumerate(batch.source.tolist()):
+        for row, source in enumerate(batch.source.data.tolist()):
             masks = []
             for position, token in enumerate(source):
                 if token != MASK_ID:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.classical.rows import Ragged
-from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.data.batch import token_batch
+from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import DataError
 from dragoman.models.contracts import State, join_tensors
@@ -110,7 +110,7 @@ class NeuralLM:
                 rest = [text for text in rest if text[:-1] not in parent.rows]
         if rest:
             source = torch.full((len(rest), 1), EOS, device=self._device)  # a line begins where the last one ended
-            state = self.model.start(Batch(source, source != PAD, source.new_empty(len(rest), 0)))
+            state = self.model.start(token_batch(source))
             add(rest, *self.model.step(self._tensor([[SOS, *text] for text in rest]), state))
         state = states[0]._replace(
             static=join_tensors([state.static for state in states]),

@@ -51,7 +51,7 @@ class Sampling:
 def draw_samples(request: Request, sampling: Sampling, count: int, method: str) -> list[list[Hypothesis]]:
     """`count` samples of every source in the order they were drawn; their scores are the model's own."""
     model = request.stepwise(method)
-    pairs = zip(request.batch.source, request.batch.source_mask, strict=True)
+    pairs = zip(request.batch.source.data, request.batch.source.mask, strict=True)
     sources = [source[mask].flatten().tolist() for source, mask in pairs]
     state = model.start(request.batch)
     samples: list[list[Hypothesis]] = [[] for _ in sources]

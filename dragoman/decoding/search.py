@@ -48,7 +48,7 @@ def limits_of(lengths: Tensor, config: SearchConfig, ratio: float, max_positions
 
 def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
     """`limits_of` the sources of a batch."""
-    return limits_of(batch.source_mask.sum(1), config, ratio)
+    return limits_of(batch.source.mask.sum(1), config, ratio)
 
 
 def search(
@@ -110,7 +110,7 @@ def transduce(model: Transducer, batch: Batch, config: SearchConfig, n_best: int
         score = math.fsum(output.token_scores)
         return Hypothesis((*output.tokens, EOS), output.token_scores, score, score)
 
-    outputs = model.transduce(rows_of(batch.source), max(config.beam, n_best), n_best)
+    outputs = model.transduce(rows_of(batch.source.data), max(config.beam, n_best), n_best)
     return [[hypothesis(one) for one in several] for several in outputs]
 
 
@@ -210,6 +210,6 @@ def autoregressive_search(
             options,
             scorer,
             constraints=constraints,
-            source_mask=batch.source_mask,
+            source_mask=batch.source.mask,
             trace=trace,
         )

@@ -105,7 +105,7 @@ class Shortlist:
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The n best hypotheses of every source; probabilities are relative to the source's own list."""
         model = shortlist_model(request.model)
-        listed = self.listed(request.batch.source)
+        listed = self.listed(request.batch.source.data)
         tokens = listed.any(0).nonzero()[:, 0]  # (K,), the special tokens first
         narrow = ShortlistModel(model, tokens, listed[:, tokens])
         outputs = autoregressive_search(narrow, request.batch, request.limits, request.config, request.n_best)

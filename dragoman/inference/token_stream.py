@@ -43,7 +43,7 @@ class TokenStream:
         assert len(request.batch.source) == 1, "tokens of several sources could not be told apart"
         choose: TokenChooser = argmax_token
         if self.sampling is not None:
-            source = request.batch.source[0][request.batch.source_mask[0]].flatten().tolist()
+            source = request.batch.source.data[0][request.batch.source.mask[0]].flatten().tolist()
             choose = token_sampler([sample_key(self.sampling.seed, source, 0)], self.sampling)
         outputs = greedy_search(
             model.step,

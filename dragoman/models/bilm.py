@@ -56,7 +56,7 @@ class BiLM(BaseModel):
 
         The backward model does not predict <eos>, the last token of a row.
         """
-        source, mask = batch.source, batch.source_mask
+        source, mask = batch.source.data, batch.source.mask
         ahead, back, _ = self.encoder.layers(source, mask)
         hidden = torch.cat([ahead[-1][:, :-1], back[-1][:, 1:]], 1)  # the backward state at i predicts token i − 1
         before = F.pad(source[:, :-1], (1, 0), value=PAD).masked_fill(~mask, PAD)

@@ -114,7 +114,7 @@ class Captioner(BaseModel):
 
     def forward(self, batch: Batch) -> Loss:
         """Summed cross-entropy, in training with the doubly stochastic term, and the number of tokens."""
-        memory, target, config = self.encode(batch.source, batch.source_mask), batch.target, self.config
+        memory, target, config = self.encode(batch.source.data, batch.source.mask), batch.target, self.config
         smoothing = config.label_smoothing if self.training else 0.0
         if not (config.doubly_stochastic and self.training):
             total = self.decoder_head.loss(memory, target, smoothing)
@@ -126,7 +126,7 @@ class Captioner(BaseModel):
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Encode the images and make the state before the first target token."""
-        return self.decoder_head.start_from(self.encode(batch.source, batch.source_mask), capacity)
+        return self.decoder_head.start_from(self.encode(batch.source.data, batch.source.mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return self.decoder_head.step(tokens, state)
@@ -135,4 +135,4 @@ class Captioner(BaseModel):
         return self.decoder_head.read(tokens, state)
 
     def score(self, batch: Batch) -> TokenScores:
-        return self.decoder_head.score(self.encode(batch.source, batch.source_mask), batch.target)
+        return self.decoder_head.score(self.encode(batch.source.data, batch.source.mask), batch.target)

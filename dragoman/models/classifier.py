@@ -76,7 +76,7 @@ class PooledModel(BaseModel):
 
     def outputs(self, batch: Batch) -> Tensor:
         """Logits or numbers (B, K), at least float32."""
-        source, mask = batch.source, batch.source_mask
+        source, mask = batch.source.data, batch.source.mask
         if self.config.texts == "apart":  # (B, 2, S)
             both = self.pooled(source.flatten(0, 1), mask.flatten(0, 1))
             u, v = both[0::2], both[1::2]

@@ -114,7 +114,7 @@ class EncoderDecoder(TokenWriter, BaseModel):
         self.config, self.prompt = config, config.prompt
         self.num_steps = 0  # training steps done, for scheduled sampling
         ties = TIES[config.tie]
-        self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
+        self.target_vocabulary = target_vocabulary
         first_tag = source_vocabulary - tags
         assert first_tag == target_vocabulary or 0 not in ties[1:], "tied tables need one vocabulary"
         self.source_dropout = WordDropout(config.word_dropout, first_tag, space)
@@ -150,10 +150,8 @@ class EncoderDecoder(TokenWriter, BaseModel):
     def set_step(self, step: int) -> None:
         self.num_steps = step
 
-    def encode(self, source: Tensor, mask: Tensor) -> Memory:
-        copies = None
-        if self.decoder.copies_words:
-            source, copies = source % self.source_vocabulary, source // self.source_vocabulary
+    def encode(self, source: Tensor, mask: Tensor, copies: Tensor | None = None) -> Memory:
+        """The memory of sources (B, S); copies (B, S) as in `Batch`."""
         memory = self.encoder(self.source_dropout(source), mask)
         if self.copied is not None and self.encoder.entries_are_tokens:
             length = memory.mask.shape[1]
@@ -245,7 +243,7 @@ class EncoderDecoder(TokenWriter, BaseModel):
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Encode the sources and make the state before the first target token."""
-        return self.start_from(self.encode(batch.source, batch.source_mask), capacity)
+        return self.start_from(self.encode(batch.source.data, batch.source.mask, batch.copies), capacity)
 
     def score(self, batch: Batch) -> TokenScores:
         return token_scores(self.logits(batch), batch.target)

@@ -136,14 +136,14 @@ class LanguageModel(BaseModel):
     def _segment(self, segment: Segment) -> Tensor:
         """Hidden vectors (B, T, D) of a segment; its carry is read and then overwritten in place."""
         if segment.fresh or segment.carried is None:
-            state = self.stack.start(segment.source.shape[0])
+            state = self.stack.start(len(segment.source))
         else:
             # A copy: the backward pass needs the old carry after it has been overwritten.
             half = torch.is_autocast_enabled(segment.source.device.type)
             dtype = torch.get_autocast_dtype(segment.source.device.type) if half else self.output.weight.dtype
             state = self.stack.resume(map_tensors(segment.carried, lambda tensor: tensor.to(dtype, copy=True)))
         hidden: Tensor
-        hidden, state = self.stack(segment.source, state)
+        hidden, state = self.stack(segment.source.data, state)
         if segment.carried is not None:
             with torch.no_grad():
                 replace_tensors(segment.carried, self.stack.carry_of(state))
@@ -169,9 +169,9 @@ class LanguageModel(BaseModel):
 
         All prompts of a batch have the same length, at least 1: <eos> for the start of a line.
         """
-        source = batch.source
-        if source.shape[1] > 1 and not bool(batch.source_mask.all()):
-            lengths = sorted(set(batch.source_mask.sum(1).tolist()))
+        source = batch.source.data
+        if source.shape[1] > 1 and not bool(batch.source.mask.all()):
+            lengths = sorted(set(batch.source.mask.sum(1).tolist()))
             raise DataError(f"prompts of {lengths} tokens in one batch, expected prompts of one length")
         state: State = self.stack.start(source.shape[0], capacity)
         if source.shape[1] > 1:

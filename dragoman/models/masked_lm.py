@@ -187,8 +187,8 @@ class MaskedLM(BaseModel):
         total number does not depend on the swaps.
         """
         if not self.config.next_sentence:
-            return batch.source, None, None
-        first, second = batch.source, batch.target
+            return batch.source.data, None, None
+        first, second = batch.source.data, batch.target
         partners = swap_partners(self._draw(first, first != PAD)(3, 1)[:, 0] >= 0.5)
         is_next = partners == torch.arange(len(partners), device=partners.device)
         second = second[partners]

@@ -120,7 +120,7 @@ class NonAutoregressive(BaseModel):
 
     def forward(self, batch: Batch) -> Loss:
         """Summed negative log-probability of the reachable targets, and how many tokens they have."""
-        memory = self.encode(batch.source, batch.source_mask)
+        memory = self.encode(batch.source.data, batch.source.mask)
         smoothing = self.config.label_smoothing if self.training else 0.0
         total: Tensor = self.alignment.loss(self.log_probabilities, memory, batch.target, smoothing)
         reachable = self.alignment.reachable(memory.mask, batch.target)
@@ -128,7 +128,7 @@ class NonAutoregressive(BaseModel):
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions | LengthBeam:
         """Return the distributions of all positions for a search."""
-        memory = self.encode(batch.source, batch.source_mask)
+        memory = self.encode(batch.source.data, batch.source.mask)
         emissions: CTCEmissions | LengthBeam = self.alignment.emissions(
             self.log_probabilities, memory, limits, candidates
         )
@@ -136,7 +136,7 @@ class NonAutoregressive(BaseModel):
 
     def score(self, batch: Batch) -> TokenScores:
         """Score the targets; the alignment says what a token's score is."""
-        memory = self.encode(batch.source, batch.source_mask)
+        memory = self.encode(batch.source.data, batch.source.mask)
         scores: TokenScores = self.alignment.score(self.log_probabilities, memory, batch.target)
         return scores
 
@@ -147,6 +147,8 @@ class NonAutoregressive(BaseModel):
 
     def reachable(self, batch: Batch) -> Tensor:
         """Which targets (B,) the model can write at all."""
-        memory = self.encode(batch.source, batch.source_mask)  # some encoders give fewer entries than source tokens
+        memory = self.encode(
+            batch.source.data, batch.source.mask
+        )  # some encoders give fewer entries than source tokens
         reachable: Tensor = self.alignment.reachable(memory.mask, batch.target)
         return reachable

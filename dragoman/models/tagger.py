@@ -83,7 +83,7 @@ class Tagger(BaseModel):
     def words(self, batch: Batch) -> Tensor:
         """One vector (B, W, D) per word."""
         starts = batch.target[:, 1]
-        states = self.encoder(self.word_dropout(batch.source), batch.source_mask).values
+        states = self.encoder(self.word_dropout(batch.source.data), batch.source.mask).values
         if self.by_word:
             words = starts.shape[1]
             # A batch may be wider than its longest sentence; the zeros added there are never read.
@@ -92,7 +92,7 @@ class Tagger(BaseModel):
             starts = (starts // self.stride).clamp(max=states.shape[1] - 1)
         if self.config.read == "first":
             return states.gather(1, starts[:, :, None].expand(-1, -1, states.shape[2]))
-        return self.means(states, batch.source, batch.target)
+        return self.means(states, batch.source.data, batch.target)
 
     def means(self, states: Tensor, source: Tensor, target: Tensor) -> Tensor:
         """The mean over the tokens of each word, without spaces and <eos>."""

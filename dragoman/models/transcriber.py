@@ -110,7 +110,7 @@ class Transcriber(BaseModel):
 
         A target without a CTC alignment has no CTC loss; without a decoder its tokens are not counted either.
         """
-        memory = self.encode(batch.source, batch.source_mask)
+        memory = self.encode(batch.source.data, batch.source.mask)
         smoothing = self.config.label_smoothing if self.training else 0.0
         total, tokens = self.ctc.loss(predict, memory, batch.target, smoothing), batch.target != PAD
         if self.attention_decoder is None or self.joint is None:
@@ -121,11 +121,11 @@ class Transcriber(BaseModel):
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions:
         """Return the CTC distributions for a search."""
-        return self.ctc.emit(predict, self.encode(batch.source, batch.source_mask))
+        return self.ctc.emit(predict, self.encode(batch.source.data, batch.source.mask))
 
     def score(self, batch: Batch) -> TokenScores:
         """Score the targets with the weights of the loss: CTC's score split evenly, the decoder's token by token."""
-        memory = self.encode(batch.source, batch.source_mask)
+        memory = self.encode(batch.source.data, batch.source.mask)
         by_ctc = self.ctc.score(predict, memory, batch.target)
         if self.attention_decoder is None or self.joint is None:
             return by_ctc
@@ -139,12 +139,12 @@ class Transcriber(BaseModel):
 
     def reachable(self, batch: Batch) -> Tensor:
         """Which targets (B,) have a CTC alignment."""
-        memory = self.encode(batch.source, batch.source_mask)
+        memory = self.encode(batch.source.data, batch.source.mask)
         return self.ctc.reachable(memory.mask, batch.target)
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Encode the sources and make the decoder's state before the first target token."""
-        return self._attention_decoder().start_from(self.encode(batch.source, batch.source_mask), capacity)
+        return self._attention_decoder().start_from(self.encode(batch.source.data, batch.source.mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return self._attention_decoder().step(tokens, state)

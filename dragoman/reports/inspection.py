@@ -23,6 +23,7 @@ from dragoman.analysis.tables import PathTable, ctc_table, viterbi_table
 from dragoman.analysis.what_if import what_if
 from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.model import FittedModel
+from dragoman.data.batch import Pictures
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
@@ -450,7 +451,7 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
             _table("Viterbi", "best score of a path that ends in this tag", found, list(loaded.labels), words)
         )
     if isinstance(model, NonAutoregressiveModel) and isinstance(loaded, Predictor):
-        limits = subject.batch.source_mask.sum(1)
+        limits = subject.batch.source.mask.sum(1)
         emitted = model.emissions(subject.batch, limits, 1)
         if isinstance(emitted, CTCEmissions):
             ids = subject.batch.target[0, :-1].tolist()
@@ -506,13 +507,13 @@ def _media(subject: Subject, beam: int | None) -> Iterator[View]:
     if not isinstance(loaded, Predictor) or not isinstance(loaded.source_tokenizer, FeatureExtractor):
         return
     data: dict[str, Any] = {
-        "features": subject.batch.source[0].float(),
-        "picture": subject.batch.source.dtype == torch.uint8,
+        "features": subject.batch.source.data[0].float(),
+        "picture": isinstance(subject.batch.source, Pictures),
         "target": subject.target.as_dict(),
         "emissions": None,
     }
     if isinstance(model, NonAutoregressiveModel):
-        emitted = model.emissions(subject.batch, subject.batch.source_mask.sum(1), 1)
+        emitted = model.emissions(subject.batch, subject.batch.source.mask.sum(1), 1)
         if isinstance(emitted, CTCEmissions):
             best = emitted.log_probabilities[0, : int(emitted.lengths[0])].float().exp()
             probabilities, tokens = best.topk(3, 1)

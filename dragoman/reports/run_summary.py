@@ -126,7 +126,7 @@ def describe_example(source: Tokenizer, batch: Batch, size: int) -> str:
     """The example batch that the output shapes are for."""
     targets = f"2 targets of {batch.target.shape[-1]}"
     if isinstance(source, FeatureExtractor):
-        return f"2 sources of {batch.source.shape[1]} {source.config.unit}, {targets} tokens"
+        return f"2 sources of {batch.source.data.shape[1]} {source.config.unit}, {targets} tokens"
     return f"2 sources of {size} tokens, {targets}"
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from dragoman.data.collate import (
-    ColumnCollator,
     ConcatenatedTextsCollator,
     SeparateTextsCollator,
     SeriesCollator,
+    SourceCollator,
     TokenCollator,
 )
 from dragoman.data.corpus import Corpus
@@ -90,7 +90,7 @@ def read_tokenizer(config: Config, source: Tokenizer) -> Tokenizer:
     return source.inner if isinstance(source, TextPairTokenizer) and pretrained else source
 
 
-def source_collator(config: Config, source: Tokenizer) -> ColumnCollator:
+def source_collator(config: Config, source: Tokenizer) -> SourceCollator:
     if isinstance(source, FeatureExtractor):
         return feature_collator(source)
     if isinstance(config.tokenizer.source, NumbersConfig):

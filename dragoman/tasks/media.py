@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from dragoman.data.collate import Collator, ColumnCollator, FrameCollator, PictureCollator
+from dragoman.data.collate import Collator, FrameCollator, PictureCollator, SourceCollator
 from dragoman.data.corpus import Corpus
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
@@ -70,7 +70,7 @@ def waveform_problems(source: Any, subsampling: SubsamplingConfig) -> Iterator[s
         yield f"tokenizer.source.min_samples: found {found}, expected at least {least}, what one output sees"
 
 
-def feature_collator(source: FeatureExtractor) -> ColumnCollator:
+def feature_collator(source: FeatureExtractor) -> SourceCollator:
     """How the features of recordings or pictures are collated."""
     features = source.config
     if isinstance(features, PictureConfig):

@@ -8,6 +8,7 @@ stores it as tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -69,7 +70,7 @@ class ExampleLoader:
         batch = read_batch(self.store, key, self.plan)
         if self.parts is None:
             return batch
-        return batch._replace(words=torch.from_numpy(self.parts.words[int(self.parts.of_row[key[0]])]))
+        return replace(batch, words=torch.from_numpy(self.parts.words[int(self.parts.of_row[key[0]])]))
 
     def state_dict(self) -> dict[str, Tensor]:
         return {}
@@ -116,7 +117,7 @@ class BpttLoader:
     def load(self, key: Any) -> Segment:
         """The next segment of a group, with the state carried over from its last one."""
         epoch, number, group = key
-        return self.plan.read(epoch, number, self._streams(group))._replace(carried=self.carried[group])
+        return replace(self.plan.read(epoch, number, self._streams(group)), carried=self.carried[group])
 
     def state_dict(self) -> dict[str, Tensor]:
         """The carried state of all groups, each from the process that computes it."""

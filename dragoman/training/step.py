@@ -111,7 +111,7 @@ class TrainingStep:
         try:
             self.forward_backward(batch.pin().to(self.device) if self.device.type == "cuda" else batch, last)
         except torch.OutOfMemoryError:
-            shape = f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
+            shape = f"{len(batch.source)} rows × {batch.source.data.shape[1]} and {batch.target.shape[1]} tokens"
             raise DragomanError(
                 f"out of memory at a batch of {shape}; lower train.batch_tokens (now {self.config.batch_tokens}) "
                 "and raise train.accumulate to keep the same step"
@@ -145,11 +145,10 @@ class TrainingStep:
 
 
 class StepGraph(NamedTuple):
-    """A captured training step, and the tensors from which it reads its batch."""
+    """A captured training step, and the buffers from which it reads its batch."""
 
     graph: torch.cuda.CUDAGraph
-    source: Tensor
-    target: Tensor
+    batch: Batch
 
 
 class CudaGraphStep(TrainingStep):
@@ -177,18 +176,17 @@ class CudaGraphStep(TrainingStep):
             self.graphs[shape] = None
             super().run_batch(batch, last)
             return
-        captured.source.copy_(batch.source.pin_memory(), non_blocking=True)
-        captured.target.copy_(batch.target.pin_memory(), non_blocking=True)
+        captured.batch.fill(batch)
         captured.graph.replay()
 
     def _capture(self, batch: Batch) -> StepGraph | None:
-        source, target = (tensor.to(self.device) for tensor in (batch.source, batch.target))
+        buffers = batch.buffers(self.device)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
             graph.capture_begin(self.pool, capture_error_mode="thread_local")
             try:
-                self.forward_backward(batch.with_buffers(source, target))
+                self.forward_backward(buffers)
                 self.update()
             finally:
                 graph.capture_end()
@@ -199,7 +197,7 @@ class CudaGraphStep(TrainingStep):
                 f"train.compile: a step could not be captured ({brief(error)}); continuing with plain steps"
             )
             return None
-        return StepGraph(graph, source, target)
+        return StepGraph(graph, buffers)
 
 
 def graph_blockers(config: TrainConfig, model: Any, runtime: Runtime) -> list[str]:

@@ -85,7 +85,7 @@ def test_weights_sum_to_one_over_real_source_positions(model: EncoderDecoder, ba
         heads = 1 if isinstance(kinds[name], SingleHeadAttention) else HEADS
         assert weights.shape == (3, heads, WIDE if name.startswith("encoder.") else LONG, WIDE), name
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0.0, atol=1e-6)
-        padding = ~batch.source_mask[:, None, None, :].expand_as(weights)
+        padding = ~batch.source.mask[:, None, None, :].expand_as(weights)
         assert padding.any()
         assert not weights[padding].any()
         assert (weights[~padding] > 0).all()
@@ -356,7 +356,7 @@ def test_a_failing_batch_leaves_the_model_unchanged() -> None:
 def test_the_batch_has_padding_on_both_sides() -> None:
     """The tests above need both kinds of padding."""
     batch = batch_of(SOURCES, TARGETS)
-    assert batch.source.shape == (3, WIDE)
+    assert batch.source.data.shape == (3, WIDE)
     assert batch.target.shape == (3, LONG)
-    assert (batch.source == PAD).any()
+    assert (batch.source.data == PAD).any()
     assert (batch.target == PAD).any()

@@ -170,7 +170,7 @@ def test_the_batches_looked_at_are_no_wider_than_those_of_training(here: Path) -
     plan = BatchPlan(corpus.train, 300, chosen.train.seed)
     epoch = plan.epoch(0)
     batches = [read_batch(corpus.train, epoch[number], plan) for number in range(len(epoch))]
-    widths = {(len(batch.source), batch.source.shape[1], batch.target.shape[1]) for batch in batches}
+    widths = {(len(batch.source), batch.source.data.shape[1], batch.target.shape[1]) for batch in batches}
     assert checking.check_lengths(chosen, corpus, lambda line: None) == widths
     write_rows(here / "same.tsv", [("a" * 60 + letter, letter) for letter in "abcdefghij" * 4])
     positions = {"kind": "learned", "max_positions": 62}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.batch import Batch, batch_of
+from dragoman.data.batch import Batch, batch_of, token_batch
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
@@ -102,11 +104,11 @@ def test_law_2_select_and_reorder_commute_with_stepping(model: EncoderDecoder, b
 
 
 def test_law_3_source_padding_changes_nothing(model: EncoderDecoder, batch: Batch) -> None:
-    extra = batch.source.new_full((len(SOURCES), 5), PAD)
-    longer = torch.cat([batch.source, extra], 1)
+    extra = batch.source.data.new_full((len(SOURCES), 5), PAD)
+    longer = torch.cat([batch.source.data, extra], 1)
     with torch.no_grad():
         plain = model.logits(batch)
-        padded = model.logits(Batch(longer, longer != PAD, batch.target))
+        padded = model.logits(token_batch(longer, batch.target))
     torch.testing.assert_close(padded, plain, **CLOSE)
 
 
@@ -115,7 +117,7 @@ def test_law_3_target_padding_changes_neither_loss_nor_gradient(model: EncoderDe
     gradients = []
     for target in (batch.target, torch.cat([batch.target, extra], 1)):
         model.zero_grad()
-        loss = model(batch._replace(target=target))
+        loss = model(replace(batch, target=target))
         loss.total.backward()
         gradients.append((loss, gradients_of(model)))
     (first, left), (second, right) = gradients
@@ -138,7 +140,7 @@ def test_law_5_no_token_sees_the_future(model: EncoderDecoder, batch: Batch) -> 
     changed = batch.target.clone()
     changed[:, 3:] = (changed[:, 3:] + 1) % VOCABULARY
     with torch.no_grad():
-        before, after = model.logits(batch), model.logits(batch._replace(target=changed))
+        before, after = model.logits(batch), model.logits(replace(batch, target=changed))
     torch.testing.assert_close(after[:, :4], before[:, :4], **CLOSE)
     assert (after[:, 4:] - before[:, 4:]).abs().max() > 1e-6
 
@@ -172,12 +174,12 @@ def test_law_7_beam_of_one_is_greedy(model: EncoderDecoder) -> None:
 def test_law_8_encoders_ignore_padding_and_neighbours(name: str) -> None:
     model = build(name, "gru").eval()
     batch = batch_of(SOURCES)
-    longer = torch.cat([batch.source, batch.source.new_full((4, 3), PAD)], 1)
+    longer = torch.cat([batch.source.data, batch.source.data.new_full((4, 3), PAD)], 1)
     with torch.no_grad():
         memory = model.encode(longer, longer != PAD)
         for row, source in enumerate(SOURCES):
             alone = batch_of([source])
-            expected = model.encode(alone.source, alone.source_mask)
+            expected = model.encode(alone.source.data, alone.source.mask)
             # Real entries, which need not be one a token.
             seen, entries = memory.mask[row], expected.mask[0]
             assert entries.any()

@@ -151,7 +151,7 @@ def test_rows_end_in_eos_and_padding() -> None:
     assert pad_tokens([[4, 5], [], [6]]).tolist() == [[4, 5, EOS], [EOS, PAD, PAD], [6, EOS, PAD]]
     assert pad_tokens([[4]], 4).tolist() == [[4, EOS, PAD, PAD]]
     batch = batch_of([[4, 5], [6]], [[7], [8, 9]])
-    assert batch.source_mask.tolist() == [[True, True, True], [True, True, False]]
+    assert batch.source.mask.tolist() == [[True, True, True], [True, True, False]]
     assert batch.target.tolist() == [[7, EOS, PAD], [8, 9, EOS]]
     assert batch_of([[4]]).target.shape == (1, 0)
 
@@ -162,8 +162,8 @@ def test_a_batch_is_padded_to_the_grid(natural: TokenStore) -> None:
     for index in (0, len(epoch) // 2, len(epoch) - 1):
         chosen = epoch[index]
         batch = read_batch(natural, chosen, plan)
-        assert batch.source.shape[1] == int(round_up_lengths(natural.source.lengths()[chosen] + 1).max())
-        assert (batch.source_mask.sum(1).numpy() == natural.source.lengths()[chosen] + 1).all()
+        assert batch.source.data.shape[1] == int(round_up_lengths(natural.source.lengths()[chosen] + 1).max())
+        assert (batch.source.mask.sum(1).numpy() == natural.source.lengths()[chosen] + 1).all()
         assert int((batch.target != PAD).sum()) == plan.tokens(chosen)
         assert read_batch(natural, chosen).target.shape[1] == natural.target.lengths()[chosen].max() + 1
 
@@ -187,7 +187,7 @@ def test_every_row_comes_once_and_the_budget_is_kept(
     assert all(len(rows) for rows in chosen)
     for rows in chosen:
         batch = read_batch(store, rows, plan)
-        longest = max(batch.source.shape[1], batch.target.shape[1])
+        longest = max(batch.source.data.shape[1], batch.target.shape[1])
         assert len(rows) == 1 or len(rows) * longest <= budget
     again = BatchPlan(store, budget, seed).epoch(epoch)
     assert np.array_equal(again.rows, batches.rows)

@@ -50,13 +50,13 @@ def streams_of(plan: BpttPlan, epoch: int) -> tuple[list[list[int]], list[list[i
     read: list[list[int]] = [[] for _ in range(plan.streams)]
     predicted: list[list[int]] = [[] for _ in range(plan.streams)]
     for number, segment in enumerate(plan.epoch(epoch)):
-        assert segment.source.shape == segment.target.shape == (plan.streams, plan.segment)
+        assert segment.source.data.shape == segment.target.shape == (plan.streams, plan.segment)
         assert segment.fresh == (number == 0)
-        assert ((segment.target != PAD) == segment.source_mask).all()
-        assert int(segment.source_mask.sum()) == plan.tokens(epoch, number)
+        assert ((segment.target != PAD) == segment.source.mask).all()
+        assert int(segment.source.mask.sum()) == plan.tokens(epoch, number)
         for stream in range(plan.streams):
-            real = segment.source_mask[stream]
-            read[stream] += segment.source[stream][real].tolist()
+            real = segment.source.mask[stream]
+            read[stream] += segment.source.data[stream][real].tolist()
             predicted[stream] += segment.target[stream][real].tolist()
     return read, predicted
 
@@ -117,10 +117,10 @@ def test_evaluation_predicts_every_token_once_with_context(
     for stream in range(plan.streams):  # read one at a time or together, the segments are the same
         for number, part in enumerate(plan.epoch(0, slice(stream, stream + 1))):
             together = plan.read(0, number)
-            assert (together.source[stream] == part.source[0]).all()
+            assert (together.source.data[stream] == part.source.data[0]).all()
             assert (together.target[stream] == part.target[0]).all()
             predicted[stream] += part.target[0][part.target[0] != PAD].tolist()
-            read[stream] += part.source[0][part.source_mask[0]].tolist()
+            read[stream] += part.source.data[0][part.source.mask[0]].tolist()
     assert [*chain(*predicted)] == whole[1:]
     for stream, row in enumerate(read):
         assert len(row) - len(predicted[stream]) == (before if stream else 0)

@@ -82,34 +82,34 @@ def test_batches_are_padded_and_masked(store: MediaStore, lengths: list[int]) ->
     for number in range(len(epoch)):
         rows = epoch[number]
         batch = read_batch(store, rows, plan)
-        assert batch.source.shape[0] * batch.source.shape[1] <= 200
-        assert batch.source.dtype == torch.int16
+        assert batch.source.data.shape[0] * batch.source.data.shape[1] <= 200
+        assert batch.source.data.dtype == torch.uint8
         for index, row in enumerate(store.source.numbers[rows].tolist()):
             seen.append(row)
             real = lengths[row]
             truth = np.frombuffer(content(row, real), np.uint8).reshape(-1, 3)
-            np.testing.assert_array_equal(batch.source[index, :real].numpy(), truth)
-            assert batch.source[index, real:].eq(-1).all()
-            assert batch.source_mask[index].tolist() == [True] * real + [False] * (batch.source.shape[1] - real)
+            np.testing.assert_array_equal(batch.source.data[index, :real].numpy(), truth)
+            assert batch.source.data[index, real:].eq(0).all()
+            assert batch.source.mask[index].tolist() == [True] * real + [False] * (batch.source.data.shape[1] - real)
             tokens = batch.target[index][batch.target[index] != PAD].tolist()
             assert tokens == [4 + row % 5] * (1 + real // 4) + [EOS]
         assert plan.tokens(rows) == int((batch.target != PAD).sum())
     assert sorted(seen) == [number for number in range(60) if number not in (7, 9, 11)]  # each once
 
 
-def test_floats_are_padded_with_nan() -> None:
+def test_floats_are_padded_with_zeros() -> None:
     rows = [np.ones((2, 3), np.float32), np.zeros((4, 3), np.float32)]
     batch = Collator(FrameCollator(3, "float32")).collate(rows, [[5], [6]])
-    assert batch.source_mask.tolist() == [[True, True, False, False], [True] * 4]
-    assert batch.source[0, 2:].isnan().all()
+    assert batch.source.mask.tolist() == [[True, True, False, False], [True] * 4]
+    assert batch.source.data[0, 2:].eq(0).all()
 
 
 def test_pictures_are_bytes_and_never_padded() -> None:
     rows = [np.full((4, 12), number, np.uint8) for number in (0, 255)]
     batch = Collator(PictureCollator(4, 12)).collate(rows, [[5], [6]])
-    assert batch.source.dtype == torch.uint8
-    assert batch.source.shape == (2, 4, 12)
-    assert batch.source_mask.all()
+    assert batch.source.data.dtype == torch.uint8
+    assert batch.source.data.shape == (2, 4, 12)
+    assert batch.source.mask.all()
 
 
 def test_statistics_are_those_of_all_frames(store: MediaStore) -> None:
@@ -125,9 +125,9 @@ def test_statistics_are_those_of_all_frames(store: MediaStore) -> None:
 def test_a_batch_from_memory() -> None:
     rows, collator = [np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)], Collator(FrameCollator(3, "float32"))
     batch = collator.collate(rows, [[5, 6], [7]])
-    assert batch.source.shape == (2, 4, 3)
-    assert batch.source[0, :2].eq(1).all()
-    assert batch.source_mask.sum(1).tolist() == [2, 4]
+    assert batch.source.data.shape == (2, 4, 3)
+    assert batch.source.data[0, :2].eq(1).all()
+    assert batch.source.mask.sum(1).tolist() == [2, 4]
     assert batch.target.tolist() == [[5, 6, EOS], [7, EOS, PAD]]
     assert collator.collate(rows).target.shape == (2, 0)
-    assert batch.to(torch.device("cpu")).source.shape == (2, 4, 3)
+    assert batch.to(torch.device("cpu")).source.data.shape == (2, 4, 3)

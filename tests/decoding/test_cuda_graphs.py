@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from threading import Lock, Thread
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.data.batch import Batch, batch_of
+from dragoman.data.batch import Batch, TokensWithCopies, batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding import cuda_graph_beam, cuda_graph_step
 from dragoman.decoding.beam import BeamOptions, beam_search
@@ -47,11 +48,11 @@ def model_of(decoder: str, device: str = "cpu") -> EncoderDecoder:
     return model
 
 
-def sources_of(decoder: str) -> list[list[int]]:
+def sources_of(decoder: str) -> Sequence[list[int]]:
     """Sources for a decoder; a pointer finds two words among them that only their source has."""
     if not decoder.startswith("pointer"):
         return SOURCES
-    return [[token + VOCABULARY * {5: 1, 9: 2}.get(token, 0) for token in row] for row in SOURCES]
+    return [TokensWithCopies(row, [{5: 1, 9: 2}.get(token, 0) for token in row]) for row in SOURCES]
 
 
 def as_rows(found: list[list[Hypothesis]]) -> list[list[tuple[tuple[int, ...], float]]]:
@@ -59,7 +60,9 @@ def as_rows(found: list[list[Hypothesis]]) -> list[list[tuple[tuple[int, ...], f
 
 
 def shape_for(batch: Batch, width: int, limit: int) -> GraphShape:
-    return GraphShape(round_up(len(batch.source)) + 1, width, round_up(batch.source.shape[1]) + 2, round_up(limit, 8))
+    return GraphShape(
+        round_up(len(batch.source)) + 1, width, round_up(batch.source.data.shape[1]) + 2, round_up(limit, 8)
+    )
 
 
 @pytest.mark.parametrize("decoder", list(DECODER_CASES))

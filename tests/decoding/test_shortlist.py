@@ -87,7 +87,7 @@ def test_only_listed_tokens_are_output_and_neighbours_change_nothing(name: str, 
         (alone,) = search(model, batch_of([source]), config, 2.0, n_best=beam, method=few)
         assert [one.tokens for one in alone] == [one.tokens for one in found]
         assert [one.score for one in alone] == pytest.approx([one.score for one in found], abs=1e-9)
-        own = few.listed(batch_of([source]).source)[0]
+        own = few.listed(batch_of([source]).source.data)[0]
         assert all(own[token] for one in found for token in one.tokens)
         (plain,) = search(model, batch_of([source]), config, 2.0)
         unlisted += sum(not own[token] for token in plain[0].tokens)
@@ -100,7 +100,7 @@ def test_scores_are_those_of_the_listed_tokens_alone() -> None:
     limits = limits_for(batch, SearchConfig(max_length=8), 2.0)
     request = Request(model, batch, limits, SearchConfig(beam=1), 1, str)
     ((found,),) = few.search(request)
-    own = few.listed(batch.source)
+    own = few.listed(batch.source.data)
     with torch.no_grad():
         logits = model.logits(batch_of([source], [list(found.tokens[:-1])]))[0]
     wanted = logits.masked_fill(~own, -torch.inf).log_softmax(-1)[range(len(found.tokens)), list(found.tokens)]
@@ -142,7 +142,7 @@ def test_a_run_predicts_with_its_shortlist(inside: Workshop, tmp_path: Path) -> 
     run = load_predictor(inside.run, "cpu", engine="torch")
     few = shortlist(run, file)
     letters = set("abba" + "ABBA")
-    own = few.listed(batch_of([run.source_tokenizer.encode("abba")]).source)[0].nonzero()[4:, 0].tolist()
+    own = few.listed(batch_of([run.source_tokenizer.encode("abba")]).source.data)[0].nonzero()[4:, 0].tolist()
     assert letters & set(run.target_tokenizer.pieces(own)) >= set("AB")
     assert not set(run.target_tokenizer.pieces(own)) >= set("ABCDEFGHIJ")
 

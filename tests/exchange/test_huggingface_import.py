@@ -139,7 +139,7 @@ def test_transformers_opens_an_exported_run(tmp_path: Path, norm: str, tie: str)
     ours = Run(run).model(torch.device("cpu"))
     source, target = Run(run).tokenizers()
     batch = batch_of([source.encode(text) for text in TEXTS["source"]], [target.encode(t) for t in TEXTS["target"]])
-    assert inputs["input_ids"].tolist() == batch.source.tolist()
+    assert inputs["input_ids"].tolist() == batch.source.data.tolist()
     assert inputs["labels"].tolist() == batch.target.tolist()
     starts = batch.target.new_full((4, 1), 2)
     expected = theirs(
@@ -329,7 +329,7 @@ def test_two_texts_are_separated_as_in_transformers(tmp_path: Path, family: str)
     assert said.code == 0, said.err
     fine: Any = load_run(tmp_path / "fine", "cpu")
     batch = fine.collator.collate(fine.source_tokenizer.encode_batch(["\t".join(pair) for pair in pairs]))
-    memory = fine.model.encoder(batch.source, batch.source_mask)
+    memory = fine.model.encoder(batch.source.data, batch.source.mask)
     files = ("vocab.txt",) if family == "bert" else ("vocab.json", "merges.txt")
     kind = transformers.BertTokenizer if family == "bert" else transformers.RobertaTokenizer
     tokenizer = kind(*(str(tmp_path / "model" / name) for name in files))
@@ -337,5 +337,5 @@ def test_two_texts_are_separated_as_in_transformers(tmp_path: Path, family: str)
     hidden = case.theirs.base_model(**inputs).last_hidden_state
     assert (inputs["input_ids"] == case.ids["<eos>"]).sum(1).tolist() == [2 + (family == "roberta")] * 2
     torch.testing.assert_close(memory.final[0], hidden[:, 0], rtol=1e-4, atol=1e-4)
-    real = batch.source_mask
+    real = batch.source.mask
     torch.testing.assert_close(memory.values[real], hidden[:, 1:][real], rtol=1e-4, atol=1e-4)

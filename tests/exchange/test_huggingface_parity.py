@@ -74,8 +74,8 @@ def their_logits(case: Case, batch: Batch, rows: Tensor) -> Tensor:
     inputs = rows[batch.target[:, :-1]].masked_fill(batch.target[:, :-1] == PAD, case.ids["<pad>"])
     prompt = [torch.full_like(start, case.ids["<prompt>"])] if "<prompt>" in case.ids else []
     logits: Tensor = case.theirs(
-        input_ids=rows[batch.source],
-        attention_mask=batch.source_mask.long(),
+        input_ids=rows[batch.source.data],
+        attention_mask=batch.source.mask.long(),
         decoder_input_ids=torch.cat([*prompt, start, inputs], 1),
     ).logits
     return logits[:, len(prompt) :]
@@ -108,7 +108,7 @@ def test_translators_have_their_logits_gradients_and_texts(tmp_path: Path, famil
     F.cross_entropy(chosen.flatten(0, 1), labels.flatten()).backward()
     gradients_agree(ours, case, tmp_path, rows)
     case.theirs.float()
-    texts_agree(case, tmp_path / "run", rows, rows[batch.source], batch.source_mask.long())
+    texts_agree(case, tmp_path / "run", rows, rows[batch.source.data], batch.source.mask.long())
 
 
 def texts_agree(case: Case, run: Path, rows: Tensor, source: Tensor, mask: Tensor) -> None:
@@ -155,17 +155,17 @@ def test_masked_language_models_have_their_logits_gradients_and_fillings(
     assert int((rows < 0).sum()) == 0
     tokenizer = run.tokenizers()[0]
     batch = batch_of([tokenizer.encode(text) for text in TEXTS["source"]], [[0]] * 4)
-    masked = torch.zeros_like(batch.source_mask)
+    masked = torch.zeros_like(batch.source.mask)
     masked[:, 1] = True
-    source = rows[batch.source].masked_fill(masked, case.ids["[MASK]" if family == "bert" else "<mask>"])
+    source = rows[batch.source.data].masked_fill(masked, case.ids["[MASK]" if family == "bert" else "<mask>"])
     first = torch.full_like(source[:, :1], case.ids["<sos>"])
     theirs = case.theirs(
-        input_ids=torch.cat([first, source], 1), attention_mask=F.pad(batch.source_mask.long(), (1, 0), value=1)
+        input_ids=torch.cat([first, source], 1), attention_mask=F.pad(batch.source.mask.long(), (1, 0), value=1)
     )
     expected = theirs.logits if hasattr(theirs, "logits") else theirs.prediction_logits
-    memory = ours.encoder(batch.source, batch.source_mask, masked, ours.mask_vector)
+    memory = ours.encoder(batch.source.data, batch.source.mask, masked, ours.mask_vector)
     found = ours.logits(memory, torch.arange(source.shape[1]).expand_as(source))
-    real = batch.source_mask
+    real = batch.source.mask
     torch.testing.assert_close(found[real], expected[:, 1:][real][:, rows], **CLOSE)
     total, their_total = found[real].logsumexp(-1).sum(), expected[:, 1:][real].logsumexp(-1).sum()
     if ours.pooler is not None:

@@ -73,7 +73,7 @@ def test_wav2vec2_has_their_logits_gradients_and_texts(tmp_path: Path, recording
     here = rows >= 0
     assert set(rows[here].tolist()) == set(range(case.theirs.config.vocab_size))
     expected = their_ctc_logits(case, tmp_path / "model", recordings)
-    memory = ours.encode(batch.source, batch.source_mask)
+    memory = ours.encode(batch.source.data, batch.source.mask)
     found, mask = ours.ctc.upsample(memory.values, memory.mask)
     for row, theirs in enumerate(expected):
         assert int(mask[row].sum()) == len(theirs)
@@ -84,7 +84,7 @@ def test_wav2vec2_has_their_logits_gradients_and_texts(tmp_path: Path, recording
     assert [one.text for one in loaded.predict(files(recordings))] == texts
     ours.double()
     case.theirs.double()
-    memory = ours.encode(batch.source.double(), batch.source_mask)
+    memory = ours.encode(batch.source.data.double(), batch.source.mask)
     found, mask = ours.ctc.upsample(memory.values, memory.mask)
     found[mask][:, here].logsumexp(-1).sum().backward()
     sum(one.logsumexp(-1).sum() for one in their_ctc_logits(case, tmp_path / "model", recordings)).backward()  # type: ignore[union-attr]
@@ -178,7 +178,7 @@ def test_whisper_has_their_logits_gradients_and_texts(tmp_path: Path, recordings
     real, skipped = batch.target != PAD, start.shape[1] - 1
 
     def logits(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        memory = ours.encode(batch.source.to(dtype), batch.source_mask)
+        memory = ours.encode(batch.source.data.to(dtype), batch.source.mask)
         found = ours.decoder_head.logits(memory, batch.target)
         theirs = case.theirs(input_features=features.to(dtype), decoder_input_ids=inputs).logits[:, skipped:]
         return found[real][:, here], theirs[real][:, rows[here]]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.analysis.attention import cross_attention_weights
-from dragoman.data.batch import Batch, pad_tokens
+from dragoman.data.batch import Batch, Pictures, pad_tokens
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
@@ -71,7 +71,7 @@ def pictures(count: int = 3) -> Tensor:
 
 
 def batch() -> Batch:
-    return Batch(pictures(), torch.ones(3, SIZE, dtype=torch.bool), pad_tokens(TARGETS))
+    return Batch(Pictures.without_padding(pictures()), pad_tokens(TARGETS))
 
 
 @torch.no_grad()
@@ -94,7 +94,7 @@ def test_every_decoder_writes_over_every_memory(encoder: str, decoder: str) -> N
     found = search(model, whole, SearchConfig(beam=3, max_length=6), 1.0, 2)
     for row, hypotheses in enumerate(found):
         for one in hypotheses:
-            own = Batch(pictures()[row : row + 1], whole.source_mask[:1], pad_tokens([list(one.tokens[:-1])]))
+            own = Batch(Pictures.without_padding(pictures()[row : row + 1]), pad_tokens([list(one.tokens[:-1])]))
             assert float(model.score(own).log_probabilities.sum()) == pytest.approx(one.score, abs=1e-9)
 
 
@@ -121,7 +121,7 @@ def test_the_doubly_stochastic_term_is_added_and_trained(decoder: str) -> None:
     plain, uneven = build(decoder=decoder), build(decoder=decoder, weight=0.7)
     uneven.load_state_dict(plain.state_dict())
     whole = batch()
-    memory = plain.encode(whole.source, whole.source_mask)
+    memory = plain.encode(whole.source.data, whole.source.mask)
     _, layers = with_attention(plain.decoder_head, lambda: plain.decoder_head.loss(memory, whole.target, 0.1))
     assert len(layers) == (2 if decoder == "transformer" else 1)
     for weights in layers:
@@ -199,7 +199,7 @@ def test_it_learns_to_attend_to_the_bright_corner(tmp_path: Path) -> None:
             down, across = int(torch.randint(2, ())), int(torch.randint(2, ()))
             source[row, 4 * down : 4 * down + 4, 4 * across : 4 * across + 4] += 0.7
             targets.append(corners[down, across])
-        return Batch(source.view(count, SIZE, -1), torch.ones(count, SIZE, dtype=torch.bool), pad_tokens(targets))
+        return Batch(Pictures.without_padding(source.view(count, SIZE, -1)), pad_tokens(targets))
 
     config = CaptionerConfig(
         label_smoothing=0.0, doubly_stochastic=0.1,
@@ -225,7 +225,10 @@ def test_it_learns_to_attend_to_the_bright_corner(tmp_path: Path) -> None:
     assert weights.shape == (3, 2, 2)
     torch.testing.assert_close(weights.sum((1, 2)), torch.ones(3))
     path = draw_attention_over_image(
-        test.source[0].view(SIZE, SIZE, 3).clamp(0, 1).numpy(), ["top", "left", "."], weights, tmp_path / "look.png"
+        test.source.data[0].view(SIZE, SIZE, 3).clamp(0, 1).numpy(),
+        ["top", "left", "."],
+        weights,
+        tmp_path / "look.png",
     )
     assert path.stat().st_size > 5000
 

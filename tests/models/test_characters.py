@@ -73,7 +73,7 @@ def plain_words(row: list[int], space: int | None, longest: int) -> list[list[in
 @pytest.mark.parametrize("space", [SPACE, None])
 def test_rows_are_split_at_spaces(longest: int, space: int | None) -> None:
     batch = batch_of(ROWS)
-    found = split_words(batch.source, batch.source_mask, space, longest)
+    found = split_words(batch.source.data, batch.source.mask, space, longest)
     words = [plain_words(row, space, longest) for row in ROWS]
     assert found.shape == (6, max(map(len, words)), max(len(word) for row in words for word in row))
     for row, expected in zip(found.tolist(), words, strict=True):
@@ -120,7 +120,7 @@ def encoder_of(inner: SequenceEncoderConfig) -> CharacterWordsEncoder:
 def test_words_are_pooled_one_by_one_and_neighbours_change_nothing(name: str) -> None:
     encoder = encoder_of(INNER[name])
     batch = batch_of(ROWS)
-    longer = nn.functional.pad(batch.source, (0, 6), value=PAD)
+    longer = nn.functional.pad(batch.source.data, (0, 6), value=PAD)
     memory = encoder(longer, longer != PAD)
     ours, theirs = torch.zeros(()), torch.zeros(())
     for row, tokens in enumerate(ROWS):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.layer_table import parameter_count
-from dragoman.data.batch import Batch
+from dragoman.data.batch import Batch, token_batch
 from dragoman.data.collate import (
     Collator,
     ScalarCollator,
@@ -85,12 +85,12 @@ def tagger(encoder: str, **settings: Any) -> Tagger:
 
 def padded_more(batch: Batch) -> Batch:
     """Two columns of padding on the source and, of tags, three words of padding."""
-    source = nn.functional.pad(batch.source, (0, 2), value=PAD)
+    source = nn.functional.pad(batch.source.data, (0, 2), value=PAD)
     target = batch.target
     if target.dim() == 3:
         more = torch.tensor([-1, 0]).view(1, 2, 1).expand(target.shape[0], 2, 3)
         target = torch.cat([target, more], 2)
-    return Batch(source, source != PAD, target)
+    return token_batch(source, target)
 
 
 def rows_of(model: Any, batch: Batch, place: int) -> Tensor:
@@ -183,7 +183,7 @@ def test_a_word_is_read_at_its_first_token_or_as_their_mean() -> None:
     batch = TAGGED.collate(SENTENCES, TAG_ROWS)
     for read in ("first", "mean"):
         model = tagger("gru", read=read)
-        values = model.encoder(batch.source, batch.source_mask).values
+        values = model.encoder(batch.source.data, batch.source.mask).values
         found = model.words(batch)
         for row, groups in enumerate([[[0, 1], [3], [5]], [[0, 1]], [[0], [2]], [[0]]]):
             for word, places in enumerate(groups):
@@ -196,7 +196,7 @@ def test_two_texts_apart_are_compared_by_four_vectors() -> None:
     form = Collator(SeparateTextsCollator(separator=VOCABULARY + 1), ScalarCollator())
     pairs = [([5, 6], [8]), ([9], [4, 10, 8, 5])]
     batch = form.collate([[*one, VOCABULARY + 1, *other] for one, other in pairs], [[0], [1]])
-    assert batch.source.shape == (2, 2, 5)
+    assert batch.source.data.shape == (2, 2, 5)
     for row, texts in enumerate(pairs):
         u, v = (model.pooled(*tokens_of(text)) for text in texts)
         vector = torch.cat([u, v, (u - v).abs(), u * v], 1)
@@ -205,7 +205,7 @@ def test_two_texts_apart_are_compared_by_four_vectors() -> None:
 
 def tokens_of(text: list[int]) -> tuple[Tensor, Tensor]:
     batch = LABELLED.collate([text])
-    return batch.source, batch.source_mask
+    return batch.source.data, batch.source.mask
 
 
 def test_labels_are_smoothed_while_training_only() -> None:

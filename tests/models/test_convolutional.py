@@ -308,7 +308,7 @@ def test_sentence_convolution_is_a_loop_over_sentences() -> None:
     shake(encoder)
     rows = [[4 + (3 * length + place) % 30 for place in range(length)] for length in range(15)]
     batch = batch_of(rows)  # every length from 1 to 15 with <eos>
-    memory = encoder(batch.source, batch.source_mask)
+    memory = encoder(batch.source.data, batch.source.mask)
     ours, theirs = torch.zeros(()), torch.zeros(())
     for place, row in enumerate(rows):
         tokens = [*row, EOS]
@@ -334,11 +334,11 @@ def test_a_source_too_long_is_refused_by_its_length_and_padding_is_not(
 ) -> None:
     encoder = SEQUENCE_ENCODERS.of(config).module(config, table(4)).eval()
     batch = batch_of([[5] * 5, [5]])
-    padded = nn.functional.pad(batch.source, (0, 4))
+    padded = nn.functional.pad(batch.source.data, (0, 4))
     encoder(padded, padded != PAD)
     long = batch_of([[5] * 6, [5]])
     with pytest.raises(DataError, match=r"a source of 7 tokens .* reads at most 6"):
-        encoder(long.source, long.source_mask)
+        encoder(long.source.data, long.source.mask)
 
 
 # --- several kernels side by side -------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ def test_multi_kernel_is_torchs_convolutions_side_by_side(positions: LearnedConf
     encoder = MultiKernelEncoder(config, table(4)).eval()
     shake(encoder)
     batch = batch_of(SOURCES)
-    memory = encoder(batch.source, batch.source_mask)
+    memory = encoder(batch.source.data, batch.source.mask)
     ours, theirs = torch.zeros(()), torch.zeros(())
     for row, source in enumerate(SOURCES):
         x = encoder.embedding(torch.tensor([[*source, EOS]]))
@@ -383,7 +383,7 @@ def test_with_non_local_a_position_sees_beyond_every_kernel() -> None:
         encoder = MultiKernelEncoder(config, table(4)).eval()
         shake(encoder)
         one, other = batch_of([[5, 6, 7, 8, 9]]), batch_of([[5, 6, 7, 8, 4]])
-        difference = encoder(one.source, one.source_mask).keys - encoder(other.source, other.source_mask).keys
+        difference = encoder(one.source.data, one.source.mask).keys - encoder(other.source.data, other.source.mask).keys
         return float(difference[0, 0].detach().abs().max())
 
     assert far(False) == 0.0
@@ -407,7 +407,7 @@ def test_dense_is_a_network_over_the_window_laid_flat() -> None:
     encoder = DenseEncoder(config, table(3)).eval()
     shake(encoder)
     batch = batch_of(SOURCES)
-    memory = encoder(batch.source, batch.source_mask)
+    memory = encoder(batch.source.data, batch.source.mask)
     assert memory.mask.shape == (4, 7)
     assert memory.mask.all()
     ours, theirs = torch.zeros(()), torch.zeros(())
@@ -435,7 +435,7 @@ def test_a_convolutional_decoder_reads_any_encoder_by_projecting_once() -> None:
     decoder = model.decoder
     assert isinstance(decoder, ConvS2SDecoder)
     batch = batch_of(SOURCES, TARGETS)
-    memory = model.encode(batch.source, batch.source_mask)
+    memory = model.encode(batch.source.data, batch.source.mask)
     logits = model.logits(batch)
     for row, outputs in enumerate(TARGETS):
         keys = list(memory.keys[row][memory.mask[row]])

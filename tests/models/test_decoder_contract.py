@@ -108,9 +108,9 @@ def test_the_search_never_sees_suppressed_tokens(model: EncoderDecoder, batch: B
 
 
 def test_its_attention_reaches_the_coverage_penalty(model: EncoderDecoder, batch: Batch) -> None:
-    tracker = CoverageTracker(model.step, Scorer(), batch.source_mask)
+    tracker = CoverageTracker(model.step, Scorer(), batch.source.mask)
     tracker.step(torch.tensor([2, 2]), model.start(batch))
-    expected = batch.source_mask.double() / batch.source_mask.sum(1, keepdim=True)
+    expected = batch.source.mask.double() / batch.source.mask.sum(1, keepdim=True)
     torch.testing.assert_close(tracker.newest[:, 0], expected)
 
 

@@ -76,7 +76,7 @@ def test_the_loss_is_that_of_two_lstms(model: BiLM) -> None:
 def test_features_are_the_mean_of_all_layers(model: BiLM) -> None:
     ahead, back = torchs(model)
     batch = batch_of(ROWS)
-    memory = model.encoder(batch.source, batch.source_mask)
+    memory = model.encoder(batch.source.data, batch.source.mask)
     assert memory.values.shape == (3, 6, 12)
     shares = model.encoder.layer_weights.exp() / model.encoder.layer_weights.exp().sum()
     for place, row in enumerate(ROWS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from dragoman.config import settings
-from dragoman.data.batch import Batch, batch_of
+from dragoman.data.batch import Tokens, batch_of, token_batch
 from dragoman.data.bptt import Segment
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
@@ -38,6 +39,10 @@ from dragoman.models.transformer import TransformerConfig
 
 WORDS = 23
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-10}
+
+
+def segment_of(source: Tensor, target: Tensor, carried: Any = None, fresh: bool = True) -> Segment:
+    return Segment(Tokens.from_padded(source), target, carried, fresh)
 
 
 def transformer(**changes: Any) -> TransformerConfig:
@@ -165,21 +170,21 @@ def test_no_token_sees_the_future_and_rows_do_not_see_each_other(model: Language
 def test_carried_segments_are_one_long_sequence(name: str) -> None:
     model = build(CASES[name])
     text = tokens_of(2, 25)
-    expected = model(Segment(text[:, :-1], text[:, 1:]))
+    expected = model(segment_of(text[:, :-1], text[:, 1:]))
     carried = model.empty_carry(2)
     map_tensors(carried, lambda part: part.fill_(9.0))  # a fresh segment reads none of it
     totals, scores = [], []
     for place in range(0, 24, 4):
         source, target = text[:, place : place + 4], text[:, place + 1 : place + 5]
         kept = map_tensors(carried, torch.clone)
-        scores.append(model.score(Segment(source, target, kept, fresh=place == 0)).log_probabilities)
-        totals.append(model(Segment(source, target, carried, fresh=place == 0)).total)
+        scores.append(model.score(segment_of(source, target, kept, fresh=place == 0)).log_probabilities)
+        totals.append(model(segment_of(source, target, carried, fresh=place == 0)).total)
     torch.testing.assert_close(sum(totals), expected.total, **CLOSE)
     torch.testing.assert_close(-torch.cat(scores, 1).sum(), expected.total, **CLOSE)
     assert int(expected.count) == 48
     # Without what is carried it would be something else.
     alone = sum(
-        model(Segment(text[:, place : place + 4], text[:, place + 1 : place + 5])).total for place in range(0, 24, 4)
+        model(segment_of(text[:, place : place + 4], text[:, place + 1 : place + 5])).total for place in range(0, 24, 4)
     )
     assert abs((alone - expected.total).item()) > 1e-3
 
@@ -190,12 +195,12 @@ def test_full_attention_carries_its_last_positions(monkeypatch: pytest.MonkeyPat
     text, carried = tokens_of(2, 16), model.empty_carry(2)
     found = []
     for place in range(0, 15, 5):
-        piece = Segment(text[:, place : place + 5], text[:, place + 1 : place + 6], carried, fresh=place == 0)
+        piece = segment_of(text[:, place : place + 5], text[:, place + 1 : place + 6], carried, fresh=place == 0)
         found.append(model.score(piece).log_probabilities)
     for block in model.stack.blocks:
         monkeypatch.setattr(block.attention, "visible", lambda query, key: key >= query // 5 * 5 - 3)
         monkeypatch.setattr(block.attention, "block", 1000)  # so that it asks what is seen
-    expected = model.score(Segment(text[:, :-1], text[:, 1:])).log_probabilities
+    expected = model.score(segment_of(text[:, :-1], text[:, 1:])).log_probabilities
     torch.testing.assert_close(torch.cat(found, 1), expected, **CLOSE)
 
 
@@ -207,10 +212,10 @@ def test_gradients_stop_where_a_segment_begins_and_the_history_is_left_alone(
         monkeypatch.setitem(BY_TORCH, "cpu", frozenset({"lstm"}))
     model = build(CASES["lstm"])
     text, carried = tokens_of(2, 9), model.empty_carry(2)
-    model(Segment(text[:, :4], text[:, 1:5], carried))
+    model(segment_of(text[:, :4], text[:, 1:5], carried))
     before = map_tensors(carried, torch.clone)
     assert not any(part.requires_grad for part in carried_tensors(carried).values())
-    loss = model(Segment(text[:, 4:8], text[:, 5:], carried, fresh=False))
+    loss = model(segment_of(text[:, 4:8], text[:, 5:], carried, fresh=False))
     loss.total.backward()  # although what was read has been replaced in the meantime
     state = model.stack.resume(before)
     hidden, _ = model.stack(text[:, 4:8], state)
@@ -224,12 +229,12 @@ def test_gradients_stop_where_a_segment_begins_and_the_history_is_left_alone(
 def test_the_carry_can_be_saved_and_restored() -> None:
     model = build(CASES["segments"])
     text, carried, again = tokens_of(2, 9), model.empty_carry(2), model.empty_carry(2)
-    model(Segment(text[:, :4], text[:, 1:5], carried))
+    model(segment_of(text[:, :4], text[:, 1:5], carried))
     saved = {name: part.clone() for name, part in carried_tensors(carried).items()}
     assert len(saved) == 4
     restore_carried(again, saved)
-    piece = Segment(text[:, 4:8], text[:, 5:], fresh=False)
-    first, second = (model(piece._replace(carried=one)).total for one in (carried, again))
+    piece = segment_of(text[:, 4:8], text[:, 5:], fresh=False)
+    first, second = (model(replace(piece, carried=one)).total for one in (carried, again))
     assert torch.equal(first, second)
     assert carried_tensors(build(CASES["sinusoidal"]).empty_carry(2)) == {}
 
@@ -237,10 +242,10 @@ def test_the_carry_can_be_saved_and_restored() -> None:
 def test_a_padded_last_segment_counts_only_what_is_real(model: LanguageModel) -> None:
     source, target = tokens_of(2, 8), tokens_of(2, 8)
     short = [
-        model(Segment(source[row : row + 1, :size], target[row : row + 1, :size])) for row, size in ((0, 8), (1, 5))
+        model(segment_of(source[row : row + 1, :size], target[row : row + 1, :size])) for row, size in ((0, 8), (1, 5))
     ]
     source[1, 5:], target[1, 5:] = PAD, PAD
-    both = model(Segment(source, target))
+    both = model(segment_of(source, target))
     torch.testing.assert_close(both.total, short[0].total + short[1].total, **CLOSE)
     assert int(both.count) == 13
 
@@ -250,7 +255,7 @@ def test_a_padded_last_segment_counts_only_what_is_real(model: LanguageModel) ->
 
 def test_search_and_teacher_forcing_agree_after_a_prompt(model: LanguageModel) -> None:
     prompts = torch.cat([torch.full((2, 1), EOS), tokens_of(2, 4)], 1)
-    batch = Batch(prompts, prompts != PAD, prompts.new_empty(2, 0))
+    batch = token_batch(prompts)
     limits = torch.tensor([6, 9])
     greedy = greedy_search(model.step, model.start(batch), limits)
     best = beam_search(model.step, model.start(batch), limits, BeamOptions(4, n_best=2))
@@ -258,12 +263,12 @@ def test_search_and_teacher_forcing_agree_after_a_prompt(model: LanguageModel) -
     for row in range(2):
         assert one[row][0].tokens == greedy[row].tokens
         for hypothesis in [greedy[row], *best[row]]:
-            alone = Batch(prompts[row : row + 1], prompts[row : row + 1] != PAD, torch.tensor([hypothesis.tokens]))
+            alone = token_batch(prompts[row : row + 1], torch.tensor([hypothesis.tokens]))
             scores = model.score(alone).log_probabilities[0]
             torch.testing.assert_close(scores, torch.tensor(hypothesis.token_scores), **CLOSE)
             # The same from the whole as one text.
             whole = torch.cat([prompts[row], alone.target[0]])[None]
-            text = model.score(Segment(whole[:, :-1], whole[:, 1:])).log_probabilities[0, 4:]
+            text = model.score(segment_of(whole[:, :-1], whole[:, 1:])).log_probabilities[0, 4:]
             torch.testing.assert_close(scores, text, **CLOSE)
 
 
@@ -281,7 +286,7 @@ def test_lines_are_scored_like_running_text(model: LanguageModel) -> None:
     lines = [[5, 6, 7, 8], [9], [10, 11]]
     loss = model(batch_of([[]] * 3, lines))
     texts = [torch.tensor([[EOS, *line, EOS]]) for line in lines]
-    expected = sum(model(Segment(text[:, :-1], text[:, 1:])).total for text in texts)
+    expected = sum(model(segment_of(text[:, :-1], text[:, 1:])).total for text in texts)
     torch.testing.assert_close(loss.total, expected, **CLOSE)
     assert int(loss.count) == 10
 
@@ -308,7 +313,7 @@ def test_recurrent_stack_is_torchs_lstm() -> None:
                 getattr(one, name).copy_(getattr(layer.cell, ours))
             one.bias_hh_l0.zero_()
     text = tokens_of(4, 13)
-    loss = model.train()(Segment(text[:, :-1], text[:, 1:]))
+    loss = model.train()(segment_of(text[:, :-1], text[:, 1:]))
     loss.total.backward()
     ours = model.output.weight.grad.clone()
     recurrent_gradients = [layer.cell.hidden_weight.grad.clone() for layer in model.stack.layers]
@@ -477,8 +482,8 @@ def test_penalties_are_those_of_the_paper() -> None:
     other = LanguageModel(plain, WORDS).train()
     other.load_state_dict(model.state_dict())
     text = tokens_of(3, 10)
-    segment = Segment(text[:, :-1], text[:, 1:])
-    hidden, _ = model.stack(segment.source, model.stack.start(3))
+    segment = segment_of(text[:, :-1], text[:, 1:])
+    hidden, _ = model.stack(segment.source.data, model.stack.start(3))
     activation = 2.0 * hidden.pow(2).mean()  # salesforce/awd-lstm-lm, main.py: means over everything
     change = 1.0 * (hidden[:, 1:] - hidden[:, :-1]).pow(2).mean()
     expected = other(segment).total + 27 * activation + 3 * 8 * change

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining
 
 from dragoman.config import settings
-from dragoman.data.batch import Batch, batch_of
+from dragoman.data.batch import Batch, batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.models.encoders.bert import BertEncoderConfig
@@ -133,13 +133,13 @@ def test_the_loss_on_masked_tokens_is_berts() -> None:
     torch.manual_seed(9)
     loss = ours(batch)
     torch.manual_seed(9)
-    masking = ours.mask_tokens(batch.source, batch.source_mask)
-    labels = torch.full_like(batch.source, -100).scatter(1, masking.positions, masking.target)
+    masking = ours.mask_tokens(batch.source.data, batch.source.mask)
+    labels = torch.full_like(batch.source.data, -100).scatter(1, masking.positions, masking.target)
     labels[labels == PAD] = -100
     assert int((labels != -100).sum()) == int(loss.count) == 2 + 1
     assert torch.equal(labels != -100, masking.masked)
-    shown = torch.cat([torch.full((2, 1), SOS), batch.source.masked_fill(masking.masked, MASK)], 1)
-    attention = torch.cat([torch.ones(2, 1, dtype=torch.long), batch.source_mask.long()], 1)
+    shown = torch.cat([torch.full((2, 1), SOS), batch.source.data.masked_fill(masking.masked, MASK)], 1)
+    attention = torch.cat([torch.ones(2, 1, dtype=torch.long), batch.source.mask.long()], 1)
     scores = theirs(input_ids=shown, attention_mask=attention).prediction_logits[:, 1:]
     expected = nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="sum")
     torch.testing.assert_close(loss.total, expected, rtol=0.0, atol=1e-5)
@@ -157,8 +157,8 @@ def test_lengths_determine_the_number_of_masked_tokens_and_shares_are_met() -> N
     model = built(200).train()
     batch = random_batch(500, 60)
     torch.manual_seed(1)
-    found = model.mask_tokens(batch.source, batch.source_mask)
-    lengths = batch.source_mask.sum(1).numpy() - 1
+    found = model.mask_tokens(batch.source.data, batch.source.mask)
+    lengths = batch.source.mask.sum(1).numpy() - 1
     real = found.target != PAD
     assert (real.sum(1).numpy() == num_masked(lengths, 0.15)).all()
     assert (num_masked(np.array([1, 2, 3, 10, 100]), 0.15) == [1, 1, 1, 2, 15]).all()
@@ -167,21 +167,21 @@ def test_lengths_determine_the_number_of_masked_tokens_and_shares_are_met() -> N
         places = found.positions[row][real[row]].tolist()
         assert len(set(places)) == len(places)
         assert max(places) < lengths[row]
-        assert found.target[row][real[row]].tolist() == batch.source[row, places].tolist()
-    chosen = torch.zeros_like(batch.source_mask)
+        assert found.target[row][real[row]].tolist() == batch.source.data[row, places].tolist()
+    chosen = torch.zeros_like(batch.source.mask)
     for row in range(500):
         chosen[row, found.positions[row][real[row]]] = True
-    assert torch.equal(found.source[~chosen], batch.source[~chosen])
+    assert torch.equal(found.source[~chosen], batch.source.data[~chosen])
     assert not (found.masked & ~chosen).any()
     count = int(real.sum())
     hidden = int(found.masked.sum())
-    exchanged = int((found.source != batch.source).sum())
+    exchanged = int((found.source != batch.source.data).sum())
     for seen, share in ((hidden, 0.8), (exchanged, 0.1)):
         assert abs(seen / count - share) < 4 * math.sqrt(share * (1 - share) / count)
-    strangers = found.source[found.source != batch.source]
+    strangers = found.source[found.source != batch.source.data]
     assert strangers.min() >= 4
     assert strangers.max() < 200
-    assert not (found.masked & (found.source != batch.source)).any()
+    assert not (found.masked & (found.source != batch.source.data)).any()
 
 
 def test_every_position_is_masked_equally_often() -> None:
@@ -203,7 +203,7 @@ def test_two_texts_and_rows_without_text() -> None:
         assert (found.source[0, [2, 5]] == EOS).all()
         assert torch.equal(found.source[1], source[1])
         assert (found.target != PAD).sum(1).tolist() == [1, 0]
-    loss = model(Batch(source, source != PAD, source.new_empty(2, 0)))
+    loss = model(token_batch(source))
     assert int(loss.count) == 1
     assert torch.isfinite(loss.total)
 
@@ -227,14 +227,14 @@ def test_padding_and_neighbours_change_nothing() -> None:
     model = built()
     rows = [[5, 6, 7], [8, 9, 10, 11, 12, EOS, 13], [14]]
     together = batch_of(rows)
-    none = torch.zeros_like(together.source_mask)
+    none = torch.zeros_like(together.source.mask)
     with torch.no_grad():
-        memory = model.encoder(together.source, together.source_mask, none, model.mask_vector)
-        plain = model.encoder(together.source, together.source_mask)
+        memory = model.encoder(together.source.data, together.source.mask, none, model.mask_vector)
+        plain = model.encoder(together.source.data, together.source.mask)
         assert torch.equal(memory.values, plain.values)
         for place, row in enumerate(rows):
             alone = batch_of([row])
-            one = model.encoder(alone.source, alone.source_mask)
+            one = model.encoder(alone.source.data, alone.source.mask)
             torch.testing.assert_close(memory.values[place, : len(row) + 1], one.values[0], rtol=0.0, atol=1e-5)
             torch.testing.assert_close(memory.final[0][place], one.final[0][0], rtol=0.0, atol=1e-5)
 
@@ -257,9 +257,8 @@ def test_concatenated_rows_have_no_padding_between() -> None:
 
 def test_half_of_the_second_texts_are_swapped_and_labelled() -> None:
     model = built(200, next_sentence=True).train()
-    batch = Batch(
+    batch = token_batch(
         torch.tensor([[10 + row, EOS] for row in range(60)]).repeat(20, 1)[:60],
-        torch.ones(60, 2, dtype=torch.bool),
         torch.tensor([[100 + row, EOS] for row in range(60)]),
     )
     share = []
@@ -273,7 +272,7 @@ def test_half_of_the_second_texts_are_swapped_and_labelled() -> None:
     loss = model(batch)
     loss.total.backward()
     assert all(part.grad is not None for part in model.parameters())
-    alone = Batch(*(part[:1] for part in batch[:3]))
+    alone = batch.map(lambda part: part[:1])
     assert model._rows(alone)[1] is not None
     assert bool(model._rows(alone)[1].all())  # type: ignore[union-attr]
 
@@ -310,7 +309,7 @@ def test_it_learns_to_predict_from_both_sides() -> None:
     for _ in range(120):
         words = torch.randint(4, 14, (32, 4)).repeat_interleave(2, 1)
         source = torch.cat([words, torch.full((32, 1), EOS)], 1)
-        loss = model(Batch(source, source != PAD, source.new_empty(32, 0)))
+        loss = model(token_batch(source))
         (loss.total / loss.count).backward()
         optimizer.step()
         optimizer.zero_grad()

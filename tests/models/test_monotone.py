@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.batch import Batch, batch_of
+from dragoman.data.batch import batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
@@ -72,7 +72,8 @@ def steps_of(model: EncoderDecoder, source: list[int], target: list[int]) -> tup
 
 def transition(model: EncoderDecoder, states: Tensor, source: list[int]) -> list[list[list[float]]]:
     """p(a_t = j | a_{t−1} = i) by the formulas of the papers, one at a time."""
-    decoder, memory = model.decoder, model.encode(*batch_of([source])[:2])
+    decoder, batch = model.decoder, batch_of([source])
+    memory = model.encode(batch.source.data, batch.source.mask)
     config = model.config.decoder
     assert isinstance(config, HardAttentionDecoderConfig)
     size = memory.keys.shape[1]
@@ -207,8 +208,8 @@ def cheapest(source: list[int], target: list[int]) -> int:
 def test_the_expert_names_the_actions_of_cheapest_completions() -> None:
     sources, targets = [[4, 5, 6, 5], [7, 4], [5]], [[5, 6, 4], [7, 4, 4, 6], [4, 5]]
     batch = batch_of(sources, targets)
-    same = batch.source[:, None] == batch.target[:, :, None].masked_fill(batch.target[:, :, None] < 4, -1)
-    found = optimal_edits(same, (batch.source != PAD).sum(1) - 1, (batch.target != PAD).sum(1) - 1)
+    same = batch.source.data[:, None] == batch.target[:, :, None].masked_fill(batch.target[:, :, None] < 4, -1)
+    found = optimal_edits(same, (batch.source.data != PAD).sum(1) - 1, (batch.target != PAD).sum(1) - 1)
     for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
         for i, t in product(range(len(source) + 1), range(len(target) + 1)):
             rest, goal = source[i:], target[t:]
@@ -253,12 +254,12 @@ def test_imitation_alone_teaches_to_copy() -> None:
 
 def test_neither_padding_nor_neighbours_change_imitation() -> None:
     model, batch = imitator(), batch_of(SOURCES, TARGETS)
-    source, target = torch.nn.functional.pad(batch.source, (0, 2)), torch.nn.functional.pad(batch.target, (0, 3))
+    source, target = torch.nn.functional.pad(batch.source.data, (0, 2)), torch.nn.functional.pad(batch.target, (0, 3))
     with torch.no_grad():
         together = model(batch).total
         alone = sum(model(batch_of([one], [other])).total for one, other in zip(SOURCES, TARGETS, strict=True))
         torch.testing.assert_close(alone, together, rtol=0.0, atol=1e-10)
-        torch.testing.assert_close(model(Batch(source, source != PAD, target)).total, together, rtol=0.0, atol=1e-10)
+        torch.testing.assert_close(model(token_batch(source, target)).total, together, rtol=0.0, atol=1e-10)
 
 
 def test_a_copy_transducer_copies_before_it_is_trained() -> None:

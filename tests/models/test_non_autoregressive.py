@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import build
-from dragoman.data.batch import Batch, batch_of
+from dragoman.data.batch import Batch, batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
@@ -118,8 +118,8 @@ def test_every_table_entry_has_a_case() -> None:
 
 def test_law_3_padding_changes_neither_loss_nor_gradient_nor_score(model: NonAutoregressive, batch: Batch) -> None:
     plain = gradients(model, batch)
-    source = F.pad(batch.source, (0, 4), value=PAD)
-    padded = Batch(source, source != PAD, F.pad(batch.target, (0, 3), value=PAD))
+    source = F.pad(batch.source.data, (0, 4), value=PAD)
+    padded = token_batch(source, F.pad(batch.target, (0, 3), value=PAD))
     assert_same(gradients(model, padded), plain)
     reached = model.reachable(batch).tolist()  # an encoder that leaves one entry a word has room for less
     count = sum(len(row) + 1 for row, fits in zip(TARGETS, reached, strict=True) if fits)
@@ -275,7 +275,7 @@ def test_length_loss_is_the_length_and_the_tokens() -> None:
     model = built("recurrent", "lstm", LengthPredictorConfig(max_length=6)).eval()
     for source, target in zip(SOURCES, TARGETS, strict=True):
         batch = batch_of([source], [target])
-        memory = model.encode(batch.source, batch.source_mask)
+        memory = model.encode(batch.source.data, batch.source.mask)
         length = model.alignment.length(memory.values[0].mean(0)).log_softmax(-1)[len(target)]
         expected = [length.item()]
         if target:
@@ -294,7 +294,7 @@ def test_length_smoothing_is_torchs_on_the_tokens() -> None:
     total = 0.0
     for source, target in zip(SOURCES, TARGETS, strict=True):
         alone = batch_of([source], [target])
-        memory = model.encode(alone.source, alone.source_mask)
+        memory = model.encode(alone.source.data, alone.source.mask)
         scores = model.score(alone).log_probabilities[0]
         total -= scores[-1].item()
         if target:

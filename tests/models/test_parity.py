@@ -191,10 +191,12 @@ def test_transformer_gives_marians_logits_and_gradients(precision: Precision, ac
     theirs = marian(activation)
     ours = like_marian(theirs)
     batch = batch_of(MARIAN_SOURCES, MARIAN_TARGETS)
-    assert not batch.source_mask.all(), "the source must have padding"
+    assert not batch.source.mask.all(), "the source must have padding"
     assert float(ours.output.weight[PAD].detach().abs().sum()) > 0.1, "so that a padding vector read by mistake shows"
     inputs = torch.cat([batch.target.new_full((len(MARIAN_TARGETS), 1), SOS), batch.target[:, :-1]], 1)
-    expected = theirs(input_ids=batch.source, attention_mask=batch.source_mask.long(), decoder_input_ids=inputs).logits
+    expected = theirs(
+        input_ids=batch.source.data, attention_mask=batch.source.mask.long(), decoder_input_ids=inputs
+    ).logits
     found = ours.logits(batch)
     assert float(expected.detach().std()) > 0.5
     precision.same(found, expected, "logits")
@@ -223,8 +225,8 @@ def test_search_writes_what_marian_writes(width: int) -> None:
     batch = batch_of(sources)
     limit = 25
     written = theirs.generate(
-        input_ids=batch.source,
-        attention_mask=batch.source_mask.long(),
+        input_ids=batch.source.data,
+        attention_mask=batch.source.mask.long(),
         num_beams=width,
         do_sample=False,
         max_new_tokens=limit,
@@ -323,11 +325,11 @@ def test_encoder_stack_is_torchs(precision: Precision, norm: str, activation: st
     fill(ours, theirs, places, spare=["input.embedding.weight"])
     table = ours.input.embedding.weight.detach().clone().requires_grad_()
     batch = batch_of(MARIAN_SOURCES)
-    found = ours(batch.source, batch.source_mask)
-    expected = theirs(plain_input(table, batch.source), src_key_padding_mask=~batch.source_mask)
+    found = ours(batch.source.data, batch.source.mask)
+    expected = theirs(plain_input(table, batch.source.data), src_key_padding_mask=~batch.source.mask)
     precision.same(found.keys, expected, "keys")
     assert found.values is found.keys
-    means = torch.stack([row[real].mean(0) for row, real in zip(expected, batch.source_mask, strict=True)])
+    means = torch.stack([row[real].mean(0) for row, real in zip(expected, batch.source.mask, strict=True)])
     precision.same(found.final[0], means, "mean over real positions")
     weight = torch.randn_like(expected) / 10
     ((found.keys * weight).sum() + found.final[0].square().sum() / 10).backward()
@@ -344,8 +346,8 @@ def test_decoder_stack_is_torchs(precision: Precision, norm: str, activation: st
     places = stack_places(3, norm, crossing=True)
     fill(ours, theirs, places, spare=["input.embedding.weight"])
     table = ours.input.embedding.weight.detach().clone().requires_grad_()
-    mask = batch_of(MARIAN_SOURCES).source_mask
-    tokens = batch_of(MARIAN_TARGETS).source
+    mask = batch_of(MARIAN_SOURCES).source.mask
+    tokens = batch_of(MARIAN_TARGETS).source.data
     size = tokens.shape[1]
     memories = [torch.randn(*mask.shape, WIDTH).requires_grad_()]
     memories.append(memories[0].detach().clone().requires_grad_())
@@ -377,7 +379,7 @@ def test_cross_attention_over_a_memory_of_another_width_is_torchs(precision: Pre
     places[("query.bias", "key.bias", "value.bias")] = ("in_proj_bias",)
     places |= pairs("output", "out_proj")
     fill(ours, theirs, places)
-    mask = batch_of(MARIAN_SOURCES).source_mask
+    mask = batch_of(MARIAN_SOURCES).source.mask
     query, keys, values = torch.randn(4, 5, WIDTH), torch.randn(*mask.shape, 10), torch.randn(*mask.shape, 10)
     found = ours(query, ours.read(keys, values), mask)
     expected, _ = theirs(query, keys, values, key_padding_mask=~mask)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.data.batch import batch_of
+from dragoman.data.batch import TokensWithCopies, batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, UNK
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
@@ -29,10 +29,13 @@ from dragoman.models.scheduled_sampling import ExponentialDecayConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.translate import copied_ids
 
-V, SIZE = 11, 13  # of the target and of the source vocabulary
-COPY = [SIZE * (1 + number) for number in range(3)]  # added to a source token: copy 0, 1 or 2
+V = 11  # size of the target vocabulary; the source has two words more
 # The third source has two unknown words, the first of them twice, and a known one that the target vocabulary lacks.
-SOURCES = [[5, 6, 7, 5], [12, 4], [UNK + COPY[0], 9, UNK + COPY[1], UNK + COPY[0], 11 + COPY[2]]]
+SOURCES = [
+    TokensWithCopies([5, 6, 7, 5], [0, 0, 0, 0]),
+    TokensWithCopies([12, 4], [0, 0]),
+    TokensWithCopies([UNK, 9, UNK, UNK, 11], [1, 0, 2, 1, 3]),
+]
 TARGETS = [[5, 8], [4, 4, 10], [V + 1, 9, V, V + 2, UNK]]
 
 
@@ -55,12 +58,12 @@ def model(request: pytest.FixtureRequest) -> EncoderDecoder:
     return model_of(request.param).double().eval()
 
 
-def by_hand(model: EncoderDecoder, source: list[int], prefix: list[int]) -> list[float]:
+def by_hand(model: EncoderDecoder, source: TokensWithCopies, prefix: list[int]) -> list[float]:
     """p(y) after a prefix: equations 4, 8 and 9, entry by entry."""
     decoder = model.decoder
     assert isinstance(decoder, PointerGenerator)
     batch = batch_of([source])
-    memory = model.encode(batch.source, batch.source_mask)
+    memory = model.encode(batch.source.data, batch.source.mask, batch.copies)
     read = torch.tensor([[2, *(token if token < V else UNK for token in prefix)]])
     hidden, _ = decoder.inner(read, decoder.inner.start(memory))
     h, keys, values = hidden[0, -1], memory.keys[0], memory.values[0]
@@ -75,9 +78,8 @@ def by_hand(model: EncoderDecoder, source: list[int], prefix: list[int]) -> list
     logits = (decoder.output.weight @ (h + decoder.context.weight @ context)).tolist()
     normaliser = sum(math.exp(logit) for logit in logits)
     probabilities = [generate * math.exp(logit) / normaliser for logit in logits] + [0.0] * MAX_COPIES
-    for token, weight in zip([*source, EOS], attention, strict=True):
-        copy, own = divmod(token, SIZE)
-        probabilities[V + copy - 1 if copy else own if 4 <= own < V else UNK] += (1 - generate) * weight
+    for token, copy, weight in zip([*source, EOS], [*source.copies, 0], attention, strict=True):
+        probabilities[V + copy - 1 if copy else token if 4 <= token < V else UNK] += (1 - generate) * weight
     return probabilities
 
 
@@ -131,7 +133,7 @@ def test_the_search_writes_copies_of_its_own_source_alone(model: EncoderDecoder,
         for row, found in enumerate(together):
             (alone,) = search(model, batch_of([SOURCES[row]]), config, 1.0, n_best=beam)
             assert [one.tokens for one in alone] == [one.tokens for one in found]
-            own = {V + token // SIZE - 1 for token in SOURCES[row] if token >= SIZE}
+            own = {V + copy - 1 for copy in SOURCES[row].copies if copy}
             for one in found:
                 copied |= {token for token in one.tokens if token >= V}
                 assert own >= {token for token in one.tokens if token >= V}
@@ -148,8 +150,9 @@ def test_unknown_words_of_a_source_have_ids_of_their_own() -> None:
     text = "Ann meets (Zoe) and Ann . Bob"
     (row,), (ids,) = codec.encode_pairs([text], ["Zoe trifft (Ann) und Bob und Eve"])
     # Ann meets ( Zoe ) and Ann . Bob: the target knows "." alone; its brackets stand apart from words
-    assert [token // len(source) for token in row] == [1, 2, 3, 4, 5, 6, 1, 0, 7]
-    assert [token % len(source) for token in row] == source.encode(text)
+    assert isinstance(row, TokensWithCopies)
+    assert row.copies == [1, 2, 3, 4, 5, 6, 1, 0, 7]
+    assert row == source.encode(text)
     extended = codec.target_of(text)
     assert extended.pieces(ids)[:1] == ["Zoe"]
     assert extended.decode(ids) == "Zoe trifft (Ann) und Bob und ⁇"
@@ -163,11 +166,11 @@ def test_a_language_tag_is_no_copy() -> None:
     joint = train_tokenizer(WordsConfig(), ["a b c"])
     codec = copying_codec(LanguageTagTokenizer(joint, ["de"]), joint)
     (row,), (ids,) = codec.encode_pairs(["<2de> Zoe a Ann"], ["Ann b Zoe"])
-    size = len(joint) + 1
-    assert [token // size for token in row] == [0, 1, 0, 2]
+    assert isinstance(row, TokensWithCopies)
+    assert row.copies == [0, 1, 0, 2]
     assert ids == [len(joint) + 1, joint.encode("b")[0], len(joint)]
     assert codec.target_of("<2de> Zoe a Ann").decode(ids) == "Ann b Zoe"
-    assert codec.decode_source(row) == "<2de> ⁇ a ⁇"
+    assert codec.source.decode(row) == "<2de> ⁇ a ⁇"
 
 
 @pytest.mark.parametrize("changes", [{"truncate": 2}, {"forcing": ExponentialDecayConfig()}])
@@ -187,7 +190,8 @@ def test_sources_with_too_many_unknown_words_keep_the_first() -> None:
     joint = train_tokenizer(WordsConfig(), ["a b c"])
     codec, words = copying_codec(joint, joint), [f"w{number}" for number in range(MAX_COPIES + 5)]
     (row,), (ids,) = codec.encode_pairs([" ".join(words)], [" ".join(reversed(words))])
-    assert row[MAX_COPIES:] == [UNK] * 5
+    assert isinstance(row, TokensWithCopies)
+    assert row.copies == [*range(1, MAX_COPIES + 1), *[0] * 5]
     assert ids[:5] == [UNK] * 5
     assert ids[5:] == [len(joint) + number for number in reversed(range(MAX_COPIES))]
 

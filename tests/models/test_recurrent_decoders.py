@@ -50,7 +50,7 @@ def batch() -> Batch:
 def reads(model: EncoderDecoder) -> tuple[Memory, Tensor, Tensor]:
     """The memory, the tokens fed and their embeddings."""
     given = batch()
-    memory = model.encode(given.source, given.source_mask)
+    memory = model.encode(given.source.data, given.source.mask)
     tokens = torch.cat([given.target.new_full((3, 1), SOS), given.target[:, :-1]], 1)
     return memory, tokens, model.decoder.embedding(tokens)  # type: ignore[attr-defined]
 
@@ -202,11 +202,11 @@ def test_copied_states_are_those_after_the_last_real_token(cell: object, directi
     )  # fmt: skip
     model = build(decoder, encoder)
     given = batch()
-    memory = model.encode(given.source, given.source_mask)
+    memory = model.encode(given.source.data, given.source.mask)
     assert len(memory.states) == 2
     for row in range(3):
-        size = int(given.source_mask[row].sum())
-        x = model.encoder.embedding(given.source[row : row + 1, :size])  # type: ignore[attr-defined]
+        size = int(given.source.mask[row].sum())
+        x = model.encoder.embedding(given.source.data[row : row + 1, :size])  # type: ignore[attr-defined]
         x = x.flip(1) if direction == "backward" else x
         for layer, states in zip(model.encoder.layers, memory.states, strict=True):  # type: ignore[attr-defined]
             state = layer.cell.start(1)

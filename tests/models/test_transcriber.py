@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.data.batch import Batch
+from dragoman.data.batch import Batch, Frames
 from dragoman.data.collate import Collator, FrameCollator
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
@@ -76,7 +77,7 @@ def rows() -> list[np.ndarray]:
 
 def batch_of(data: list[np.ndarray], targets: list[list[int]] | None = None) -> Batch:
     batch = COLLATOR.collate(data, targets)
-    return batch._replace(source=batch.source.double())
+    return replace(batch, source=Frames(batch.source.data.double(), batch.source.mask))
 
 
 def text_of(path: tuple[int, ...]) -> tuple[int, ...]:
@@ -131,7 +132,7 @@ def test_the_joint_loss_is_the_weighted_sum(decoder: str) -> None:
     beside = F.nll_loss(logs.flatten(0, 1), batch.target.flatten(), ignore_index=PAD, reduction="none")
     uniform = -(logs.mean(-1) * (batch.target != PAD)).sum()
     expected = (1 - smoothing) * beside.sum() + smoothing * uniform
-    memory = model.encode(batch.source, batch.source_mask)
+    memory = model.encode(batch.source.data, batch.source.mask)
     frames = F.linear(memory.values, model.ctc.upsample.split.weight, model.ctc.upsample.split.bias).log_softmax(-1)
     sizes = (batch.target != PAD).sum(1) - 1
     alone = F.ctc_loss(frames.transpose(0, 1), batch.target, memory.mask.sum(1), sizes, blank=PAD, reduction="sum")
@@ -159,8 +160,7 @@ def test_padding_and_neighbours_change_nothing(decoder: str) -> None:
     model = build(decoder).eval()
     data, batch = rows(), batch_of(rows(), TARGETS)
     longer = Batch(
-        F.pad(batch.source, (0, 0, 0, 6), value=9.0),
-        F.pad(batch.source_mask, (0, 6)),
+        Frames(F.pad(batch.source.data, (0, 0, 0, 6), value=9.0), F.pad(batch.source.mask, (0, 6))),
         F.pad(batch.target, (0, 2), value=PAD),
     )
     torch.testing.assert_close(model(longer).total, model(batch).total, **CLOSE)
@@ -208,7 +208,7 @@ def test_attention_alone_scores_as_teacher_forcing_does() -> None:
         assert len(hypotheses) == 2
         for one in hypotheses:
             own = batch_of([rows()[row]], [list(one.tokens[:-1])])
-            memory = model.encode(own.source, own.source_mask)
+            memory = model.encode(own.source.data, own.source.mask)
             assert model.attention_decoder is not None
             truth = model.attention_decoder.score(memory, own.target).log_probabilities.sum()
             assert one.score == pytest.approx(float(truth), abs=1e-9)
@@ -286,7 +286,7 @@ def test_it_learns_to_read_noisy_symbols(decoder: str) -> None:
 def test_recordings_are_read_in_half_precision(decoder: str) -> None:
     """Features are stored in float32; with predict --precision bfloat16 all weights have half of it."""
     model, batch = build(decoder).float().eval(), COLLATOR.collate(rows(), TARGETS)
-    assert batch.source.dtype == torch.float32
+    assert batch.source.data.dtype == torch.float32
     with torch.no_grad():
         expected = model.score(batch).log_probabilities
         found = model.bfloat16().score(batch).log_probabilities

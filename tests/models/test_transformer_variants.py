@@ -136,10 +136,10 @@ def test_encoder_is_t5s() -> None:
     ours = TransformerEncoder(T5_STACK, TokenEmbedding(WORDS, WIDTH, PAD))
     fill(ours, theirs, t5_places("encoder"))
     batch = batch_of(SOURCES)
-    real = batch.source_mask[:, :, None]
-    found = ours(batch.source, batch.source_mask).keys * real
+    real = batch.source.mask[:, :, None]
+    found = ours(batch.source.data, batch.source.mask).keys * real
     with InDouble():
-        expected = theirs.encoder(input_ids=batch.source, attention_mask=batch.source_mask.long())[0] * real
+        expected = theirs.encoder(input_ids=batch.source.data, attention_mask=batch.source.mask.long())[0] * real
     same_gradients(found, expected, ours, theirs, t5_places("encoder"))
 
 
@@ -148,8 +148,8 @@ def test_decoder_is_t5s(sizes: list[int]) -> None:
     theirs = t5()
     ours = TransformerDecoder(T5_STACK, TokenEmbedding(WORDS, WIDTH, PAD), WIDTH)
     fill(ours, theirs, t5_places("decoder"))
-    mask = batch_of(SOURCES).source_mask
-    tokens = batch_of(TARGETS).source
+    mask = batch_of(SOURCES).source.mask
+    tokens = batch_of(TARGETS).source.data
     keys = torch.randn(*mask.shape, WIDTH)
     state = ours.start(Memory(keys, keys, mask, ()))
     outputs = []
@@ -250,8 +250,8 @@ def test_grouped_heads_are_heads_with_equal_keys() -> None:
             elif given.shape != part.shape:
                 given = spread(given)
             part.copy_(given)
-    mask = batch_of(SOURCES).source_mask
-    keys, tokens = torch.randn(*mask.shape, 10), batch_of(TARGETS).source
+    mask = batch_of(SOURCES).source.mask
+    keys, tokens = torch.randn(*mask.shape, 10), batch_of(TARGETS).source.data
     memory = Memory(keys, keys, mask, ())
     torch.testing.assert_close(
         grouped(tokens, grouped.start(memory))[0], plain(tokens, plain.start(memory))[0], **CLOSE

@@ -458,7 +458,7 @@ def test_augmentation_is_for_training_alone(folder: Path) -> None:
     model = task_of(config).model(config, corpus.source_tokenizer, corpus.target_tokenizer)
     plan = BatchPlan(corpus.train, 1000, 1, collator=corpus.collator)
     batch = read_batch(corpus.train, plan.epoch(0)[0], plan)
-    assert batch.source.dtype == torch.uint8
+    assert batch.source.data.dtype == torch.uint8
     model.eval()
     assert model(batch).total == model(batch).total
     model.train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class Training:
         for _ in range(steps):
             segment = self.plan.read(*divmod(self.step, len(self.plan)))
             torch.manual_seed(step_seed(1, self.step, 0))
-            loss = self.model(segment._replace(carried=self.carried))
+            loss = self.model(replace(segment, carried=self.carried))
             (loss.total / loss.count).backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -128,7 +129,7 @@ def test_half_precision_carries_its_state(name: str, plan: BpttPlan) -> None:
         carried = model.empty_carry(plan.streams)
         found[half] = []
         for number in range(4):
-            segment = plan.read(0, number).to(torch.device("cuda"))._replace(carried=carried)
+            segment = replace(plan.read(0, number).to(torch.device("cuda")), carried=carried)
             with torch.autocast("cuda", torch.bfloat16, enabled=half):
                 loss = model(segment)
             loss.total.backward()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dragoman.data.batch import Batch, batch_of, pad_tokens
+from dragoman.data.batch import Batch, Tokens, batch_of, pad_tokens
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.models.contracts import Loss
@@ -49,7 +50,7 @@ class Consistency(Objective):
     """Two forward passes, one over a disturbed source; the likelihood of both, and their divergence (like R-Drop)."""
 
     def loss(self, model: Any, batch: Batch) -> Loss:
-        disturbed = batch._replace(source=batch.source.masked_fill(batch.source == 4, 5))
+        disturbed = replace(batch, source=Tokens.from_padded(batch.source.data.masked_fill(batch.source.data == 4, 5)))
         first, second = (model.logits(version).log_softmax(-1) for version in (batch, disturbed))
         real = batch.target != PAD
         nll = sum(-scores.gather(-1, batch.target[:, :, None])[:, :, 0] for scores in (first, second))
@@ -64,13 +65,13 @@ class RowwiseRisk(MinimumRisk):
     def prepare(self, model: Any, batch: Batch) -> RiskBatch:
         rows: list[list[int]] = []
         costs = []
-        for source, target in zip(batch.source.tolist(), batch.target.tolist(), strict=True):
+        for source, target in zip(batch.source.data.tolist(), batch.target.tolist(), strict=True):
             torch.manual_seed(1)
             words = [[token for token in side if token > 3] for side in (source, target)]
             prepared = super().prepare(model, batch_of(words[:1], words[1:]))
             rows += [row[: row.index(EOS)] for row in prepared.batch.target.tolist()]
             costs.append(prepared.costs)
-        return RiskBatch(batch._replace(target=pad_tokens(rows)), torch.cat(costs).double())
+        return RiskBatch(replace(batch, target=pad_tokens(rows)), torch.cat(costs).double())
 
 
 def objective_of(kind: str) -> Objective:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,7 +66,7 @@ def test_the_loss_is_the_expected_cost_over_all_texts(sharpness: float) -> None:
         costs = [[abs(len(text) - 1.5) + 0.1 * place for place, text in enumerate(texts)] for _ in SOURCES]
         costs[1][3] = torch.inf  # not a candidate of the second source
         rows = pad_tokens([text for _ in SOURCES for text in texts])
-        given = RiskBatch(batch_of(SOURCES)._replace(target=rows), torch.tensor(costs))
+        given = RiskBatch(replace(batch_of(SOURCES), target=rows), torch.tensor(costs))
         found = objective(sharpness=sharpness).loss(model, given).total
         found.backward()
         gradients = {name: part.grad.clone() for name, part in model.named_parameters()}

@@ -131,9 +131,9 @@ def test_a_step_is_the_mean_over_all_tokens_of_its_batches(configure: Configure,
     pieces = [read_batch(corpus.train, plan[index]) for index in (0, 1)]
     rows = [
         [token for token in row if token != PAD][:-1]
-        for side in ("source", "target")
-        for piece in pieces
-        for row in getattr(piece, side).tolist()
+        for side in ([piece.source.data for piece in pieces], [piece.target for piece in pieces])
+        for part in side
+        for row in part.tolist()
     ]
     whole = batch_of(rows[: len(rows) // 2], rows[len(rows) // 2 :])
     model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer))

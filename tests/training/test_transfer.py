@@ -73,7 +73,7 @@ def test_an_encoder_goes_into_another_task_and_the_rest_is_told() -> None:
     before = copies(new)
     found = transfer(new, all_named_weights(old), ["encoder"], run="runs/bert")
     batch = batch_of([[5, 6, 7], [8]])
-    ours, theirs = (one.eval().encoder(batch.source, batch.source_mask) for one in (new, old))
+    ours, theirs = (one.eval().encoder(batch.source.data, batch.source.mask) for one in (new, old))
     assert torch.equal(ours.values, theirs.values)
     assert torch.equal(new.output.weight, before["output.weight"])
     assert {name for name, _ in found.left} == {"output.weight", "output.bias"}
@@ -122,7 +122,7 @@ def test_of_positions_the_first_of_both_come_over(there: int, here: int) -> None
     assert torch.equal(new.encoder.positions[11:], before["encoder.positions"][11:])
     assert f"loaded in part: encoder.positions (11 of {here + 1} positions, the first of both)" in found.lines("x")
     batch = batch_of([[5, 6, 7], [8]])
-    ours, theirs = (one.eval().encoder(batch.source, batch.source_mask) for one in (new, old))
+    ours, theirs = (one.eval().encoder(batch.source.data, batch.source.mask) for one in (new, old))
     assert torch.equal(ours.values, theirs.values)
 
 

@@ -27,6 +27,7 @@ class ExampleFormat(ABC):
     """What the examples of a task look like. The defaults are those of text pairs."""
 
     name: str  # part of the fingerprint of the data
+    store_version = ""  # change it when stores of older code must not be read, though the data are the same
     unit = "pair"  # what error messages call an example
     ordered = False  # True: the last examples become validation data, not randomly chosen ones
     overlapping = False  # True: an example also holds the text of the next one

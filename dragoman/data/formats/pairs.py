@@ -8,6 +8,7 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
 from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.store import COPIES
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
@@ -61,13 +62,15 @@ class CopyFormat(PairFormat):
     """The same for models that copy source tokens which the target vocabulary lacks."""
 
     name = "copied pairs"
+    store_version = "column of copies"
 
     def codec(self, source: Tokenizer, target: Tokenizer) -> PairCodec:
         return copying_codec(source, target)
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        sizes = {"source": len(source) * (1 + MAX_COPIES), "target": len(target) + MAX_COPIES}
-        return {column: "uint16" if size <= 1 << 16 else "uint32" for column, size in sizes.items()}
+        target_ids = len(target) + MAX_COPIES
+        dtypes = {"target": "uint16" if target_ids <= 1 << 16 else "uint32"}
+        return dtypes | ({COPIES: "uint8"} if self.codec(source, target).copies else {})
 
 
 PAIR_FORMAT: ExampleFormat = PairFormat()

@@ -155,9 +155,9 @@ class NumberScaler(Tokenizer):
         return ""
 
     def encode(self, text: str) -> list[float]:
-        """The scaled numbers, step by step; ∞ is a missing value, since NaN is padding."""
+        """The scaled numbers, step by step; NaN is a missing value."""
         return [
-            math.inf if math.isnan(number) else (number - shift) / scale
+            (number - shift) / scale
             for step in parse_steps(text)
             for number, shift, scale in zip(step, self.shift, self.scale, strict=True)
         ]

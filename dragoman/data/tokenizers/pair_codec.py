@@ -5,8 +5,8 @@ an id of its own after the V ids of the vocabulary, for this one source: "copy j
 token that the vocabulary lacks is copy 0. A target token that the vocabulary lacks has the id of the equal source
 token if there is one. So the loss and the search tell two unknown words of a source apart.
 
-A model needs the number of the copy at every source position. The source row holds it beside the source's own token:
-token + (1 + copy) · (size of the source vocabulary). Rows of sources without such tokens are ordinary rows.
+A model needs the number of the copy at every source position: the rows of such a codec are `TokensWithCopies`, and a
+batch has them as `Batch.copies`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dragoman.data.batch import TokensWithCopies
 from dragoman.data.tokenizers.base import SPECIALS, UNK, Tokenizer, VocabularyTokenizer
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer, split_tag
 
@@ -35,9 +36,6 @@ class PairCodec:
     def encode_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[Any]], list[list[Any]]]:
         """The rows of sources, and those of their targets."""
         return self.encode_sources(sources), self.target.encode_batch(targets)
-
-    def decode_source(self, row: Sequence[int]) -> str:
-        return self.source.decode([token % len(self.source) for token in row])
 
     def target_of(self, source: str | None) -> Tokenizer:
         """The tokenizer of the targets and outputs of one source, None: of any."""
@@ -65,28 +63,26 @@ class CopyingCodec(PairCodec):
         missing = dict.fromkeys(token for token in tokens if token not in self._known)
         return {token: copy for copy, token in enumerate(missing) if copy < MAX_COPIES}
 
-    def _encode_source(self, text: str, row: list[int]) -> dict[str, int]:
-        """Add the copies to a row of the source, in place; returns their numbers."""
+    def _with_copies(self, text: str, row: list[int]) -> tuple[TokensWithCopies, dict[str, int]]:
+        """The row of a source with its copies, and the number of each."""
+        numbers = [0] * len(row)
         if self._missing.isdisjoint(row):
-            return {}
+            return TokensWithCopies(row, numbers), {}
         tokens = self._split(split_tag(text, self.source.tags)[1])
         copies, first = self._copies(tokens), len(row) - len(tokens)  # 1 after a language tag
         for place, token in enumerate(tokens, first):
-            if token in copies:
-                row[place] += (1 + copies[token]) * len(self.source)
-        return copies
+            numbers[place] = 1 + copies.get(token, -1)
+        return TokensWithCopies(row, numbers), copies
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        rows = super().encode_sources(texts)
-        for text, row in zip(texts, rows, strict=True):
-            self._encode_source(text, row)
-        return rows
+        rows = zip(texts, super().encode_sources(texts), strict=True)
+        return [self._with_copies(text, row)[0] for text, row in rows]
 
     def encode_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
         """Source rows with their copies, and target rows in which unknown tokens are copies where they can be."""
         rows, target_rows = self.source.encode_batch(sources), self.target.encode_batch(targets)
         for index, (source, row, target_row) in enumerate(zip(sources, rows, target_rows, strict=True)):
-            copies = self._encode_source(source, row)
+            rows[index], copies = self._with_copies(source, row)
             if copies and UNK in target_row:
                 ids = {token: len(self.target) + copy for token, copy in copies.items()}
                 tokens = self._target.split(targets[index])

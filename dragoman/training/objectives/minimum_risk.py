@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
@@ -101,7 +101,7 @@ class MinimumRisk(Objective):
                     risks[index, rank] = torch.inf
                 seen.add(row)
         device = batch.target.device
-        return RiskBatch(batch._replace(target=pad_tokens(rows).to(device)), risks.to(device))
+        return RiskBatch(replace(batch, target=pad_tokens(rows).to(device)), risks.to(device))
 
     def loss(self, model: Any, batch: RiskBatch) -> Loss:
         """Σ_y Q(y) Δ(y) over the candidates of each source, with Q ∝ p(y)^α (Shen et al. 2016, eq. 8)."""
@@ -115,7 +115,7 @@ class MinimumRisk(Objective):
     def _sample(self, model: Any, batch: Batch) -> list[list[int]]:
         was_training = model.training
         model.eval()
-        rows = torch.arange(batch.source.shape[0], device=batch.source.device).repeat_interleave(self.config.samples)
+        rows = torch.arange(len(batch.source), device=batch.source.device).repeat_interleave(self.config.samples)
         with torch.no_grad():
             state = model.start(batch).select(rows)
         limits = limits_for(batch, SearchConfig(), self.ratio)

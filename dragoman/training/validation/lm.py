@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def text_likelihood(
         for segment in plan.epoch(0, streams):
             if interrupted():
                 return None
-            scores = model.score(segment.to(device)._replace(carried=carried))
+            scores = model.score(replace(segment.to(device), carried=carried))
             nats -= scores.log_probabilities.sum(dtype=torch.float64)
             correct += scores.correct.sum()
             progress(int((segment.target != PAD).sum()))
