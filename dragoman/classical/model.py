@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,9 +25,6 @@ class FittedModel(BaseModel):
 
     It has no parameters: `tensors` are all it knows, and a run keeps them as weights.safetensors.
     """
-
-    # What `score` can say of a given target: nothing, the probability of the whole, or one for every token.
-    likelihood: ClassVar[Literal["none", "sequence", "tokens"]] = "tokens"
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.errors import ConfigError, hint
-from dragoman.models.contracts import Model, NonAutoregressiveModel, TokenScores
+from dragoman.models.contracts import Likelihood, Model, NonAutoregressiveModel, TokenScores
 
 Average = Literal["probability", "log"]
 DEFAULT_AVERAGE: Average = "probability"
@@ -48,6 +48,8 @@ AVERAGES: dict[str, Callable[[Tensor], Tensor]] = {"probability": mean_probabili
 
 class Ensemble:
     """Models that share their vocabularies, averaged token by token; searched and scored like one model."""
+
+    likelihood: Likelihood = "tokens"
 
     def __init__(self, models: Sequence[Model], average: Average = DEFAULT_AVERAGE) -> None:
         if average not in AVERAGES:

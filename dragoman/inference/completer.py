@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
-import torch
 
 from dragoman.config import settings
-from dragoman.data.batch import batch_of
 from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
 from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.complete import Completion, CompletionOptions, Observe, complete
+from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import replace_from_keywords
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError, DataError, RunError, UnseenTextWarning
+from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.inference.evaluation import read_examples
-from dragoman.inference.loaded import describe
-from dragoman.inference.long_inputs import OnWarning, warn_caller
-from dragoman.inference.unseen import UnseenInputs, UnseenText
+from dragoman.inference.inputs import StreamOptions, Warn
+from dragoman.inference.keywords import CompletionKeywords
+from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.long_inputs import InputTooLongError, over_many_characters
+from dragoman.inference.parts import Part
+from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
+from dragoman.inference.target_scores import mean_log_probabilities
+from dragoman.inference.unseen import UnseenText
 from dragoman.runs import Run
 from dragoman.scoring.perplexity import TextSize, text_size
-from dragoman.training.runtime import resolve_device
 from dragoman.training.validation.lm import text_likelihood
 
 LINES = 10_000  # tokenised together
@@ -47,76 +49,132 @@ class Completed:
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
-class Completer:
+@dataclass(frozen=True)
+class CompletionWork(Work[list[Completed]]):
+    """The work of one call of a completer."""
+
+    completer: Completer
+    options: CompletionOptions
+    batch_size: int
+    allow_unknown: bool
+    max_characters: int | None
+    observe: Observe | None
+
+    reads_empty = True  # an empty prompt begins a new line
+
+    @property
+    def run(self) -> Completer:
+        return self.completer
+
+    @property
+    def empty(self) -> list[Completed]:
+        return []
+
+    def plan(self, item: ConstrainedInput, name: str, warn: Warn) -> list[Part] | None:
+        if self.max_characters is not None:
+            limits = self.run.length_limits._replace(characters=self.max_characters)
+            problem, limit = over_many_characters(item.text, limits)
+            if problem:
+                raise InputTooLongError(name, item.text, limit, problem, "send the end of the prompt alone")
+        return None
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            row.source = self.run.encode(row.text, row.name, self.allow_unknown)
+
+    def outputs(self, rows: Sequence[Row], done: Done) -> list[list[Completed]]:
+        run = self.run
+        sources = [row.source for row in rows]
+        completions = complete(
+            run.model, sources, self.options, device=run.device, rows=self.batch_size, first=rows[0].number,
+            observe=self.observe,
+        )  # fmt: skip
+        for row in rows:
+            done(row)
+        return [
+            [self._completed(row, completion) for completion in several]
+            for row, several in zip(rows, completions, strict=True)
+        ]
+
+    def _completed(self, row: Row, completion: Completion) -> Completed:
+        scores = completion.token_scores
+        new_tokens = completion.tokens[: -1 if completion.ended else None]
+        return Completed(
+            self.run.joined(row.text, row.source, new_tokens),
+            sum(scores) / len(scores),
+            tuple(self.run.tokenizer.pieces(completion.tokens)),
+            scores,
+            completion.ended,
+        )
+
+
+class Completer(LoadedRun):
     """A trained language model that continues prompts and scores texts."""
+
+    continues = True
 
     def __init__(self, run: Run, device: str = "auto") -> None:
         if not run.task.is_language_model:
             raise RunError(
                 f'{run.folder}: found task = "{run.task.name}", expected a language model (task = "language-model")'
             )
-        self.run, self.config = run, run.config
-        self.device = resolve_device(device)
-        self.tokenizer = run.tokenizers()[1]
+        super().__init__(run, device)
+        self.tokenizer = self.target_tokenizer
         self.unseen = UnseenText(run, self.tokenizer, "target")
-        self.model: Any = run.model(self.device)
-
-    def __repr__(self) -> str:
-        return describe(self, self.run, self.model, self.device)
+        self.model = run.model(self.device)
 
     def complete(
         self,
-        prompts: Sequence[str],
+        prompts: Iterable[str],
         options: CompletionOptions | None = None,
         *,
         allow_unknown: bool = False,
         batch_size: int = 64,
         first: int = 1,
         observe: Observe | None = None,
-        on_warning: OnWarning | None = None,
-        **keywords: Any,
+        **keywords: Unpack[CompletionKeywords],
     ) -> list[list[Completed]]:
-        """The completions of every prompt; keywords are fields of `CompletionOptions`.
+        """The completions of every prompt; see `stream`."""
+        check_several(prompts, "complete", "prompt")
+        return list(
+            self.stream(
+                prompts, options, allow_unknown=allow_unknown, batch_size=batch_size, first=first, observe=observe,
+                **keywords,
+            )
+        )  # fmt: skip
 
-        An empty prompt begins a new line, and "\\n" in a prompt ends one. A word outside the vocabulary is an error, or
-        with `allow_unknown` read as <unk>. `first` is the number of the first prompt in error messages.
-        `observe` changes the choice of tokens, to report each as it is chosen (`token_stream.observed`).
-        `on_warning` gets a line about prompts with characters or words that training did not have (None: a Python
-        warning).
+    def stream(
+        self,
+        prompts: Iterable[str],
+        options: CompletionOptions | None = None,
+        stream: StreamOptions | None = None,
+        *,
+        allow_unknown: bool = False,
+        batch_size: int = 64,
+        first: int = 1,
+        max_characters: int | None = None,
+        observe: Observe | None = None,
+        **keywords: Unpack[CompletionKeywords],
+    ) -> Iterator[list[Completed]]:
+        """The completions of every prompt, in order and in bounded memory.
+
+        Keywords are fields of `CompletionOptions` and `StreamOptions`. An empty prompt begins a new line, and "\\n" in
+        a prompt ends one. A word outside the vocabulary is an error, or with `allow_unknown` read as <unk>. `first` is
+        the number of the first prompt in messages. A prompt of more than `max_characters` is refused. `observe`
+        changes the choice of tokens, to report each as it is chosen (`token_stream.observed`).
         """
-        if isinstance(prompts, str):
-            raise TypeError("complete takes a list of prompts; for one prompt write complete([prompt])")
-        (options,) = replace_from_keywords(keywords, options or CompletionOptions())
+        check_several(prompts, "stream", "prompt")
+        stream = stream or StreamOptions(input_name="prompt {}".format)
+        options, stream = replace_from_keywords(dict(keywords), options or CompletionOptions(), stream)
         if batch_size < 1:
             raise ConfigError(f"batch_size: found {batch_size}, expected at least 1")
         if options.sampling is not None:  # checks the ranges
             settings.build(Sampling, settings.as_table(options.sampling))
-        encode = partial(self.encode, allow_unknown=allow_unknown)
-        rows = [encode(prompt, f"prompt {number}") for number, prompt in enumerate(prompts, first)]
-        unseen = UnseenInputs()
-        for number, prompt in enumerate(prompts, first):
-            if surfaces := [surface for line in prompt.split("\n") for surface in self.unseen(line)]:
-                unseen.add(number, surfaces)
-        if message := unseen.message():
-            warn_caller(on_warning, message, UnseenTextWarning)
-        completions = complete(
-            self.model, rows, options, device=self.device, rows=batch_size, first=first, observe=observe
-        )
-        return [
-            [self._completed(prompt, row, one) for one in several]
-            for prompt, row, several in zip(prompts, rows, completions, strict=True)
-        ]
+        work = CompletionWork(self, options, batch_size, allow_unknown, max_characters, observe)
+        return stream_outputs(work, prompts, stream, first)
 
-    def _completed(self, prompt: str, row: Sequence[int], completion: Completion) -> Completed:
-        scores = completion.token_scores
-        new_tokens = completion.tokens[: -1 if completion.ended else None]
-        return Completed(
-            self.joined(prompt, row, new_tokens),
-            sum(scores) / len(scores),
-            tuple(self.tokenizer.pieces(completion.tokens)),
-            scores,
-            completion.ended,
-        )
+    def unseen_in(self, text: str) -> list[str]:
+        return [surface for line in text.split("\n") for surface in self.unseen(line)]
 
     def encode(self, text: str, place: str, allow_unknown: bool = False) -> list[int]:
         """The tokens of a text; a word outside the vocabulary is an error that names it.
@@ -154,10 +212,9 @@ class Completer:
 
     def rate(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
         """The mean log-probability per token of every text as a line of its own, <eos> included; −∞: it is too long."""
-        if isinstance(texts, str):
-            raise TypeError("rate takes a list of texts; for one text write rate([text])")
+        check_several(texts, "rate")
         rows = self.tokenizer.encode_batch([text.replace("\n", " ") for text in texts])
-        return mean_log_probabilities(self.model, rows, self.device, batch_size)
+        return mean_log_probabilities(self.model, [[]] * len(rows), rows, self.device, batch_size)
 
     def evaluate(
         self,
@@ -165,7 +222,7 @@ class Completer:
         *,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, float]:
         """The perplexities of a running text by token, word and character; they do not depend on the batch size.
 
         The end of a line counts as a word and a character. `unknown` counts tokens read as <unk>: if there are some,
@@ -197,11 +254,11 @@ class Completer:
         if not count:
             raise DataError("nothing to evaluate: no line was read")
         plan = OverlappingBpttPlan(text, self.config.model.segment)
-        found = text_likelihood(
+        scored = text_likelihood(
             self.model, plan, size, self.device, rows=batch_size, progress=progress or (lambda tokens: None)
         )
-        assert found is not None, "nothing interrupts it"
-        likelihood, accuracy = found
+        assert scored is not None, "nothing interrupts it"
+        likelihood, accuracy = scored
         return {
             "lines": count,
             "tokens": likelihood.tokens,
@@ -211,25 +268,3 @@ class Completer:
             **likelihood.scores(),
             "token_accuracy": accuracy,
         }
-
-
-@torch.no_grad()
-def mean_log_probabilities(
-    model: Any, rows: Sequence[Sequence[int]], device: torch.device, batch_size: int = 64
-) -> list[float]:
-    """The mean log-probability per token, <eos> included, of each row as a line of its own, for reranking.
-
-    A row longer than the model can read scores −∞.
-    """
-    max_positions = model.max_positions
-    means = [float("-inf")] * len(rows)
-    order = [index for index, row in enumerate(rows) if max_positions is None or len(row) < max_positions]
-    order.sort(key=lambda index: len(rows[index]))
-    for first in range(0, len(order), batch_size):
-        indices = order[first : first + batch_size]
-        batch = batch_of([[]] * len(indices), [rows[index] for index in indices]).to(device)
-        scores = model.score(batch)
-        batch_means = scores.log_probabilities.double().sum(1) / scores.mask.sum(1)
-        for index, mean in zip(indices, batch_means.tolist(), strict=True):
-            means[index] = mean
-    return means

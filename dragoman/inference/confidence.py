@@ -11,8 +11,8 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.errors import RunError
+from dragoman.inference.target_scores import batches_of_indices
 from dragoman.models.heads.softmax import full_precision
-from dragoman.progress import check_interrupted
 from dragoman.runs import Run
 from dragoman.scoring.calibration import PlattScale
 
@@ -56,10 +56,7 @@ def token_confidences(
 ) -> list[tuple[float, ...]]:
     """softmax(logits / temperature) of every target token and of its <eos>, in the order of the pairs."""
     confidences: list[tuple[float, ...]] = [()] * len(pairs)
-    order = sorted(range(len(pairs)), key=lambda index: (len(pairs[index][1]), len(pairs[index][0])))
-    for first in range(0, len(order), rows):
-        check_interrupted()
-        indices = order[first : first + rows]
+    for indices in batches_of_indices([(len(target), len(source)) for source, target in pairs], rows):
         batch = batch_of([pairs[index][0] for index in indices], [pairs[index][1] for index in indices]).to(device)
         scores = (full_precision(model.logits(batch)) / temperature).log_softmax(-1)
         probabilities = scores.gather(-1, batch.target[:, :, None])[:, :, 0].exp().tolist()

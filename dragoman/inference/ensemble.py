@@ -9,7 +9,7 @@ from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Ensemble
 from dragoman.decoding.options import DecodingOptions
 from dragoman.exchange.choice import EngineChoice
-from dragoman.inference.loaded import LoadedRun, average_models, check_vocabularies, opened, shared_codec
+from dragoman.inference.loaded import Seq2SeqRun, average_models, check_same_vocabularies, load_seq2seq, shared_codec
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Backend:
     own: bool = True  # the model of the run folder, which a calibration there is for
 
 
-def open_backend(first: LoadedRun, options: DecodingOptions) -> Backend:
+def open_backend(first: Seq2SeqRun, options: DecodingOptions) -> Backend:
     """The backend of a run; with `options.ensemble` the models of all runs are averaged token by token."""
     tokenizers = (first.source_tokenizer, first.target_tokenizer)
     if first.half != (options.precision == "bfloat16"):
-        first = LoadedRun(first.run, str(first.device), options.precision)
-    runs = [first, *(opened(run, str(first.device), options.precision) for run in options.ensemble)]
+        first = Seq2SeqRun(first.run, str(first.device), options.precision)
+    runs = [first, *(load_seq2seq(run, str(first.device), options.precision) for run in options.ensemble)]
     for other in runs[1:]:
-        check_vocabularies(first, other, "an ensemble")
+        check_same_vocabularies(first.run, other.run, "an ensemble")
     models = [model for run in runs for model in run.models]
     own = len(runs) == 1 and (len(models) == 1 or options.average == DEFAULT_AVERAGE)
     model = first.model if own else average_models(models, options.average)

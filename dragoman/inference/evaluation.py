@@ -1,38 +1,35 @@
-"""What an evaluation needs beside predictions: its options, examples, metric names and the loss of references."""
+"""What an evaluation needs beside predictions: its options, examples and metric names."""
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import torch
-
-from dragoman.data.batch import Rows
-from dragoman.data.collate import Collator
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.feature_store import FeatureColumn, write_features
-from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.split import read_examples as read_all
 from dragoman.errors import ConfigError, DataError
+from dragoman.inference.loaded import LoadedRun
 from dragoman.runs import Run
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import metrics_by_name, select_metrics
 from dragoman.scoring.significance import DEFAULT_DRAWS
 from dragoman.tasks.base import Task
 
+Output = TypeVar("Output")
 
-class Evaluation(NamedTuple):
+
+class Evaluation(NamedTuple, Generic[Output]):
     """The scores of an evaluation and the predictions behind them; `result["bleu"]` is short for its score."""
 
     scores: dict[str, Any]
-    predictions: list[Any]
+    predictions: list[Output]
 
     def __getitem__(self, key: Any) -> Any:
         """A score by its name, or as a tuple has it."""
@@ -100,43 +97,33 @@ def metric_names(metrics: str | Sequence[str], task: Task, units: Units) -> tupl
     return names
 
 
-def read_files(
-    codec: FeatureExtractor, examples: Sequence[Example], owner: object
+def readable_examples(
+    run: LoadedRun, examples: list[Example], skip: bool, on_unreadable: Callable[[Fault], None] | None
 ) -> tuple[list[Example], list[Fault]]:
-    """Read recordings or pictures into a temporary folder that lives as long as `owner`, and list unreadable ones."""
-    paths = list(dict.fromkeys(example.model_input for example in examples))
+    """The examples whose files can be read, which are read once; other files are errors, or with `skip` reported."""
+    if not run.reads_files:
+        return examples, []
+    # The features lie in a temporary folder that lives as long as the run.
     beside = tempfile.mkdtemp(prefix="dragoman-features-")
-    weakref.finalize(owner, shutil.rmtree, beside, ignore_errors=True)
+    weakref.finalize(run, shutil.rmtree, beside, ignore_errors=True)
     folder = Path(beside) / "features"
-    wrong = {fault.location: fault for fault in write_features(folder, paths, codec.config)}
-    codec.use_store(FeatureColumn(folder))
-    named = [(one, wrong.get(one.model_input)) for one in examples]
-    faults = [Fault(one.location, fault.kind, str(fault)) for one, fault in named if fault is not None]
-    return [one for one, fault in named if fault is None], faults
+    paths = list(dict.fromkeys(example.model_input for example in examples))
+    wrong = {fault.location: fault for fault in write_features(folder, paths, run.extractor.config)}
+    run.extractor.use_store(FeatureColumn(folder))
+    named = [(example, wrong.get(example.model_input)) for example in examples]
+    faults = [Fault(example.location, fault.kind, str(fault)) for example, fault in named if fault is not None]
+    if faults and not skip:
+        raise first_of(faults, "--skip-unreadable (skip_unreadable=True)")
+    if on_unreadable is not None:
+        for fault in faults:
+            on_unreadable(fault)
+    readable = [example for example, fault in named if fault is None]
+    if not readable:
+        raise DataError(f"nothing to evaluate: none of {len(faults)} files could be read")
+    return readable, faults
 
 
-class ReferenceLoss(NamedTuple):
-    """The loss of references over their tokens, <eos> included."""
-
-    loss: float  # mean negative log-probability; ∞ if the model can output none of them
-    accuracy: float
-    too_long: int  # references that the model cannot output at all; they are left out
-
-
-@torch.no_grad()
-def reference_loss(
-    model: Any, sources: Rows, targets: Rows, collator: Collator, device: torch.device, batch_size: int
-) -> ReferenceLoss:
-    """The loss of targets; those that the model cannot output at all are left out and counted."""
-    order = sorted(range(len(targets)), key=lambda row: len(targets[row]))
-    total, correct, count, too_long = 0.0, 0, 0, 0
-    for first in range(0, len(order), batch_size):
-        rows = order[first : first + batch_size]
-        batch = collator.collate([sources[row] for row in rows], [targets[row] for row in rows]).to(device)
-        scores = model.score(batch)
-        total -= float(scores.log_probabilities.sum(dtype=torch.float64))
-        correct += int(scores.correct.sum())
-        count += int(scores.mask.sum())
-        too_long += int((~scores.mask.any(1)).sum())  # every other reference has its <eos> at least
-    mean = (total / count, correct / count) if count else (math.inf, 0.0)
-    return ReferenceLoss(*mean, too_long)
+def first_of(errors: Sequence[object], option: str) -> DataError:
+    """The error for examples that cannot be evaluated: the first, how many more, and what leaves them out."""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return DataError(f"{errors[0]}{more}; leave such examples out with {option}")

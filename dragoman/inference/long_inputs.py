@@ -44,9 +44,9 @@ class InputTooLongError(DataError):
     """An input that is longer than the run can read and that cannot be read in parts."""
 
     def __init__(self, place: str, text: str, limit: int, problem: str, reason: str) -> None:
-        super().__init__(f"{place}: {problem}; {reason}")
         self.text, self.limit = text, limit
         self.reason = f"{problem}; {reason}"  # without the place
+        super().__init__(f"{place}: {self.reason}")
 
 
 def over_many_characters(text: str, limits: LengthLimits) -> tuple[str, int]:

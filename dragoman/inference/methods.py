@@ -21,14 +21,14 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.shortlist import NAME, Shortlist, shortlist_model
 from dragoman.decoding.speculative import Speculative
 from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.inference.loaded import LoadedRun, check_vocabularies, opened
+from dragoman.inference.loaded import Seq2SeqRun, check_same_vocabularies, load_seq2seq
 from dragoman.models.language_model import LanguageModel
 from dragoman.models.transcriber import Transcriber
 from dragoman.runs import Run
 
 
 def open_method(
-    method: Method | Draft | ShortlistFile | CTCDecoding | None, run: LoadedRun, model: Any
+    method: Method | Draft | ShortlistFile | CTCDecoding | None, run: Seq2SeqRun, model: Any
 ) -> Method | None:
     """The method that searches with `model`, the run's own or an ensemble; None is greedy or beam search."""
     match method:
@@ -44,23 +44,23 @@ def open_method(
             return method
 
 
-def speculative(run: LoadedRun, draft: Draft) -> Speculative:
+def speculative(run: Seq2SeqRun, draft: Draft) -> Speculative:
     """Greedy search in `run` with the tokens that a draft run proposes: the same output in fewer calls."""
-    small = opened(draft.run, str(run.device))
-    check_vocabularies(run, small, "a draft")
+    small = load_seq2seq(draft.run, str(run.device))
+    check_same_vocabularies(run.run, small.run, "a draft")
     if run.codec.copies and not small.codec.copies:
         raise ConfigError(f"draft: {draft.run} cannot copy words that it does not know, as {run.run.folder} can")
     return Speculative(small.model, draft.tokens)
 
 
-def shortlist(run: LoadedRun, file: str | Path = "auto", model: Any = None) -> Shortlist:
+def shortlist(run: Seq2SeqRun, file: str | Path = "auto", model: Any = None) -> Shortlist:
     """Read a shortlist of target tokens; "auto" is the file in the run folder."""
     shortlist_model(run.model if model is None else model)
     path = run.run.folder / NAME if file == "auto" else Path(file)
     return Shortlist.load(path, run.source_tokenizer, run.target_tokenizer)
 
 
-def transcribing(run: LoadedRun, options: CTCDecoding, model: Any) -> Method | None:
+def transcribing(run: Seq2SeqRun, options: CTCDecoding, model: Any) -> Method | None:
     """How a transcriber finds its text; None: by CTC alone."""
     if not isinstance(model, Transcriber):
         name = "decoding-mode" if options.language_model is None else "language-model"
@@ -84,7 +84,7 @@ def transcribing(run: LoadedRun, options: CTCDecoding, model: Any) -> Method | N
     return CTCFusionSearch(fusion) if fusion is not None else None
 
 
-def language_scorer(run: LoadedRun, language: LanguageModelFusion) -> NGramLM | NeuralLM:
+def language_scorer(run: Seq2SeqRun, language: LanguageModelFusion) -> NGramLM | NeuralLM:
     """A language model of the run's target tokens: n-grams of a text file, or a trained run."""
     target, path = run.target_tokenizer, language.model
     if not Path(path).is_dir():

@@ -6,20 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
-from dragoman.classical.model import FittedModel, Transducer
-from dragoman.data.batch import batch_of
-from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
 from dragoman.decoding.options import RerankModel
 from dragoman.errors import ConfigError, RunError
 from dragoman.inference.completer import Completer
-from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.loaded import Seq2SeqRun
 from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.inference.prediction import Prediction
+from dragoman.inference.target_scores import mean_log_probabilities
 from dragoman.inference.training_texts import similarity, training_texts
-from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.runs import Run
 
 MIN_SIMILARITY = 0.35  # of texts in one language, see `similarity`
@@ -72,26 +67,26 @@ class Reranker:
         return out
 
 
-def open_model(model: RerankModel, device: str) -> LoadedRun | Completer:
+def open_model(model: RerankModel, device: str) -> Seq2SeqRun | Completer:
     """The run that a rerank model names, checked; it may be open already."""
     if not math.isfinite(model.weight):
         raise ConfigError(f"rerank_weight: found {model.weight}, expected a finite number")
     run = model.run
-    if not isinstance(run, LoadedRun | Completer):
+    if not isinstance(run, Seq2SeqRun | Completer):
         folder = Run(run)
         if folder.task.head_decoder is not None:
             raise ConfigError(
                 f'--rerank needs a reverse run or a language model; {folder.folder} has task = "{folder.task.name}"'
             )
-        run = Completer(folder, device) if folder.task.is_language_model else LoadedRun(folder, device)
+        run = Completer(folder, device) if folder.task.is_language_model else Seq2SeqRun(folder, device)
     tag = model.tag
     if isinstance(run, Completer):
         if tag is not None:
             raise ConfigError(f"tag: found {tag!r}, but {run.run.folder} is a language model, which has no tags")
         return run
-    if isinstance(run.model, FittedModel) and run.model.likelihood == "none":
+    if run.likelihood == "none":
         raise ConfigError(f'--rerank needs probabilities, which model.kind = "{run.config.model.kind}" does not have')
-    if isinstance(run.source_tokenizer, FeatureExtractor):
+    if run.reads_files:
         raise ConfigError(
             f'--rerank needs a reverse run or a language model; {run.run.folder} has task = "{run.config.task}", '
             "which reads files"
@@ -151,7 +146,7 @@ def same_direction(first: Run, other: Run) -> RunError:
     )
 
 
-def weighted(run: LoadedRun | Completer, model: RerankModel, pairs: Sequence[tuple[str, str]]) -> list[float]:
+def weighted(run: Seq2SeqRun | Completer, model: RerankModel, pairs: Sequence[tuple[str, str]]) -> list[float]:
     """The weighted scores of one run for pairs (output, source)."""
     if not model.weight:
         return [0.0] * len(pairs)
@@ -163,9 +158,8 @@ def weighted(run: LoadedRun | Completer, model: RerankModel, pairs: Sequence[tup
     return [score if score == -math.inf else model.weight * score for score in scores]
 
 
-@torch.no_grad()
 def reverse_scores(
-    reverse: LoadedRun, pairs: Sequence[tuple[str, str]], tag: str | None, batch_size: int = 64
+    reverse: Seq2SeqRun, pairs: Sequence[tuple[str, str]], tag: str | None, batch_size: int = 64
 ) -> list[float]:
     """For pairs (output, source) the mean log-probability per token of the source given the output.
 
@@ -174,18 +168,4 @@ def reverse_scores(
     """
     outputs = [ensure_tag(output, tag, reverse.tags, f"output {number}") for number, (output, _) in enumerate(pairs, 1)]
     inputs, targets = reverse.codec.encode_pairs(outputs, [source for _, source in pairs])
-    maximum = reverse.model.max_positions
-    order = [index for index, row in enumerate(targets) if maximum is None or len(row) < maximum]
-    order.sort(key=lambda index: (len(targets[index]), len(inputs[index])))
-    out = [0.0] * len(pairs)
-    for first in range(0, len(order), batch_size):
-        rows = order[first : first + batch_size]
-        batch = batch_of([inputs[row] for row in rows], [targets[row] for row in rows]).to(reverse.device)
-        scores = reverse.model.score(batch)
-        counts = scores.mask.sum(1)
-        means = scores.log_probabilities.double().sum(1) / counts.clamp(min=1)
-        if isinstance(reverse.model, NonAutoregressiveModel | Transducer):  # it cannot output this source at all
-            means = means.masked_fill(counts == 0, float("-inf"))
-        for row, mean in zip(rows, means.tolist(), strict=True):
-            out[row] = mean
-    return out
+    return mean_log_probabilities(reverse.model, inputs, targets, reverse.device, batch_size, too_long=0.0)

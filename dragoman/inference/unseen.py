@@ -107,14 +107,16 @@ class UnseenInputs:
 
     SHOWN = 10
 
-    def __init__(self) -> None:
-        self.inputs: list[int] = []
+    def __init__(self, unit: str = "input") -> None:
+        self.unit = unit  # what the line calls an input
+        self.inputs: dict[int | str, None] = {}  # numbers or names, in order
         self.surfaces: Counter[str] = Counter()
 
-    def add(self, number: int, surfaces: list[str]) -> None:
-        """Count the unseen characters or words of one input."""
-        self.inputs.append(number)
-        self.surfaces.update(surfaces)
+    def add(self, name: int | str, surfaces: Sequence[str]) -> None:
+        """Count the unseen characters or words of one input; an input that is tried again counts once."""
+        if name not in self.inputs:
+            self.inputs[name] = None
+            self.surfaces.update(surfaces)
 
     def message(self) -> str:
         """How many inputs had some, and which; empty if none had. Counting begins anew."""
@@ -122,17 +124,22 @@ class UnseenInputs:
             return ""
         shown = ", ".join(repr(surface)[:40] for surface, _ in self.surfaces.most_common(self.SHOWN))
         more = f" and {len(self.surfaces) - self.SHOWN:,} others" if len(self.surfaces) > self.SHOWN else ""
-        count, first = len(set(self.inputs)), self.inputs[0]  # a long input is read in parts
-        self.inputs, self.surfaces = [], Counter()
+        count, first = len(self.inputs), next(iter(self.inputs))
+        where = f"{self.unit} {first:,}" if isinstance(first, int) else repr(first[:40])
+        self.inputs, self.surfaces = {}, Counter()
         return (
-            f"{count:,} input{'s have' if count > 1 else ' has'} characters or words that training did not have: "
-            f"{shown}{more} (first in input {first:,}); check what became of them"
+            f"{count:,} {self.unit}{'s have' if count > 1 else ' has'} characters or words that training did not have: "
+            f"{shown}{more} (first in {where}); check what became of them"
         )
+
+    def warn(self, on_warning: OnWarning | None) -> None:
+        """Warn the caller of what was counted, if anything was."""
+        if message := self.message():
+            warn_caller(on_warning, message, UnseenTextWarning)
 
     def watch(self, outputs: Iterator[Output], on_warning: OnWarning | None) -> Iterator[Output]:
         """The outputs; when they end, or the caller needs no more, a warning of what was counted."""
         try:
             yield from outputs
         finally:
-            if message := self.message():
-                warn_caller(on_warning, message, UnseenTextWarning)
+            self.warn(on_warning)

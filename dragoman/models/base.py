@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import nn
+
+from dragoman.models.contracts import Likelihood
 
 
 class BaseModel(nn.Module):
     """Defaults of `contracts.TrainableModel`; a model overrides those that differ."""
+
+    likelihood: ClassVar[Likelihood] = "tokens"
 
     @property
     def max_positions(self) -> int | None:

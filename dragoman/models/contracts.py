@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from dragoman.data.batch import Batch
 from dragoman.layers.attention import show
 from dragoman.layers.linear import LogProbabilities
+
+# What `score` can say of a given target: nothing, the probability of the whole, or one for every token.
+Likelihood = Literal["none", "sequence", "tokens"]
 
 
 class Memory(NamedTuple):

@@ -187,5 +187,5 @@ def test_a_classifier_reads_the_beginning_of_a_text_that_is_too_long(inside: Wor
     assert said.err.count("the end of the text is not read") == 2
     labeler = load_run("runs/two", "cpu")
     separator = labeler.source_tokenizer.separator
-    cut = labeler._readable_part([5, 6, 7, 8, 9, 5, 6, 7, separator, 5, 6], "input 1", lambda line: None)
+    cut = labeler.readable_part([5, 6, 7, 8, 9, 5, 6, 7, separator, 5, 6], "input 1", lambda line: None)
     assert cut == [5, 6, 7, 8, 9, 5, separator, 5, 6]

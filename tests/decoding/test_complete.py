@@ -17,7 +17,7 @@ from dragoman.decoding.complete import Completion, CompletionOptions, complete
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import DataError
-from dragoman.inference.completer import mean_log_probabilities
+from dragoman.inference.target_scores import mean_log_probabilities
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import SegmentsConfig
@@ -172,7 +172,7 @@ def test_likelihoods_do_not_depend_on_the_tokens() -> None:
 
 def test_mean_log_probabilities_are_those_of_teacher_forcing(model: LanguageModel) -> None:
     rows = [[5, 6, 7], [], [8, 9, 10, 11, 12], [4] * 24, [6]]
-    found = mean_log_probabilities(model, rows, CPU, batch_size=2)
+    found = mean_log_probabilities(model, [[]] * len(rows), rows, CPU, batch_size=2)
     for row, mean in zip(rows, found, strict=True):
         if model.max_positions is not None and len(row) >= model.max_positions:
             assert mean == -math.inf

@@ -62,7 +62,7 @@ def model_table(model: ServedModel) -> dict[str, Any]:
         "owned_by": "dragoman",
         "created": 0,
         "task": model.task,
-        "input": engine.source_tokenizer.kind if model.reads_files else "text",  # type: ignore[union-attr]
+        "input": engine.source_tokenizer.kind if model.reads_files else "text",
         "parameters": sum(parameter.numel() for one in members for parameter in one.parameters()),
         "members": len(members),
         "calibrated": model.calibrated,

@@ -100,7 +100,7 @@ class Seq2SeqValidator:
     def likelihood(self, model: Any, interrupted: Callable[[], bool]) -> dict[str, float] | None:
         """Loss, perplexity and token accuracy, as far as the model has them; None if interrupted."""
         total, correct, count = 0.0, 0, 0
-        known = getattr(model, "likelihood", "tokens")
+        known = model.likelihood
         if known == "none":
             return {}
         epoch = self.plan.epoch(0)

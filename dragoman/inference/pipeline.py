@@ -1,0 +1,287 @@
+"""One pipeline from inputs to outputs: read → check → encode → batch → work on a batch → decode → restore order.
+
+The command line, the server, shards and documents all predict through `stream_outputs`, so a check that stands here
+cannot be forgotten by any of them. A `Predictor`, `Labeler` or `Completer` gives a `Work`: what it alone does to input.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from dragoman.data.examples import Fault
+from dragoman.data.tokenizers.language_tags import split_tag
+from dragoman.decoding.constraints.source import without_protected
+from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.decoding.trace import Trace
+from dragoman.errors import DataError, DragomanError
+from dragoman.inference.inputs import MEDIA_WINDOW, Nodes, StreamOptions, Warn
+from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.long_inputs import InputTooLongError
+from dragoman.inference.parts import Part
+from dragoman.inference.unseen import UnseenInputs
+
+Output = TypeVar("Output")
+
+
+@dataclass(eq=False)
+class Row:
+    """A text that the model reads: an input, or a part of one."""
+
+    index: int  # of its input in the window
+    number: int  # of its input in the stream
+    name: str  # of its input in messages
+    item: ConstrainedInput
+    source: Any = None  # token ids or features, once they are encoded
+    trace: Trace | None = None  # of the search, if the caller wants it
+
+    @property
+    def text(self) -> str:
+        return self.item.text
+
+
+Done = Callable[[Row], None]
+
+
+class Work(ABC, Generic[Output]):
+    """What one call of a run does to inputs; the pipeline does all that runs have in common."""
+
+    reads_empty = False  # whether an empty text is an input like others
+
+    @property
+    @abstractmethod
+    def run(self) -> LoadedRun:
+        """The run that works."""
+
+    @property
+    @abstractmethod
+    def empty(self) -> Output:
+        """The output of an input that is empty, unreadable or refused."""
+
+    def prepare(self, item: str | ConstrainedInput, name: str) -> ConstrainedInput:
+        """The input as the model reads it, with all constraints on its output."""
+        prepared = as_input(item)
+        if prepared.constraints:
+            task = self.run.run.task.name
+            raise DataError(f'{name}: found constraints on the output, which need a search; task = "{task}" has none')
+        return prepared
+
+    def protect(self, item: ConstrainedInput) -> ConstrainedInput:
+        """The input with constraints that copy what the model cannot read, such as unseen digits."""
+        return item
+
+    def plan(self, item: ConstrainedInput, name: str, warn: Warn) -> list[Part] | None:
+        """The parts that an input is read in; None: it is read as a whole. Raises InputTooLongError."""
+        return None
+
+    def part(self, item: ConstrainedInput, part: Part) -> ConstrainedInput:
+        """A part of an input as an input of its own."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def encode(self, rows: Sequence[Row]) -> None:
+        """Set the sources of rows; those of files are their features already."""
+
+    def check_source(self, row: Row, warn: Warn) -> None:
+        """Raise an error for a source that the model cannot read, or cut it and warn."""
+
+    @abstractmethod
+    def outputs(self, rows: Sequence[Row], done: Done) -> list[Output]:
+        """The output of every row, computed in batches; `done` gets each row as soon as its result is known."""
+
+    def join(self, parts: Sequence[Part], outputs: Sequence[Output]) -> Output:
+        """The outputs of the parts of an input as one."""
+        raise NotImplementedError
+
+    def trace_table(self, row: Row) -> Nodes:
+        """What the search for a row ranked."""
+        return []
+
+
+def as_input(item: str | ConstrainedInput) -> ConstrainedInput:
+    """An input; anything but text is an error."""
+    prepared = item if isinstance(item, ConstrainedInput) else ConstrainedInput(item)
+    if not isinstance(prepared.text, str):
+        raise TypeError(f"found {prepared.text!r} among the texts, expected strings")
+    return prepared
+
+
+def check_several(texts: object, method: str, unit: str = "text") -> None:
+    """Raise TypeError for a single text: its characters would be the inputs."""
+    if isinstance(texts, str):
+        raise TypeError(f"{method} takes a list of {unit}s; for one {unit} write {method}([{unit}])")
+
+
+def stream_outputs(
+    work: Work[Output], inputs: Iterable[str | ConstrainedInput], stream: StreamOptions, first: int = 1
+) -> Iterator[Output]:
+    """An output for every input, in order and in bounded memory; `first` is the number of the first input.
+
+    At the end, or when the caller needs no more, one warning names what training did not have, unless the caller takes
+    it with `on_unknown`.
+    """
+    unseen = UnseenInputs()
+    if stream.on_unknown is None:
+        stream = replace(stream, on_unknown=unseen.add)
+    if work.run.reads_files:
+        stream = replace(stream, window=min(stream.window, MEDIA_WINDOW))
+    return unseen.watch(_windows(work, iter(inputs), stream, first), stream.on_warning)
+
+
+def _windows(
+    work: Work[Output], inputs: Iterator[str | ConstrainedInput], stream: StreamOptions, first: int
+) -> Iterator[Output]:
+    while items := list(islice(inputs, stream.window)):
+        yield from Window(work, stream, first).outputs(items)
+        first += len(items)
+
+
+class Window(Generic[Output]):
+    """Inputs that are read together, so that batches hold sources of like lengths."""
+
+    def __init__(self, work: Work[Output], stream: StreamOptions, first: int) -> None:
+        self.work, self.stream, self.first = work, stream, first
+        self.parts: dict[int, list[Part]] = {}  # of inputs that are read in parts, by their index
+        self.failed: set[int] = set()
+        self.texts: list[str] = []  # as the model reads them
+        self.waiting: Counter[int] = Counter()  # rows without a result, by the index of their input
+
+    def outputs(self, items: Sequence[str | ConstrainedInput]) -> Iterator[Output]:
+        self.texts = [as_input(item).text for item in items]
+        rows = [row for index, item in enumerate(items) for row in self.checked(index, item)]
+        self.waiting.update(row.index for row in rows)
+        rows = self.encoded(rows)
+        computed = self.isolated(rows, lambda some: self.work.outputs(some, self.done))
+        return self.restored(computed)
+
+    def checked(self, index: int, item: str | ConstrainedInput) -> list[Row]:
+        """The rows of an input that passes all checks; none of one that is empty, refused or only copied."""
+        number, work = self.first + index, self.work
+        name = self.stream.input_name(number)
+        try:
+            prepared = work.prepare(item, name)
+            self.texts[index] = prepared.text
+            if not (work.reads_empty or split_tag(prepared.text, work.run.tags)[1].strip()):
+                self.stream.done(1)
+                return []
+            protected = work.protect(prepared)
+            parts = work.plan(protected, name, self.stream.warn)
+        except DragomanError as error:
+            self.fail(index, error)
+            return []
+        self.report_unseen(number, prepared)
+        if parts is None:
+            return [Row(index, number, name, protected)]
+        self.parts[index] = parts
+        read = [work.part(protected, part) for part in parts if not part.copied]
+        if not read:
+            self.stream.done(1)
+        return [Row(index, number, name, part) for part in read]
+
+    def report_unseen(self, number: int, item: ConstrainedInput) -> None:
+        """Report characters or words that training did not have, but for those of texts that are copied."""
+        text = item.text
+        if item.constraints.placeholders:
+            text = without_protected(text, [name for name, _ in item.constraints.placeholders])
+        if surfaces := self.work.run.unseen_in(text):
+            assert self.stream.on_unknown is not None, "`stream_outputs` sets it"
+            self.stream.on_unknown(number, surfaces)
+
+    def encoded(self, rows: list[Row]) -> list[Row]:
+        """The rows with their sources, without those that cannot be read."""
+        if self.work.run.reads_files:
+            rows = self.readable(rows)
+
+        def encode(some: Sequence[Row]) -> list[None]:
+            self.work.encode(some)
+            return [None] * len(some)
+
+        self.isolated(rows, encode)
+        for row in rows:
+            if row.index not in self.failed:
+                try:
+                    self.work.check_source(row, self.stream.warn)
+                except DragomanError as error:
+                    self.fail(row.index, error)
+        return [row for row in rows if row.index not in self.failed]
+
+    def readable(self, rows: list[Row]) -> list[Row]:
+        """The rows whose files can be read, all in one go: an archive is read once."""
+        kept = []
+        features = self.work.run.extractor.encode_or_fault([row.text for row in rows])
+        for row, found in zip(rows, features, strict=True):
+            if not isinstance(found, Fault):
+                row.source = found
+                kept.append(row)
+                continue
+            fault = Fault(row.name, found.kind, str(found))
+            if self.stream.on_unreadable is not None:
+                self.stream.on_unreadable(fault)
+                self.done(row)
+            else:
+                self.fail(row.index, DataError(f"{fault}; leave such inputs out with --skip-unreadable"))
+        return kept
+
+    def isolated(self, rows: Sequence[Row], compute: Callable[[Sequence[Row]], Sequence[Any]]) -> list[tuple[Row, Any]]:
+        """The rows with what `compute` gives for each; without those that fail, if the caller takes failures.
+
+        After a failure halves of the rows are tried again until the faulty ones are alone. This costs nothing where no
+        row fails, and some log₂ n more calls for every one that does.
+        """
+        if not rows:
+            return []
+        try:
+            return list(zip(rows, compute(rows), strict=True))
+        except DragomanError as error:
+            if self.stream.on_failed is None:
+                raise
+            if len(rows) == 1:
+                self.fail(rows[0].index, error)
+                return []
+        middle = len(rows) // 2
+        return [*self.isolated(rows[:middle], compute), *self.isolated(rows[middle:], compute)]
+
+    def fail(self, index: int, error: DragomanError) -> None:
+        """Hand the error of an input to the caller, or raise it; the input has an empty output."""
+        if index in self.failed:
+            return
+        if isinstance(error, InputTooLongError) and self.stream.on_refused is not None:
+            self.stream.on_refused(self.first + index, error)
+        elif self.stream.on_failed is not None:
+            self.stream.on_failed(self.first + index, error)
+        else:
+            raise error
+        self.failed.add(index)
+        self.waiting[index] = 0
+        self.stream.done(1)
+
+    def done(self, row: Row) -> None:
+        """Count an input as finished with the last of its rows."""
+        if self.waiting[row.index]:
+            self.waiting[row.index] -= 1
+            if not self.waiting[row.index]:
+                self.stream.done(1)
+
+    def restored(self, computed: Sequence[tuple[Row, Output]]) -> Iterator[Output]:
+        """The outputs in the order of the inputs, parts joined."""
+        by_input: dict[int, list[tuple[Row, Output]]] = {}
+        for row, output in computed:
+            if row.index not in self.failed:
+                by_input.setdefault(row.index, []).append((row, output))
+        for index, text in enumerate(self.texts):
+            own: list[tuple[Row, Output]] = by_input.get(index, [])
+            nodes: Nodes = []
+            if index in self.parts and index not in self.failed:
+                output = self.work.join(self.parts[index], [output for _, output in own])
+            elif own:
+                row, output = own[0]
+                nodes = self.work.trace_table(row)
+            else:
+                output = self.work.empty
+            if self.stream.on_trace is not None:
+                self.stream.on_trace(text, nodes)
+            yield output

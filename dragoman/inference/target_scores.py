@@ -1,0 +1,74 @@
+"""Teacher-forced scores of given targets, in batches of like lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from dragoman.data.batch import Batch, Rows, batch_of
+from dragoman.models.contracts import TokenScores
+from dragoman.progress import check_interrupted
+
+Collate = Callable[[Any, Any], Batch]
+
+
+def batches_of_indices(lengths: Sequence[Any], batch_size: int) -> Iterator[list[int]]:
+    """Indices of rows of like lengths, shortest first, `batch_size` in a batch."""
+    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
+    for first in range(0, len(order), batch_size):
+        check_interrupted()
+        yield order[first : first + batch_size]
+
+
+@torch.no_grad()
+def target_scores(
+    model: Any, sources: Rows, targets: Rows, device: torch.device, batch_size: int, collate: Collate = batch_of
+) -> Iterator[tuple[list[int], TokenScores]]:
+    """(indices, scores) of all targets."""
+    for rows in batches_of_indices([len(target) for target in targets], batch_size):
+        batch = collate([sources[row] for row in rows], [targets[row] for row in rows]).to(device)
+        yield rows, model.score(batch)
+
+
+def mean_log_probabilities(
+    model: Any, sources: Rows, targets: Rows, device: torch.device, batch_size: int = 64, too_long: float = -math.inf
+) -> list[float]:
+    """The mean log-probability per token of each target, <eos> included; −∞: the model cannot output it.
+
+    A target longer than the model can write scores `too_long`.
+    """
+    means = [too_long] * len(targets)
+    longest = model.max_positions
+    fitting = [index for index, row in enumerate(targets) if longest is None or len(row) < longest]
+    some = [sources[index] for index in fitting], [targets[index] for index in fitting]
+    for rows, scores in target_scores(model, *some, device, batch_size):
+        counts = scores.mask.sum(1)
+        batch_means = scores.log_probabilities.double().sum(1) / counts.clamp(min=1)
+        for row, mean in zip(rows, batch_means.masked_fill(counts == 0, -math.inf).tolist(), strict=True):
+            means[fitting[row]] = mean
+    return means
+
+
+class ReferenceLoss(NamedTuple):
+    """The loss of references over their tokens, <eos> included."""
+
+    loss: float  # mean negative log-probability; ∞ if the model can output none of them
+    accuracy: float
+    too_long: int  # references that the model cannot output at all; they are left out
+
+
+def reference_loss(
+    model: Any, sources: Rows, targets: Rows, collate: Collate, device: torch.device, batch_size: int
+) -> ReferenceLoss:
+    """The loss of targets; those that the model cannot output at all are left out and counted."""
+    total, correct, count, too_long = 0.0, 0, 0, 0
+    for _, scores in target_scores(model, sources, targets, device, batch_size, collate):
+        total -= float(scores.log_probabilities.sum(dtype=torch.float64))
+        correct += int(scores.correct.sum())
+        count += int(scores.mask.sum())
+        too_long += int((~scores.mask.any(1)).sum())  # every other reference has its <eos> at least
+    mean = (total / count, correct / count) if count else (math.inf, 0.0)
+    return ReferenceLoss(*mean, too_long)
