@@ -1,0 +1,238 @@
+"""Data that a Python user has in hand: paths, pairs, dicts, DataFrames, Arrow tables, Hugging Face datasets.
+
+No package is imported for them: they are known by their documented methods. Rows are written once to a JSON lines file,
+so that everything behind it (faults, hashes, resume, worker processes) is the one path that files take.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.config.settings import override
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
+from dragoman.data.readers.base import READERS, ReadOptions
+from dragoman.data.readers.records import FIELDS
+from dragoman.errors import DataError, nearest
+from dragoman.files import cache_home, digest
+
+if TYPE_CHECKING:
+    from dragoman.data.config import DataConfig, Files
+    from dragoman.data.formats.base import ExampleFormat
+
+ACCEPTED = (
+    "a path, several paths, an iterable of pairs or dicts, a pandas or polars DataFrame, a pyarrow Table or a Hugging "
+    "Face Dataset"
+)
+CHUNK = 4096  # rows of a DataFrame that are converted at once
+NESTED = "translation"  # the field of a row {"translation": {"en": …, "de": …}}
+
+
+def as_training_data(data: Any, overrides: Sequence[str] = ()) -> Files:
+    """What `data.train` may be for this data: paths as they are, rows as a file in the cache, named by its content.
+
+    `overrides` are settings as for `dragoman train`; of them `data.columns` names the fields of a row.
+    """
+    if (files := files_of(data)) is not None:
+        return files
+    given = override({}, list(overrides)).get("data", {})
+    columns = tuple(map(str, given.get("columns", ()))) if isinstance(given, Mapping) else ()
+    folder = cache_home() / "rows"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as temporary:
+        path, _ = _write_rows(data, Path(temporary), columns)
+        final = folder / f"{digest(path)}{path.suffix}"
+        path.replace(final)
+    return str(final)
+
+
+def examples_of(
+    data: Any, config: DataConfig, example_format: ExampleFormat, columns: tuple[str, ...] = ()
+) -> list[Example]:
+    """The examples of data for a run with these settings; a faulty row is an error, since scores need all rows.
+
+    `columns` are the fields of a row; without them those of the run, where the rows have them.
+    """
+    if (files := files_of(data)) is not None:
+        from dragoman.data.config import file_list
+
+        read = replace(config, columns=columns or config.columns)
+        items = [item for entry in file_list(files) for item in example_format.read(read, entry, True)]
+    else:
+        with tempfile.TemporaryDirectory(prefix="dragoman-rows-") as folder:
+            path, names = _write_rows(data, Path(folder), columns, config.columns, several_references=True)
+            read = replace(config, columns=names, header=False)
+            items = [_in_memory(item) for item in example_format.read(read, str(path), True)]
+    for item in items:
+        if isinstance(item, Fault):
+            raise DataError(str(item))
+    return [item for item in items if isinstance(item, Example)]
+
+
+def sources_of(data: Any, columns: tuple[str, ...] = (), texts: int = 1) -> Iterator[str]:
+    """The source texts of data: texts as they are, the source of each row, or the sources of a file (a Path).
+
+    A source of two `texts` has a tab between them. `columns` are those of the run; rows without them have "source", or
+    the source is their first field.
+    """
+    if isinstance(data, Path):
+        for item in READERS.of(data).sources(data, ReadOptions(columns, texts=texts)):
+            if isinstance(item, Fault):
+                raise DataError(str(item))
+            yield item.text
+        return
+    fields: tuple[str, ...] = ()
+    for number, row in enumerate(rows_of(data, f"an iterable of texts, or {ACCEPTED}"), 1):
+        if isinstance(row, str):
+            yield row
+            continue
+        record = _record(row, number)
+        if not fields:
+            fields = tuple(name for name in columns[:texts] if name in record)
+            fields = fields or (FIELDS[:1] if FIELDS[0] in record else _fields(row, record, (), (), False)[:texts])
+        values = [_value(record, field, number) for field in fields]
+        if not all(isinstance(value, str) for value in values):
+            raise DataError(f"row {number}: found {values[0]!r} as '{fields[0]}', expected text")
+        yield "\t".join(values)
+
+
+def files_of(data: Any) -> Files | None:
+    """The files that paths name; None for rows."""
+    if isinstance(data, str | Path):
+        return str(data)
+    if isinstance(data, Pairs):
+        return data
+    if isinstance(data, list | tuple) and data and all(isinstance(entry, str | Path | Pairs) for entry in data):
+        return tuple(str(entry) if isinstance(entry, Path) else entry for entry in data)
+    return None
+
+
+def rows_of(data: Any, accepted: str = ACCEPTED) -> Iterator[Any]:
+    """The rows of data, as they come: dicts or sequences."""
+    if isinstance(data, Mapping):  # a DatasetDict has a Dataset for each split
+        parts = ", ".join(repr(name) for name in list(data)[:5])
+        raise TypeError(f"data: found {_type(data)} with {parts}, expected {accepted}; name one part, as data['train']")
+    if hasattr(data, "iter_rows"):  # polars
+        return iter(data.iter_rows(named=True))
+    if hasattr(data, "iloc") and hasattr(data, "to_dict"):  # pandas
+        chunks: Iterable[Any] = (data.iloc[first : first + CHUNK] for first in range(0, len(data), CHUNK))
+        return (row for chunk in chunks for row in chunk.to_dict("records"))
+    if hasattr(data, "to_batches"):  # pyarrow
+        return (row for batch in data.to_batches(CHUNK) for row in batch.to_pylist())
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes):
+        raise TypeError(f"data: found {_type(data)}, expected {accepted}")
+    return iter(data)
+
+
+def _write_rows(
+    data: Any,
+    folder: Path,
+    columns: tuple[str, ...],
+    usual: tuple[str, ...] = (),
+    several_references: bool = False,
+) -> tuple[Path, tuple[str, ...]]:
+    """Write a file with the rows of data; returns it and `data.columns` for it.
+
+    `columns` must be fields of the rows, `usual` may be. Rows of one field become lines of plain text.
+    """
+    rows = enumerate(rows_of(data), 1)
+    number, row = next(rows, (0, None))
+    if not number:
+        raise DataError("data: found no rows, expected one or more")
+    fields = _fields(row, _record(row, number), columns, usual, several_references)
+    names = FIELDS if len(fields) == 2 and fields not in (columns, usual) else fields
+    path = folder / f"rows{'.jsonl' if len(fields) > 1 else '.txt'}"
+    with path.open("w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
+        while number:
+            record = _record(row, number)
+            values = [_json_value(_value(record, field, number), number, field) for field in fields]
+            if len(fields) > 1:
+                values[0] = _media_path(values[0])
+                file.write(json.dumps(dict(zip(names, values, strict=True)), ensure_ascii=False) + "\n")
+            else:
+                file.write(f"{values[0]}\n")
+            number, row = next(rows, (0, None))
+    return path, names if columns or names != FIELDS else ()
+
+
+def _record(row: Any, number: int) -> Mapping[str, Any]:
+    """A row by its fields; those of a sequence are numbers from 1, those of a nested translation its languages."""
+    if hasattr(row, "tolist"):  # a row of a numpy array
+        row = row.tolist()
+    if isinstance(row, Mapping):
+        nested = row.get(NESTED)
+        return {**row, **nested} if isinstance(nested, Mapping) else row
+    if isinstance(row, Sequence) and not isinstance(row, str | bytes):
+        return {str(place): value for place, value in enumerate(row, 1)}
+    raise TypeError(f"data: row {number}: found {_type(row)}, expected a pair or a dict")
+
+
+def _fields(
+    row: Any, record: Mapping[str, Any], columns: tuple[str, ...], usual: tuple[str, ...], several_references: bool
+) -> tuple[str, ...]:
+    """The fields of source and target, by the first row."""
+    shown = ", ".join(f"'{name}'" for name in record) or "none"
+    for column in columns:
+        if column not in record:
+            match = nearest(column, [str(name) for name in record])
+            suggestion = f". Did you mean '{match}'?" if match else ""
+            raise DataError(f"data: row 1: found the fields {shown}, expected '{column}'{suggestion}")
+    if columns:
+        return columns
+    for names in (usual, FIELDS):
+        if names and all(name in record for name in names):
+            return names
+    nested = row.get(NESTED) if isinstance(row, Mapping) else None
+    names = tuple(nested if isinstance(nested, Mapping) else record)
+    if not names or (len(names) > 2 and not (several_references and not isinstance(row, Mapping))):
+        raise DataError(
+            f"data: row 1: found the fields {shown}, expected 'source' and 'target', or two fields; "
+            'choose them, as in data.columns=["2", "3"]'
+        )
+    return names
+
+
+def _value(record: Mapping[str, Any], field: str, number: int) -> Any:
+    try:
+        return record[field]
+    except KeyError:
+        shown = ", ".join(f"'{name}'" for name in record) or "none"
+        raise DataError(f"data: row {number}: found the fields {shown}, expected '{field}' as in row 1") from None
+
+
+def _json_value(value: Any, number: int, field: str) -> Any:
+    """A value as JSON has it; NaN and NA, which pandas has for a missing value, are null."""
+    if not isinstance(value, str) and hasattr(value, "tolist"):  # numpy
+        value = value.tolist()
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
+        return None
+    if isinstance(value, list | tuple):
+        return [_json_value(item, number, field) for item in value]
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"data: row {number}: found {_type(value)} as '{field}', expected text, a number or a list of them")
+
+
+def _media_path(value: Any) -> Any:
+    """A name of a recording or picture in the current folder as a full path: the file of rows lies elsewhere."""
+    media = isinstance(value, str) and value.lower().endswith((*AUDIO_SUFFIXES, *IMAGE_SUFFIXES))
+    return str(Path(value).absolute()) if media and Path(value).is_file() else value
+
+
+def _in_memory(item: Example | Fault) -> Example | Fault:
+    """The same with the number of the row as its place."""
+    if isinstance(item, Fault):
+        return item._replace(location=f"row {item.location.rpartition(':')[2]}")
+    return item._replace(path="row")
+
+
+def _type(value: Any) -> str:
+    name = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    return f"{name} {value!r}"[:80] if isinstance(value, str | bytes | int | float) else name
