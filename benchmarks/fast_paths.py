@@ -28,7 +28,6 @@ import gpu_decoding  # noqa: E402
 import gpu_training  # noqa: E402
 
 from dragoman.kernels import (  # noqa: E402
-    additive_score,
     deferred_gradients,
     fused_rnn,
     short_attention,
@@ -76,10 +75,6 @@ PATHS: dict[str, tuple[Callable[[], Any], Callable[[], Callable[[], Any]]]] = {
         lambda: gpu_decoding.ours(512, 5, False),
     ),
     "deferred gradients, attentional LSTM": (no_deferred_gradients, lambda: training_step(RECURRENT)),
-    "additive scores, attentional LSTM": (
-        lambda: off(additive_score, "scorer_for", lambda *given: None),
-        lambda: training_step(RECURRENT),
-    ),
     "pointwise LSTM kernels, attentional LSTM": (
         lambda: off(fused_rnn, "triton_kernels", lambda *given: None),
         lambda: training_step(RECURRENT),

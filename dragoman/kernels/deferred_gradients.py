@@ -132,13 +132,9 @@ class StepRecords:
             self.task, self.records = task, []
         self.records.append(record)
 
-    def current(self) -> list[tuple[Tensor, ...]]:
-        """The records of this backward pass so far."""
-        return self.records if self.task == torch._C._current_graph_task_id() else []
-
     def take(self) -> list[tuple[Tensor, ...]]:
         """The records of this backward pass, which is complete."""
-        records = self.current()
+        records = self.records if self.task == torch._C._current_graph_task_id() else []
         self.task, self.records = -1, []
         return records
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Size, SizeOrNone, setting
-from dragoman.kernels.additive_score import additive_scores, prepare_keys
 from dragoman.kernels.deferred_gradients import linear, matmul
 from dragoman.layers.attention import CrossAttention, masked_softmax, show
 from dragoman.layers.attention_windows import WINDOWS, GlobalConfig, Position, WindowConfig
@@ -93,13 +92,14 @@ class DotScore(nn.Module):
         self.key = nn.Identity() if unprojected else nn.Linear(key_width, query_width, bias=False)
         self.scale = query_width**-0.5 if isinstance(config, ScaledDotConfig) else 1.0
 
-    def prepare(self, keys: Tensor) -> tuple[Tensor, ...]:
+    def prepare(self, keys: Tensor) -> Tensor:
         """What depends on the keys (B, S, K) alone."""
-        return (self.key(keys),)
+        out: Tensor = self.key(keys)
+        return out
 
-    def forward(self, query: Tensor, keys: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Queries (B, n, Q) and keys as `prepare` returns them → scores (B, n, S)."""
-        return matmul(query, keys[0].transpose(1, 2)) * self.scale
+        return matmul(query, keys.transpose(1, 2)) * self.scale
 
 
 class CosineScore(DotScore):
@@ -109,10 +109,10 @@ class CosineScore(DotScore):
         super().__init__(config, query_width, key_width)
         self.sharpness = nn.Parameter(torch.tensor(5.0))
 
-    def prepare(self, keys: Tensor) -> tuple[Tensor, ...]:
-        return (F.normalize(self.key(keys), dim=-1),)
+    def prepare(self, keys: Tensor) -> Tensor:
+        return F.normalize(super().prepare(keys), dim=-1)
 
-    def forward(self, query: Tensor, keys: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         return self.sharpness * super().forward(F.normalize(query, dim=-1), keys)
 
 
@@ -125,13 +125,15 @@ class AdditiveScore(nn.Module):
         self.key = nn.Linear(key_width, config.width)
         self.score = nn.Linear(config.width, 1, bias=False)
 
-    def prepare(self, keys: Tensor) -> tuple[Tensor, ...]:
-        """U h, and what the kernel derives from it."""
-        return prepare_keys(self.key(keys))
+    def prepare(self, keys: Tensor) -> Tensor:
+        """U h."""
+        out: Tensor = self.key(keys)
+        return out
 
-    def forward(self, query: Tensor, keys: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Queries (B, n, Q) and keys as `prepare` returns them → scores (B, n, S)."""
-        return additive_scores(linear(query, self.query.weight), keys, self.score.weight)
+        compared = torch.tanh(linear(query, self.query.weight)[:, :, None] + keys[:, None])  # (B, n, S, A)
+        return F.linear(compared, self.score.weight).squeeze(-1)
 
 
 SCORES: dict[type, Any] = {
@@ -178,16 +180,15 @@ class SingleHeadAttention(nn.Module):
         self.gate = nn.Linear(query_width, 1) if config.gate else None
 
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        """Prepared keys, values, and what else the score prepared, each (B, S, …)."""
-        prepared, *more = self.score.prepare(self.keys(keys))
-        return prepared, self.values(values), *more
+        """Keys as the score prepares them, and values, each (B, S, …)."""
+        return self.score.prepare(self.keys(keys)), self.values(values)
 
     def forward(self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Position) -> Tensor:
         """Queries (N, T, Q), mask (B, S) → contexts (N, T, width)."""
-        keys, values, *more = memory
+        keys, values = memory
         rows, length = query.shape[:2]
         sources = keys.shape[0]
-        scores = self.score(query.reshape(sources, -1, query.shape[-1]), (keys, *more))  # (B, k·T, S)
+        scores = self.score(query.reshape(sources, -1, query.shape[-1]), keys)  # (B, k·T, S)
         scores = scores.view(sources, -1, length, scores.shape[-1])  # (B, k, T, S)
         queries = query.view(sources, -1, length, query.shape[-1])  # (B, k, T, Q)
         visible, factors = self.window(queries, mask[:, None, None], start)
