@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dragoman.data.batch import Batch, Tokens, round_up_lengths
 from dragoman.errors import brief
 from dragoman.kernels.graph_inputs import GraphInputs
-from dragoman.layers.self_attention import SelfAttention, SharedCache
+from dragoman.layers.kv_cache import SharedCache
 from dragoman.models.contracts import State, map_tensors
 
 MIN_USES = 2  # a shape is captured at the first use after these
@@ -61,13 +61,9 @@ class GraphStep:
         self.identity = self.parents.clone()
         self.static = map_tensors(static, torch.clone)
         self.visible: Tensor | None = None  # (N, C·k) which entries of the key-value cache each hypothesis sees
-        if all(type(layer) is SelfAttention for layer in self_attentions(model)):
-            entries = shape.width * shape.target_length
-            self.visible = torch.zeros(rows, entries, dtype=torch.bool, device=device)
-            self.cache: Any = tuple(
-                SharedCache(empty_cache(layer[0], entries), empty_cache(layer[1], entries), self.visible)
-                for layer in cache
-            )
+        if model.decoder.shares_cache:
+            self.visible = torch.zeros(rows, shape.width * shape.target_length, dtype=torch.bool, device=device)
+            self.cache: Any = tuple(SharedCache.like(layer, self.visible) for layer in cache)
         else:
             self.cache = map_tensors(cache, lambda tensor: tensor.repeat_interleave(shape.width, 0))
         self.length = torch.zeros((), dtype=torch.long, device=device)
@@ -143,11 +139,6 @@ class GraphStep:
         return self.output
 
 
-def empty_cache(cache: Tensor, entries: int) -> Tensor:
-    """Zeros like a key or value cache (B, K, C, d), with another number of entries."""
-    return cache.new_zeros(*cache.shape[:2], entries, cache.shape[3])
-
-
 def copy_tensors(target: Any, source: Any) -> None:
     """Copy a nest of tensors into another of the same shapes."""
     if isinstance(target, Tensor):
@@ -164,12 +155,6 @@ def tensors_of(tree: Any) -> Iterator[Tensor]:
     else:
         for branch in tree:
             yield from tensors_of(branch)
-
-
-def self_attentions(model: Any) -> list[nn.Module]:
-    """The self-attention layers of a decoder; other modules where its cache is of another kind."""
-    blocks = getattr(model.decoder, "blocks", None) or []
-    return [getattr(block, "attention", block) for block in blocks] or [model.decoder]
 
 
 @dataclass(frozen=True)

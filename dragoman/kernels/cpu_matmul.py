@@ -23,8 +23,8 @@ def slow_batched_matmul(x: Tensor) -> bool:
     return (
         x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
+        and not torch.compiler.is_compiling()  # which cannot trace the next question
         and not torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-        and not torch.compiler.is_compiling()
     )
 
 

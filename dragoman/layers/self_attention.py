@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Size, setting
 from dragoman.kernels import short_attention
-from dragoman.layers.attention import Cache, attend, join_heads, observed, split_heads
+from dragoman.layers.attention import attend, join_heads, observed, split_heads
 from dragoman.layers.attention_scores import SCORES
 from dragoman.layers.block_windows import Windows
+from dragoman.layers.kv_cache import FixedCache, GrowingCache, NoCache, SharedCache
 from dragoman.layers.linear import Linear, glorot
 from dragoman.layers.linear_attention import attend_linear, extend_linear
 from dragoman.layers.relative_positions import RelativePositions
@@ -25,20 +26,13 @@ class FullConfig:
     kind: ClassVar[str] = "full"
 
 
-class SharedCache(NamedTuple):
-    """A cache that the k hypotheses of a source share, so that nothing moves when a beam search reorders them."""
-
-    keys: Tensor  # (B, K, C·k, d): for each of C positions one entry per hypothesis
-    values: Tensor
-    visible: Tensor  # (N, C·k) the entries that belong to the prefix of a hypothesis, its newest included
-
-
 class SelfAttention(nn.Module):
     """Multi-head self-attention over a whole sequence, or over a cache of earlier positions.
 
     A restricted kind overrides `visible`, `first_visible` and `block`; long sequences are then computed block by block.
     """
 
+    shares_cache: ClassVar[bool] = True  # a SharedCache serves it: a hypothesis sees all its earlier positions
     block: int | None = None  # a block of so many positions sees the block before it, itself and …
     ahead = 0  # … so many blocks after it in an encoder
 
@@ -95,61 +89,48 @@ class SelfAttention(nn.Module):
         joined: Tensor = self.output(join_heads(out))
         return joined
 
-    def extend(self, x: Tensor, past: Cache, length: Tensor | int) -> tuple[Tensor, Cache]:
-        """New positions attend to the cache and to themselves, causally.
+    def extend(self, x: Tensor, past: Any, length: Tensor | int) -> tuple[Tensor, Any]:
+        """New positions attend to a cache (`kv_cache`) and to themselves, causally; returns the cache after them.
 
-        `length` as an int: the cache grows, and what is no longer visible is dropped. As a tensor: the cache has a
-        fixed capacity, and the new keys are written into it in place at that position; the older state must not be
-        used again. An empty tuple as past: nothing came before, and no cache is returned.
+        `length`, the number of earlier positions, is a tensor where the cache has a fixed capacity.
         """
-        new, projected, without_cache = x.shape[1], self.project(x), past == ()
-        if without_cache:
-            past, length = self.init_cache(x.shape[0], None, like=projected), 0
+        new = x.shape[1]
         positions = length + torch.arange(new, device=x.device)
-        query, key, value = self.split_projection(projected, positions)
-        if isinstance(past, SharedCache):
-            return self.output(join_heads(self._extend_shared(query, key, value, past, positions))), past
-        if isinstance(length, Tensor):
-            key, value = (cache.index_copy_(2, positions, part) for cache, part in zip(past, (key, value), strict=True))
-            key_positions = torch.arange(key.shape[2], device=x.device)
-            mask: Tensor | None = self.causal_mask(positions, key_positions)
-            out = self.attend(query, key, value, positions, key_positions, mask)
-            return self.output(join_heads(out)), (key, value)
-        cache_start = length - past[0].shape[2]
-        if cache_start < length:
-            key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
-        if self.is_blockwise(new):
-            out = self.attend_blockwise(query, key, value, None, cache_start=cache_start, start=length, ahead=0)
-        else:
-            key_positions = torch.arange(cache_start, length + new, device=x.device)
-            # A single new position sees the whole cache, and the first call of full attention is plainly causal.
-            causal = new > 1 and length == 0 and self.block is None
-            mask = self.causal_mask(positions, key_positions) if new > 1 and not causal else None
-            out = self.attend(query, key, value, positions, key_positions, mask, causal=causal, dropped=cache_start)
-        if without_cache:
-            return self.output(join_heads(out)), ()
-        first = self.first_visible(length + new) - cache_start
-        return self.output(join_heads(out)), (key[:, :, first:], value[:, :, first:])
-
-    def _extend_shared(self, query: Tensor, key: Tensor, value: Tensor, past: SharedCache, positions: Tensor) -> Tensor:
-        """One new position of every hypothesis, written into the cache of its source in place."""
-        unbiased = type(self.relative).bias is RelativePositions.bias
-        if unbiased and short_attention.shares(query, past.keys) and not observed():
+        query, key, value = self.split_projection(self.project(x), positions)
+        if isinstance(past, SharedCache) and self._shares_in_kernel(query, past):
             scale = query.shape[3] ** -0.5 if self.score.scale is None else self.score.scale
-            return short_attention.attend_shared(query, (key, value), past[:2], past.visible, positions, scale)
-        sources = past.keys.shape[0]
-        hypotheses = query.shape[0] // sources
-        entries = positions * hypotheses + torch.arange(hypotheses, device=positions.device)
-        for cache, new in zip(past[:2], (key, value), strict=True):
-            cache.index_copy_(2, entries, new.view(sources, hypotheses, *new.shape[1:])[:, :, :, 0].transpose(1, 2))
-        key_positions = torch.arange(past.keys.shape[2], device=positions.device) // hypotheses
-        visible = past.visible.view(sources, 1, hypotheses, -1)
-        return self.attend(query, past.keys, past.values, positions, key_positions, visible)
+            shared = short_attention.attend_shared(query, (key, value), past[:2], past.visible, positions, scale)
+            return self.output(join_heads(shared)), past
+        seen = past.update(key, value, positions)
+        key, value, mask, cache = seen.keys, seen.values, seen.visible, seen.cache
+        start, causal = 0, False
+        if isinstance(length, int):
+            start = length + new - key.shape[2]
+            cache = cache.drop(self.first_visible(length + new) - start)
+            if self.is_blockwise(new):
+                out = self.attend_blockwise(query, key, value, None, cache_start=start, start=length, ahead=0)
+                return self.output(join_heads(out)), cache
+            causal = new > 1 and length == 0 and self.block is None  # the first call of full attention
+        key_positions = torch.arange(start, start + key.shape[2], device=x.device) // seen.hypotheses
+        sees_all = isinstance(length, int) and new == 1  # a growing cache has no position that the newest cannot see
+        if mask is None and not causal and not sees_all:
+            mask = self.causal_mask(positions, key_positions)
+        out = self.attend(query, key, value, positions, key_positions, mask, causal=causal, dropped=start)
+        return self.output(join_heads(out)), cache
 
-    def init_cache(self, rows: int, capacity: int | None, like: Tensor) -> Cache:
+    def _shares_in_kernel(self, query: Tensor, past: SharedCache) -> bool:
+        unbiased = type(self.relative).bias is RelativePositions.bias
+        return unbiased and short_attention.shares(query, past.keys) and not observed()
+
+    def init_cache(self, rows: int, capacity: int | None, like: Tensor) -> Any:
         """An empty cache: growing, or with room for `capacity` positions."""
         depth = self.output.in_features // self.heads
-        return tuple(like.new_zeros(rows, self.key_heads, capacity or 0, depth) for _ in range(2))
+        parts = (like.new_zeros(rows, self.key_heads, capacity or 0, depth) for _ in range(2))
+        return GrowingCache(*parts) if capacity is None else FixedCache(*parts)
+
+    def without_cache(self, past: Any) -> Any:
+        """The cache for a call that nothing comes before or after."""
+        return NoCache()
 
     def causal_mask(self, query: Tensor, key: Tensor) -> Tensor:
         """(T, S) for positions (T,) and (S,): which keys are visible and not later than the query."""
@@ -231,6 +212,7 @@ class LocalAttention(SelfAttention):
     """Restricted self-attention (Vaswani et al. 2017, section 4): |i − j| ≤ r."""
 
     ahead = 1
+    shares_cache = False
 
     def __init__(self, *arguments: Any, config: LocalConfig, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -258,6 +240,8 @@ class SegmentAttention(SelfAttention):
     Gradients flow into the segment before, unless the caller detaches the state between calls as the paper does.
     """
 
+    shares_cache = False
+
     def __init__(self, *arguments: Any, config: SegmentsConfig, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.block: int = config.length
@@ -277,8 +261,16 @@ class LinearConfig:
     kind: ClassVar[str] = "linear"
 
 
+class RunningSum(NamedTuple):
+    """The cache of linear attention, as large after many positions as after one."""
+
+    total: Tensor  # (N, H, d, d + 1) Σ φ(k) [v; 1]ᵀ
+
+
 class LinearAttention(SelfAttention):
     """Katharopoulos et al. 2020, with φ = elu + 1; the cache is one sum of keys times values."""
+
+    shares_cache = False
 
     def split_projection(self, projected: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, *shared = super().split_projection(projected, positions)
@@ -291,15 +283,18 @@ class LinearAttention(SelfAttention):
         joined: Tensor = self.output(join_heads(out))
         return joined
 
-    def extend(self, x: Tensor, past: Cache, length: Tensor | int) -> tuple[Tensor, Cache]:
+    def extend(self, x: Tensor, past: RunningSum, length: Tensor | int) -> tuple[Tensor, RunningSum]:
         positions = torch.arange(x.shape[1], device=x.device)
-        out, present = extend_linear(self, *self.split_projection(self.project(x), positions), past[0], length)
-        return self.output(join_heads(out)), (present,)
+        out, total = extend_linear(self, *self.split_projection(self.project(x), positions), past.total, length)
+        return self.output(join_heads(out)), RunningSum(total)
 
-    def init_cache(self, rows: int, capacity: int | None, like: Tensor) -> Cache:
+    def init_cache(self, rows: int, capacity: int | None, like: Tensor) -> RunningSum:
         depth = self.output.in_features // self.heads
         precise = torch.promote_types(like.dtype, torch.float32)
-        return (like.new_zeros(rows, self.heads, depth, depth + 1, dtype=precise),)
+        return RunningSum(like.new_zeros(rows, self.heads, depth, depth + 1, dtype=precise))
+
+    def without_cache(self, past: RunningSum) -> RunningSum:
+        return past
 
 
 SelfAttentionConfig = FullConfig | LocalConfig | SegmentsConfig | LinearConfig

@@ -33,6 +33,7 @@ from dragoman.layers.self_attention import (
     SelfAttention,
     SelfAttentionConfig,
 )
+from dragoman.models.contracts import map_tensors
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 WIDTH, HEADS, DEPTH = 8, 4, 2
@@ -403,7 +404,7 @@ def test_gradients_reach_the_segment_before_unless_the_state_is_detached() -> No
         first, second = torch.randn(1, 6, WIDTH).requires_grad_(), torch.randn(1, 3, WIDTH)
         _, cache = layer.extend(first, layer.init_cache(1, None, like=second), 0)
         if detached:
-            cache = tuple(part.detach() for part in cache)
+            cache = map_tensors(cache, Tensor.detach)
         out, _ = layer.extend(second, cache, 6)
         if detached:
             assert not torch.autograd.grad(out.sum(), first, allow_unused=True)[0]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dragoman.layers.attention import Cache
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.kv_cache import GrowingCache
 from dragoman.layers.positions import RELATIVE_POSITIONS, NoPositionsConfig
 from dragoman.layers.relative_positions import RelativePositions
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
@@ -112,7 +113,7 @@ class CausalTransformer(nn.Module):
 
     def empty_carry(self, rows: int) -> Any:
         """Zeros of the carry's shapes; None: nothing is carried."""
-        return self.start(rows, self.memory).cache if self.memory else None
+        return tuple(GrowingCache(*cache) for cache in self.start(rows, self.memory).cache) if self.memory else None
 
     def carry_of(self, state: State) -> Any:
         """The last keys and values of every layer, rotated to their positions for the next segment."""
@@ -123,7 +124,7 @@ class CausalTransformer(nn.Module):
         for block, cache in zip(self._blocks(), state.cache, strict=True):
             key, value = (tensor[:, :, -self.memory :] for tensor in cache)
             back = torch.full((self.memory,), self.memory - state.length, device=key.device)
-            caches.append((block.attention.relative.rotate(key, back), value))
+            caches.append(GrowingCache(block.attention.relative.rotate(key, back), value))
         return tuple(caches)
 
     def resume(self, carry: Any) -> State:

@@ -88,7 +88,7 @@ class PointerGenerator(Decoder):
         self.inner = INNER[type(config.inner)](config.inner, embedding, memory_width)
         self.width = self.inner.width
         self.max_positions = self.inner.max_positions
-        self.unused_memory = self.inner.unused_memory
+        self.unused_memory, self.shares_cache = self.inner.unused_memory, self.inner.shares_cache
         size = config.pointer or self.width
         self.query = nn.Linear(self.width, size, bias=False)
         self.key = nn.Linear(memory_width, size, bias=False)

@@ -76,6 +76,10 @@ class TransformerDecoder(Decoder):
             DecoderBlock(config, relative, memory_width) for relative in relative_positions_of(config, causal=True)
         )
         self.norm = last_norm(config)
+        self.shares_cache = all(attention.shares_cache for attention in self._attentions())
+
+    def _attentions(self) -> list[SelfAttention]:
+        return [block.attention for block in self.blocks if isinstance(block, DecoderBlock)]
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """static = (mask, per layer keys and values of the memory); cache = per layer keys and values of the past."""
@@ -94,9 +98,8 @@ class TransformerDecoder(Decoder):
     def without_cache(self, state: State) -> State:
         if not isinstance(state.length, int) or state.length:  # something came before: it must be kept
             return state
-        full = (type(block.attention) is SelfAttention for block in self.blocks if isinstance(block, DecoderBlock))
-        cache = tuple(() if is_full else past for is_full, past in zip(full, state.cache, strict=True))
-        return state._replace(cache=cache)
+        layers = zip(self._attentions(), state.cache, strict=True)
+        return state._replace(cache=tuple(attention.without_cache(past) for attention, past in layers))
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         mask, memories = state.static
