@@ -175,7 +175,7 @@ def pair_attention(
 # --- which attention to read
 
 
-def attention_layers(predictor: Predictor) -> dict[str, int]:
+def heads_by_layer(predictor: Predictor) -> dict[str, int]:
     """The layers with cross-attention, first to last, and their numbers of heads."""
     tags = predictor.tags
     source = predictor.source_tokenizer.encode(f"<2{tags[0]}> a" if tags else "a")
@@ -191,7 +191,7 @@ def select_view(
     The default is the mean over heads of the last layer; of three or more layers the last but one, where deep
     Transformers align best (Garg et al. 2019).
     """
-    layers = attention_layers(predictor)
+    layers = heads_by_layer(predictor)
     names = list(layers)
     if layer is None:
         name = usual_layer(names)
@@ -212,7 +212,7 @@ def all_views(predictor: Predictor, *, heads: bool = False) -> list[AttentionVie
     """All views: the mean over heads of each layer and, with `heads`, each head alone; each shifted and not."""
     return [
         AttentionView(name, head, shifted)
-        for name, count in attention_layers(predictor).items()
+        for name, count in heads_by_layer(predictor).items()
         for head in (None, *(range(count) if heads and count > 1 else ()))
         for shifted in (False, True)
     ]

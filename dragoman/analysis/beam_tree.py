@@ -24,7 +24,7 @@ MAX_CONTINUED = 400  # pruned nodes with a continuation in a file
 
 
 @dataclass(frozen=True)
-class Continuation:
+class GreedyContinuation:
     """The greedy continuation of a prefix."""
 
     tokens: tuple[int, ...]  # after the prefix, with <eos>
@@ -39,7 +39,7 @@ class BeamTree:
     """The nodes of a search (see decoding/trace.py) and the continuations of pruned ones by their number."""
 
     nodes: list[dict[str, Any]]
-    continuations: dict[int, Continuation]
+    continuations: dict[int, GreedyContinuation]
     beam: int
 
 
@@ -72,7 +72,7 @@ def beam_tree(
 
 
 @torch.no_grad()
-def continue_prefixes(predictor: Predictor, text: str, prefixes: Sequence[Sequence[int]]) -> list[Continuation]:
+def continue_prefixes(predictor: Predictor, text: str, prefixes: Sequence[Sequence[int]]) -> list[GreedyContinuation]:
     """The greedy continuation of each prefix (token ids) of an output for a text."""
     batch = predictor.collator.collate(predictor.codec.encode_sources([text])).to(predictor.device)
     config = predictor.config.search
@@ -80,7 +80,7 @@ def continue_prefixes(predictor: Predictor, text: str, prefixes: Sequence[Sequen
     if predictor.model.max_positions is not None:
         limit = min(limit, predictor.model.max_positions)
     scorer = Scorer.from_config(config)
-    out: list[Continuation | None] = [None] * len(prefixes)
+    out: list[GreedyContinuation | None] = [None] * len(prefixes)
     by_length: dict[int, list[int]] = defaultdict(list)
     for index, prefix in enumerate(prefixes):
         by_length[len(prefix)].append(index)
@@ -92,7 +92,7 @@ def continue_prefixes(predictor: Predictor, text: str, prefixes: Sequence[Sequen
             tokens, scores = tuple(token for token, _ in after), tuple(score for _, score in after)
             hypothesis = scorer.hypothesis((*prefixes[index], *tokens), (*before, *scores))
             text_ = predictor.codec.target_of(text).decode([*prefixes[index], *tokens])
-            out[index] = Continuation(tokens, scores, hypothesis.score, hypothesis.normalised, text_)
+            out[index] = GreedyContinuation(tokens, scores, hypothesis.score, hypothesis.normalised, text_)
     return [one for one in out if one is not None]
 
 
@@ -121,7 +121,7 @@ def _greedy(
 
 
 @dataclass(frozen=True)
-class NextTokens:
+class NextTokenTable:
     """The most probable tokens at every step of a target."""
 
     tokens: Tensor  # (T, K) ids, most probable first
@@ -135,7 +135,7 @@ TEMPERATURES = tuple(round(0.1 + 0.05 * index, 2) for index in range(59))  # 0.1
 
 
 @torch.no_grad()
-def next_tokens(subject: Subject, count: int = 40) -> NextTokens | None:
+def next_tokens(subject: Subject, count: int = 40) -> NextTokenTable | None:
     """The distribution of every step, teacher-forced with the target; None: the model writes no token by token.
 
     `rest` makes every probability after a change of temperature exact although only the top tokens are kept.
@@ -152,24 +152,4 @@ def next_tokens(subject: Subject, count: int = 40) -> NextTokens | None:
     top, tokens = log_probabilities.topk(min(count, possible), 1)
     others = log_probabilities.scatter(1, tokens, -torch.inf)
     rest = torch.stack([(others / temperature).logsumexp(1) for temperature in TEMPERATURES], 1)
-    return NextTokens(tokens, top, TEMPERATURES, rest, batch.target[0].cpu())
-
-
-def tempered(next_: NextTokens, step: int, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """The probabilities (K,) of one step's top tokens after temperature, top-k and top-p, as the page computes them.
-
-    `temperature` must be one of `next_.temperatures`. Tokens that are cut off have probability 0.
-    """
-    logits = next_.logits[step] / temperature
-    kept = torch.ones_like(logits, dtype=torch.bool)
-    rest = next_.rest[step, next_.temperatures.index(temperature)]
-    if top_k:
-        kept &= torch.arange(len(logits)) < top_k
-        rest = rest.new_tensor(-torch.inf) if top_k <= len(logits) else rest
-    total = torch.cat([logits.masked_fill(~kept, -torch.inf), rest[None]]).logsumexp(0)
-    probabilities = (logits.masked_fill(~kept, -torch.inf) - total).exp()
-    if top_p < 1.0:  # the smallest set of tokens that reaches top_p
-        before = probabilities.cumsum(0) - probabilities
-        probabilities = probabilities.masked_fill(before >= top_p, 0.0)
-        probabilities = probabilities / probabilities.sum()
-    return probabilities
+    return NextTokenTable(tokens, top, TEMPERATURES, rest, batch.target[0].cpu())

@@ -46,14 +46,11 @@ class TemperatureFit(NamedTuple):
     reliability: Reliability  # of the most probable token at every position
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "loss": self.loss,
-            **reliability_table(self.reliability),
-        }
+        return {"loss": self.loss, **reliability_table(self.reliability)}
 
 
 def reliability_table(diagram: Reliability) -> dict[str, Any]:
-    return {"calibration_error": diagram.error, "bins": [one._asdict() for one in diagram.bins]}
+    return {"calibration_error": diagram.error, "bins": [part._asdict() for part in diagram.bins]}
 
 
 class OutputCalibration(NamedTuple):
@@ -64,10 +61,9 @@ class OutputCalibration(NamedTuple):
     after: Reliability  # of that product after Platt scaling, cross-fitted
 
     def as_dict(self) -> dict[str, Any]:
-        bins = self.before.bins
         return {
             "count": self.before.count,
-            "right": round(sum(one.size * one.accuracy for one in bins)),
+            "right": round(sum(part.size * part.accuracy for part in self.before.bins)),
             **self.scale._asdict(),
             "before": reliability_table(self.before),
             "after": reliability_table(self.after),
@@ -99,7 +95,7 @@ class Calibration:
         yield f"{'loss':<20}{self.before.loss:>10.4f}{self.after.loss:>10.4f}"
         errors = [100 * fit.reliability.error for fit in (self.before, self.after)]
         yield f"{'calibration error':<20}{errors[0]:>8.2f} %{errors[1]:>8.2f} %   of tokens"
-        errors = [100 * one.error for one in (self.outputs.before, self.outputs.after)]
+        errors = [100 * diagram.error for diagram in (self.outputs.before, self.outputs.after)]
         yield f"{'':<20}{errors[0]:>8.2f} %{errors[1]:>8.2f} %   of outputs, exact match with the reference"
         table = self.outputs.as_dict()
         yield f"{'outputs':<20}{table['count']:>10,}   {table['right']:,} right"

@@ -128,10 +128,17 @@ def benchmarked_layers(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in THEORY if name in found)
 
 
-def output_of(result: Any) -> Tensor:
-    """The output vectors of a layer; recurrent layers return their last state as well."""
-    out: Tensor = result[0] if isinstance(result, tuple) else result
-    return out
+def forward_pass(layer: nn.Module, rows: int, length: int, width: int, device: torch.device) -> Callable[[], Tensor]:
+    """A call of a layer with random vectors; recurrent layers return their last state beside their outputs."""
+    x = torch.randn(rows, length, width, device=device, requires_grad=True)
+    mask = torch.ones(rows, length, dtype=torch.bool, device=device)
+
+    def forward() -> Tensor:
+        result = layer(x, mask)
+        out: Tensor = result[0] if isinstance(result, tuple) else result
+        return out
+
+    return forward
 
 
 def saved_bytes(layer: nn.Module, run: Callable[[], Any]) -> int:
@@ -161,19 +168,24 @@ def timed(work: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def _median_seconds(run: Callable[[], None], device: torch.device, min_seconds: float) -> float:
-    """The median of at least three calls that together take at least `min_seconds`.
+def _training_seconds(forward: Callable[[], Tensor], device: torch.device, min_seconds: float) -> float:
+    """The median time of forward and backward of at least three calls that together take at least `min_seconds`.
 
     On a CPU these are seconds of one core that this process had, so that other programs do not change them.
     """
     threads = torch.get_num_threads()
     seconds: list[float] = []
+
+    def both() -> None:
+        forward().sum().backward()  # type: ignore[no-untyped-call]
+
+    both()  # the first call is slower than all others
     try:
         if device.type == "cpu":
             torch.set_num_threads(1)
         while len(seconds) < 3 or (sum(seconds) < min_seconds and len(seconds) < 200):
             started = time.process_time()
-            wall = timed(run, device)
+            wall = timed(both, device)
             seconds.append(time.process_time() - started if device.type == "cpu" else wall)
     finally:
         torch.set_num_threads(threads)
@@ -200,18 +212,9 @@ def measure_layers(
             continue
         layer = layer.to(target).train()
         for length in lengths:
-            x = torch.randn(rows, length, width, device=target, requires_grad=True)
-            mask = torch.ones(rows, length, dtype=torch.bool, device=target)
-
-            def forward(layer: nn.Module = layer, x: Tensor = x, mask: Tensor = mask) -> Tensor:
-                return output_of(layer(x, mask))
-
-            def both(forward: Callable[[], Tensor] = forward) -> None:
-                forward().sum().backward()  # type: ignore[no-untyped-call]
-
+            forward = forward_pass(layer, rows, length, width, target)
             saved = saved_bytes(layer, forward)
-            both()
-            cost = LayerCost(name, length, _median_seconds(both, target, min_seconds), saved)
+            cost = LayerCost(name, length, _training_seconds(forward, target, min_seconds), saved)
             costs.append(cost)
             report(cost)
     return costs
@@ -250,13 +253,7 @@ def size_growth(device: str = "cpu", min_seconds: float = 0.1) -> list[SizeGrowt
             width = value if size == "d" else 64
             sizes = {"kernel": value} if size == "k" else {"window": value} if size == "r" else {}
             layer = benchmark_layers(width, 4, **sizes)[name].to(target).train()
-            x = torch.randn(1, length, width, device=target, requires_grad=True)
-            mask = torch.ones(1, length, dtype=torch.bool, device=target)
-
-            def both(layer: nn.Module = layer, x: Tensor = x, mask: Tensor = mask) -> None:
-                output_of(layer(x, mask)).sum().backward()  # type: ignore[no-untyped-call]
-
-            both()
-            points.append((float(value), _median_seconds(both, target, min_seconds)))
+            forward = forward_pass(layer, 1, length, width, target)
+            points.append((float(value), _training_seconds(forward, target, min_seconds)))
         found.append(SizeGrowth(name, size, power_law_exponent(points), expected))
     return found

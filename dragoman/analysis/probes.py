@@ -87,13 +87,7 @@ class ProbeResult:
 
     def as_dict(self) -> dict[str, Any]:
         examples = {kind: [example._asdict() for example in several] for kind, several in self.examples.items()}
-        return {
-            "probe": self.probe,
-            "about": self.about,
-            "cases": self.cases,
-            "counts": self.counts,
-            "examples": examples,
-        }
+        return {**vars(self), "examples": examples}
 
 
 def units(text: str) -> list[str]:
@@ -189,10 +183,11 @@ def _classify_length(case: ProbeCase, outputs: tuple[str, ...]) -> str:
 # --- gender
 
 
-def _gendered_cases(texts: ProbeTexts) -> list[ProbeCase]:
-    return [
+def _occupation_cases(variants: Sequence[tuple[str, ...]]) -> Callable[[ProbeTexts], list[ProbeCase]]:
+    """Every occupation in every group of sentences whose outputs are compared."""
+    return lambda texts: [
         ProbeCase(tuple(texts.styled(frame.format(job)) for frame in frames), job)
-        for frames in GENDERED
+        for frames in variants
         for job in OCCUPATIONS
     ]
 
@@ -218,14 +213,6 @@ def _same_stem(first: object, second: object) -> bool:
     ]
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*plain, strict=False)))
     return 2 * common >= max(2, min(map(len, plain)))
-
-
-def _stereotype_cases(texts: ProbeTexts) -> list[ProbeCase]:
-    return [
-        ProbeCase(tuple(texts.styled(frame.format(job)) for frame in frames), job)
-        for frames in STEREOTYPED
-        for job in OCCUPATIONS
-    ]
 
 
 def _classify_stereotype(_: ProbeCase, outputs: tuple[str, ...]) -> str:
@@ -272,7 +259,7 @@ PROBES: Mapping[str, Probe] = {
     ),
     "gender": Probe(
         "the same sentence with he and with she",
-        _gendered_cases,
+        _occupation_cases(GENDERED),
         _classify_gendered,
         {
             "pronoun alone": "the outputs differ in the pronoun (er/sie, il/elle, …) and in nothing else",
@@ -284,7 +271,7 @@ PROBES: Mapping[str, Probe] = {
     ),
     "stereotype": Probe(
         "an occupation of a person whose gender the source leaves open, then with his and with her",
-        _stereotype_cases,
+        _occupation_cases(STEREOTYPED),
         _classify_stereotype,
         {
             "masculine": "the output is nearer to the one with his",

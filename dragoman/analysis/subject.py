@@ -83,11 +83,6 @@ class Subject:
         """The log-probability of every target token, label or tag (T,), with the gradient of the model."""
         return target_log_probabilities(self.model, self.batch)[0]
 
-    def with_target(self, tokens: Sequence[int]) -> Batch:
-        """The same source with other target tokens; <eos> is appended."""
-        target = torch.tensor([[*tokens, EOS]], device=self.batch.target.device)
-        return replace(self.batch, target=target)
-
 
 def target_log_probabilities(model: TrainableModel, batch: Batch) -> Tensor:
     """The log-probability of every target (B, T), differentiable; zero on padding. Of a regressor its number (B, 1)."""

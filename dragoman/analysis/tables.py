@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,11 @@ def viterbi_table(chain: LinearChainCRF, emissions: Tensor) -> PathTable:
         best = reached + scores
         columns.append(best)
         back.append(origin.tolist())
-    row = int((best + chain.last).argmax())
+    return _traced(columns, back, int((best + chain.last).argmax()))
+
+
+def _traced(columns: list[Tensor], back: list[list[int]], row: int) -> PathTable:
+    """The table with the path that ends in a row of the last column."""
     path = [(row, len(columns) - 1)]
     for column in range(len(columns) - 1, 0, -1):
         row = back[column][row]
@@ -62,27 +65,11 @@ def ctc_table(log_probabilities: Tensor, labels: list[int]) -> PathTable:
             before = [state] if state == 0 else [state, state - 1]
             if state > 1 and label != PAD and label != states[state - 2]:
                 before.append(state - 2)
-            origin = max(before, key=lambda one: float(best[one]))
+            origin = max(before, key=lambda state: float(best[state]))
             origins.append(origin)
             values[state] = best[origin] + row[state]
         best = values
         columns.append(best)
         back.append(origins)
     last = len(states) - 1
-    state = last if last == 0 or best[last] >= best[last - 1] else last - 1
-    path = [(state, len(columns) - 1)]
-    for column in range(len(columns) - 1, 0, -1):
-        state = back[column][state]
-        path.append((state, column - 1))
-    return PathTable(torch.stack(columns, 1), back, path[::-1])
-
-
-def path_score(table: PathTable) -> float:
-    """The score of the path's last cell."""
-    row, column = table.path[-1]
-    return float(table.scores[row, column])
-
-
-def as_dict(table: PathTable, rows: list[str], columns: list[str]) -> dict[str, Any]:
-    """The table for JSON, with names of rows and columns."""
-    return {"scores": table.scores, "back": table.back, "path": table.path, "rows": rows, "columns": columns}
+    return _traced(columns, back, last if last == 0 or best[last] >= best[last - 1] else last - 1)

@@ -7,29 +7,31 @@ block tags end a block: a model reads none of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dragoman.documents.base import Output
-from dragoman.documents.inline import inline_tokens
+from dragoman.documents.html_tokens import tag_names
 from dragoman.documents.markup import Block, Escape, Token, block_of, escape_text
 from dragoman.documents.references import REFERENCE, XML, escape_like, unescape_html, without_forbidden
-from dragoman.documents.xml import XMLToken, unescape_xml
+from dragoman.documents.xml import XMLToken, attributes_of, local, unescape_xml
 
-BREAKS = frozenset(
-    """
-    address article blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr li
-    main nav ol p pre section table tbody td tfoot th thead tr ul
-    """.split()  # noqa: SIM905
+BREAKS = tag_names(
+    "address article blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr li "
+    "main nav ol p pre section table tbody td tfoot th thead tr ul"
 )
-INLINE = frozenset(
-    """
-    a abbr b big bdi bdo cite code del dfn em font i img ins kbd mark q s samp small span strike strong sub sup tt u var
-    wbr
-    """.split()  # noqa: SIM905
+INLINE = tag_names(
+    "a abbr b big bdi bdo cite code del dfn em font i img ins kbd mark q s samp small span strike strong sub sup tt u "
+    "var wbr"
 )
 VOID = frozenset({"img", "wbr"})
 _TAG = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9]*)((?:\s(?:[^<>"']|"[^"]*"|'[^']*')*+)?/?)>""")
+
+
+# Codes in two parts, which may cross elements: XLIFF 1.2, XLIFF 2 and TMX name the same thing by these attributes.
+BEGIN = {"bpt": "bpt", "bx": "bx", "sc": "sc", "sm": "sm"}
+END = {"ept": "bpt", "ex": "bx", "ec": "sc", "em": "sm"}
+_REFERENCES = ("startRef", "rid", "i", "id")
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Content:
             markup.append(output.markup)
             text.append(output.text)
             known.append(output.confidence)
-        sure = [one for one in known if one is not None]
+        sure = [confidence for confidence in known if confidence is not None]
         return "".join(markup), "".join(text), min(sure) if len(sure) == len(known) and sure else None
 
 
@@ -147,3 +149,48 @@ def _with_html(tokens: Sequence[Token]) -> Iterator[Token]:
             place = match.end()
         if place < len(inner):
             yield Token("text", "", escape_text(inner[place:]))
+
+
+# --- inline elements: some stand around text that is translated, all others are kept whole
+
+
+def inline_tokens(text: str, tokens: Sequence[XMLToken], around: Collection[str]) -> Iterator[Token]:
+    """The content of an element as texts and tags; elements with names in `around` have text inside."""
+    opaque: list[XMLToken] = []  # open elements that are kept whole
+    kind, name, start = "", "", 0
+    for token in tokens:
+        raw = text[token.start : token.end]
+        if opaque:
+            if token.kind == "open":
+                opaque.append(token)
+            elif token.kind == "close":
+                opaque.pop()
+                if not opaque:
+                    yield Token(kind, name, text[start : token.end])
+        elif token.kind == "text":
+            yield Token("text", "", raw)
+        elif token.kind == "cdata":
+            yield Token("text", "cdata", escape_text(raw[9:-3]))
+        elif token.kind == "open":
+            attributes = attributes_of(raw)
+            kept = local(token.name) not in around or attributes.get("translate") == "no"
+            kept = kept or attributes.get("mtype") == "protected"
+            if kept:
+                opaque, start = [token], token.start
+                kind, name = _code(token, attributes, "copied")
+            else:
+                yield Token("open", local(token.name), raw)
+        elif token.kind == "empty":
+            yield Token(*_code(token, attributes_of(raw), "void"), raw)
+        else:
+            yield Token("close" if token.kind == "close" else "copied", local(token.name), raw)
+
+
+def _code(token: XMLToken, attributes: Mapping[str, str], kind: str) -> tuple[str, str]:
+    """Kind and name of a code: the two parts of one have the same name."""
+    name = local(token.name)
+    part = BEGIN.get(name) or END.get(name)
+    if part is None:
+        return kind, name
+    reference = next((attributes[key] for key in _REFERENCES if key in attributes), "")
+    return "begin" if name in BEGIN else "end", f"{part} {reference}"

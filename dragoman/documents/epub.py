@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 from urllib.parse import unquote
 
-from dragoman.documents.base import Document, PartsDocument, Reading, declared_encoding, decode
-from dragoman.documents.inline import inline_tokens
+from dragoman.documents.base import Document, PartsDocument, Reading
+from dragoman.documents.content import inline_tokens
 from dragoman.documents.markup import block_of
 from dragoman.documents.package import Package, PackageDocument
-from dragoman.documents.xml import attributes_of, check_xml, element_ends, local, unescape_xml, xml_tokens
+from dragoman.documents.xml import XMLDocument, element_ends, local, start_tags, unescape_xml
 from dragoman.errors import DataError
 
 CONTAINER = "META-INF/container.xml"
@@ -19,33 +18,12 @@ ENCRYPTION = "META-INF/encryption.xml"
 PAGE, CONTENTS = "application/xhtml+xml", "application/x-dtbncx+xml"
 
 
-class Tag(NamedTuple):
-    """A start tag of an XML file."""
-
-    name: str
-    attributes: dict[str, str]
-
-
-def start_tags(data: bytes, name: str) -> Iterator[Tag]:
-    """The start tags of an XML file in order; names without prefixes."""
-    text = decode(data, declared_encoding(data)).text
-    check_xml(text, f"document, {name}")
-    for token in xml_tokens(text, f"document, {name}"):
-        if token.kind in ("open", "empty"):
-            attributes = attributes_of(text[token.start : token.end])
-            yield Tag(local(token.name), {local(key): value for key, value in attributes.items()})
-
-
-class ContentsDocument(PartsDocument):
+class ContentsDocument(XMLDocument, PartsDocument):
     """The labels of a table of contents (toc.ncx)."""
 
-    escape_unknown = True
-
     def __init__(self, data: bytes, reading: Reading) -> None:
-        super().__init__(data, reading, declared_encoding(data))
-        check_xml(self.text, "document")
-        tokens = list(xml_tokens(self.text, "document"))
-        ends = element_ends(tokens)
+        super().__init__(data, reading)
+        tokens, ends = self.tokens, element_ends(self.tokens)
         author = -1  # the end of an element with a name, which is no text to translate
         for index, end in sorted(ends.items()):
             inner = tokens[index + 1 : end]

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
-from dragoman.documents.html_tokens import attributes_of_tag, html_tokens, unescape_text
+from dragoman.documents.html_tokens import attributes_of_tag, html_tokens, tag_names, unescape_text
 from dragoman.documents.markup import Block, Token, block_of
 
 READABLE = frozenset({"alt", "title", "placeholder", "aria-label"})
 SUMMARIES = frozenset({"description", "og:description", "og:title", "twitter:description", "twitter:title"})
-INLINE = frozenset(
-    re.findall(
-        r"[\w-]+",
-        "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark math nobr q rb rp rt "
-        "rtc ruby s samp small span strike strong sub sup time tt u var wbr",
-    )
+INLINE = tag_names(
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark math nobr q rb rp rt rtc "
+    "ruby s samp small span strike strong sub sup time tt u var wbr"
 )
 # Code and what only says how its neighbour sounds: a translation has other sounds.
-COPIED = frozenset(
-    re.findall(
-        r"[\w-]+",
-        "code kbd math noscript pre rp rt rtc samp script style svg template textarea var xmp iframe noembed noframes",
-    )
+COPIED = tag_names(
+    "code kbd math noscript pre rp rt rtc samp script style svg template textarea var xmp iframe noembed noframes"
 )
 
 
@@ -98,3 +91,12 @@ def parse_blocks(page: str, xml: bool = False) -> list[Block | str]:
             out.append(token.raw)
     flush()
     return out
+
+
+def placed_blocks(page: str, xml: bool = False) -> Iterator[tuple[int, Block]]:
+    """The blocks of a page, each with the place where it starts."""
+    place = 0
+    for part in parse_blocks(page, xml):
+        if isinstance(part, Block):
+            yield place, part
+        place += len(part.raw if isinstance(part, Block) else part)

@@ -35,26 +35,19 @@ _DOCTYPE = re.compile(r"<!DOCTYPE(?:[^\[\]>\"']|\"[^\"]*\"|'[^']*'|\[[^\]]*\])*+
 _REFERENCE = re.compile(r"&(?:#[0-9]++;?|#[xX][0-9a-fA-F]++;?|(?P<name>[A-Za-z][A-Za-z0-9]*+)(?P<end>[;=]?))")
 _NUMBER = re.compile(r"&#(?:(?P<digits>[0-9]++)|[xX](?P<hex>[0-9a-fA-F]++));?")
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def tag_names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 REFERABLE = frozenset({"title", "textarea"})  # text in which references count; that of the others is copied
-VOID = frozenset(
-    re.findall(
-        r"[\w-]+",
-        "area base br col embed hr img input link meta param source track wbr",
-    )
-)
+VOID = tag_names("area base br col embed hr img input link meta param source track wbr")
 # In SVG and MathML no element has raw text; these lead back to HTML, from inside and by breaking out.
-_INSIDE = frozenset(
-    re.findall(
-        r"[\w-]+",
-        "foreignobject desc title annotation-xml mi mo mn ms mtext",
-    )
-)
-_OUT = frozenset(
-    re.findall(
-        r"[\w-]+",
-        "b big blockquote body br center code dd div dl dt em embed h1 h2 h3 h4 h5 h6 head hr i img li listing menu "
-        "meta nobr ol p pre ruby s small span strong strike sub sup table tt u ul var",
-    )
+_INSIDE = tag_names("foreignobject desc title annotation-xml mi mo mn ms mtext")
+_OUT = tag_names(
+    "b big blockquote body br center code dd div dl dt em embed h1 h2 h3 h4 h5 h6 head hr i img li listing menu meta "
+    "nobr ol p pre ruby s small span strong strike sub sup table tt u ul var"
 )
 
 
@@ -73,11 +66,11 @@ def attributes_of_tag(tag: str) -> list[Attribute]:
     match = _TAG.match(tag)
     found: dict[str, Attribute] = {}
     start, end = match.span("attributes") if match else (0, 0)
-    for one in _ATTRIBUTES.finditer(tag, start, end):
-        value = one["value"] or ""
+    for attribute in _ATTRIBUTES.finditer(tag, start, end):
+        value = attribute["value"] or ""
         quote = value[:1] if value[:1] in ('"', "'") else ""
-        first, last = one.span("value") if one["value"] is not None else (one.end(), one.end())
-        name = one["name"].translate(_LOWER)
+        first, last = attribute.span("value") if attribute["value"] is not None else (attribute.end(),) * 2
+        name = attribute["name"].translate(_LOWER)
         value = value[1:-1] if quote else value
         found.setdefault(name, Attribute(name, unescape_attribute(value), first + len(quote), last - len(quote), quote))
     return list(found.values())

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dragoman.documents.base import Edit, Output, PartsDocument, Reading
-from dragoman.documents.html import parse_blocks
+from dragoman.documents.html import placed_blocks
 from dragoman.documents.markdown_inline import DEFINITION, inline_markdown, label_of
-from dragoman.documents.markup import Block
 
 _FENCE = re.compile(r"[ \t]*(?:[>] ?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*(`{3,}|~{3,}|\$\$(?=[ \t]*$))")
 _ITEM = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])(?:[ \t]{1,4}|$))+")
@@ -163,12 +162,9 @@ class MarkdownDocument(PartsDocument):
                 self.add(inline_markdown(cell, self.labels, True), start, start + len(cell))
 
     def _add_html(self, start: int, end: int) -> None:
-        for part in parse_blocks(self.text[start:end]):
-            raw = part.raw if isinstance(part, Block) else part
-            if isinstance(part, Block):
-                self.wrapped.append((0, ""))
-                self.add(part, start, start + len(raw))
-            start += len(raw)
+        for place, block in placed_blocks(self.text[start:end]):
+            self.wrapped.append((0, ""))
+            self.add(block, start + place, start + place + len(block.raw))
 
     def edits(self, index: int, output: Output) -> Iterable[Edit]:
         width, prefix = self.wrapped[index]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dragoman.documents.base import Reading
 from dragoman.documents.package import Package, PackageDocument
-from dragoman.documents.paragraphs import Content, Dialect, Part, Piece, Writer, escape_legal
+from dragoman.documents.paragraphs import Dialect, PackagePart, ParagraphContent, Piece, Writer, escape_legal
 from dragoman.documents.xml import attributes_of, local, unescape_xml
 from dragoman.errors import DataError
 
@@ -27,7 +27,7 @@ _IDENTITY = ("name", "change-id", "id", "ref-name")
 class _Reader:
     """Reads a paragraph; runs of white space are one space, and none at its start."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: ParagraphContent) -> None:
         self.content, self.spaced = content, True
 
     def pieces(self, first: int, end: int) -> Iterator[Piece]:
@@ -89,7 +89,7 @@ class _Reader:
         return Piece("point", kept, name=name)
 
 
-def read_paragraph(content: Content) -> tuple[list[Piece], str]:
+def read_paragraph(content: ParagraphContent) -> tuple[list[Piece], str]:
     """The pieces of a paragraph; there are no fields over several ones."""
     return list(_Reader(content).pieces(0, len(content.tokens))), ""
 
@@ -97,7 +97,7 @@ def read_paragraph(content: Content) -> tuple[list[Piece], str]:
 class TextWriter(Writer):
     """Writes text; a space that readers would leave out is an element."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: ParagraphContent) -> None:
         self.prefix = content.prefix
         self.parts: list[str] = []
         self.spaced = True
@@ -139,4 +139,4 @@ class OpenDocument(PackageDocument):
             raise DataError("document: found an encrypted package, expected one without password")
         for name in ("content.xml", "styles.xml"):
             if name in self.package:
-                self.add(name, Part(name, self.package.read(name), DIALECTS, SKIPPED))
+                self.add(name, PackagePart(name, self.package.read(name), DIALECTS, SKIPPED))

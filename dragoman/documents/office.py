@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import ClassVar
 
-from dragoman.documents.base import Reading, declared_encoding, decode
+from dragoman.documents.base import Reading
 from dragoman.documents.package import Package, PackageDocument
-from dragoman.documents.paragraphs import Part
+from dragoman.documents.paragraphs import PackagePart
 from dragoman.documents.runs import RUNS
-from dragoman.documents.xml import attributes_of, check_xml, local, xml_tokens
+from dragoman.documents.xml import start_tags
 from dragoman.errors import DataError
 
 TYPES = "[Content_Types].xml"
@@ -28,7 +27,10 @@ class OfficeDocument(PackageDocument):
 
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(Package(data, self.suffix))
-        types = dict(self._types()) if TYPES in self.package else {}
+        types = {}  # of each member that has one of its own
+        for tag in start_tags(self.package.read(TYPES), TYPES) if TYPES in self.package else ():
+            if tag.name == "Override":
+                types[tag.attributes.get("PartName", "").removeprefix("/")] = tag.attributes.get("ContentType", "")
         required = re.compile(r"\.main\+xml$")
         if self.main not in self.package and not any(required.search(kind) for kind in types.values()):
             raise DataError(f"document: found no {self.main} in the package, expected {self.suffix}")
@@ -36,17 +38,7 @@ class OfficeDocument(PackageDocument):
             kind = types.get(name)
             if self.names.fullmatch(name) if kind is None else self.kinds.search(kind):
                 masters = "slideMaster" in name or "slideLayout" in name
-                self.add(name, Part(name, self.package.read(name), DIALECTS, masters=masters))
-
-    def _types(self) -> Iterator[tuple[str, str]]:
-        """The type of each member that has one of its own."""
-        data = self.package.read(TYPES)
-        text = decode(data, declared_encoding(data)).text
-        check_xml(text, f"document, {TYPES}")
-        for token in xml_tokens(text, f"document, {TYPES}"):
-            if local(token.name) == "Override":
-                attributes = attributes_of(text[token.start : token.end])
-                yield attributes.get("PartName", "").removeprefix("/"), attributes.get("ContentType", "")
+                self.add(name, PackagePart(name, self.package.read(name), DIALECTS, masters=masters))
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

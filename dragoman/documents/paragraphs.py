@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from dragoman.documents.base import Document, Output, Unit, declared_encoding, decode
 from dragoman.documents.markup import Block, Token, block_of, escape_text
+from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLToken, check_xml, element_ends, local, unescape_xml, xml_tokens
 from dragoman.errors import DataError
 
@@ -35,12 +36,11 @@ NAMESPACES = {
 }
 _DECLARED = re.compile(r"""\sxmlns(?::([^\s=]{1,100}))?\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 _MARK = re.compile(r"<(/?)(\d+)(/?)>")
-_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML, even as a reference
 
 
 def escape_legal(text: str) -> str:
     """A text for XML, without the characters that XML cannot have."""
-    return escape_text(_ILLEGAL.sub("", text))
+    return escape_text(without_forbidden(text))
 
 
 class Kept(NamedTuple):
@@ -77,7 +77,7 @@ class Mark(NamedTuple):
 
 
 @dataclass
-class Segment:
+class ParagraphSegment:
     """Pieces that stay, a text to translate between them, and its marks."""
 
     before: list[Piece]
@@ -104,7 +104,7 @@ class Writer(ABC):
         """The whole content of the paragraph."""
 
 
-class Content:
+class ParagraphContent:
     """The tokens between the tags of a paragraph, without those of paragraphs inside it (text boxes, notes)."""
 
     def __init__(self, text: str, tokens: list[XMLToken], paragraph: str, prefix: str, fields: str) -> None:
@@ -134,8 +134,8 @@ class Content:
 class Dialect(NamedTuple):
     """How a format writes the content of a paragraph."""
 
-    read: Callable[[Content], tuple[list[Piece], str]]  # also the fields that go on in the next paragraph
-    writer: Callable[[Content], Writer]
+    read: Callable[[ParagraphContent], tuple[list[Piece], str]]  # also the fields that go on in the next paragraph
+    writer: Callable[[ParagraphContent], Writer]
 
 
 class _Paragraph(NamedTuple):
@@ -148,7 +148,7 @@ class _Paragraph(NamedTuple):
     units: int
 
 
-class Part(Document):
+class PackagePart(Document):
     """An XML file of a package."""
 
     def __init__(
@@ -230,7 +230,7 @@ class Part(Document):
             yield index
             index = bisect.bisect_left(self._starts, self._ends[index], index + 1)
 
-    def _parse(self, paragraph: _Paragraph) -> tuple[Content, list[Segment], str]:
+    def _parse(self, paragraph: _Paragraph) -> tuple[ParagraphContent, list[ParagraphSegment], str]:
         place = paragraph.start
         stretches = []
         for index in self._inside(paragraph.start, paragraph.end):
@@ -244,7 +244,7 @@ class Part(Document):
         tokens = list(itertools.islice(inner, MAX_TOKENS + 1))
         if len(tokens) > MAX_TOKENS:
             raise DataError(f"{self.name}: found a paragraph of more than {MAX_TOKENS:,} tags, expected fewer")
-        content = Content(self.text, tokens, paragraph.name, paragraph.prefix, paragraph.fields)
+        content = ParagraphContent(self.text, tokens, paragraph.name, paragraph.prefix, paragraph.fields)
         pieces, fields = self.dialects[paragraph.name].read(content)
         return content, segments_of(pieces), fields
 
@@ -288,7 +288,7 @@ class Part(Document):
         return writer.result()
 
 
-def write_unit(segment: Segment, markup: str, writer: Writer, keep: Callable[[Sequence[Kept]], None]) -> None:
+def write_unit(segment: ParagraphSegment, markup: str, writer: Writer, keep: Callable[[Sequence[Kept]], None]) -> None:
     styles = [segment.style]
     place = 0
     numbers = dict(_in_order(segment, markup))
@@ -308,7 +308,7 @@ def write_unit(segment: Segment, markup: str, writer: Writer, keep: Callable[[Se
         writer.text(styles[-1], markup[place:])
 
 
-def _in_order(segment: Segment, markup: str) -> Iterator[tuple[int, int]]:
+def _in_order(segment: ParagraphSegment, markup: str) -> Iterator[tuple[int, int]]:
     """The points of ranges that end before they begin, exchanged."""
     places = {int(match[2]): match.start() for match in _MARK.finditer(markup)} if segment.ranges else {}
     for first, last in segment.ranges:
@@ -319,15 +319,15 @@ def _in_order(segment: Segment, markup: str) -> Iterator[tuple[int, int]]:
 # --- pieces
 
 
-def segments_of(pieces: Sequence[Piece]) -> list[Segment]:
+def segments_of(pieces: Sequence[Piece]) -> list[ParagraphSegment]:
     """The units of a paragraph, each with the pieces around it that stay in their place."""
-    segments: list[Segment] = []
+    segments: list[ParagraphSegment] = []
     current: list[Piece] = []
     for piece in [*_with_breaks(pieces), Piece("break", [])]:
         if piece.kind != "break":
             current.append(piece)
             continue
-        segments += [_segment(current), Segment([piece])]
+        segments += [_segment(current), ParagraphSegment([piece])]
         current = []
     return segments
 
@@ -383,11 +383,11 @@ def _settled(pieces: Sequence[Piece]) -> tuple[list[Piece], list[tuple[int, int]
     return settled, crossing
 
 
-def _segment(pieces: Sequence[Piece]) -> Segment:
+def _segment(pieces: Sequence[Piece]) -> ParagraphSegment:
     """A unit from its pieces. What stands before or after all text, and what stands around all of it, stays there."""
     pieces, crossing = _settled(pieces)
     if not any(_has_text(piece) for piece in pieces):
-        return Segment(pieces)
+        return ParagraphSegment(pieces)
     partners = _partners(pieces)
     low, high = 0, len(pieces) - 1
     while True:
@@ -412,7 +412,7 @@ def _segment(pieces: Sequence[Piece]) -> Segment:
         after = [replace(piece, text=further), *after] if further else after
         pieces[index] = replace(piece, text=text)
     inside = range(low, high + 1)
-    segment = Segment(before, after=after, style=_plain_style(pieces[low : high + 1]) or "")
+    segment = ParagraphSegment(before, after=after, style=_plain_style(pieces[low : high + 1]) or "")
     numbers: dict[int, int] = {}  # index of a point → its mark
     segment.block = block_of(_marked(pieces, inside, partners, segment, numbers), unescape_xml, escape_legal)
     segment.ranges = [(numbers[first], numbers[last]) for first, last in crossing if first in inside and last in inside]
@@ -447,7 +447,11 @@ def _plain_style(pieces: Sequence[Piece]) -> str | None:
 
 
 def _marked(
-    pieces: Sequence[Piece], inside: range, partners: Mapping[int, int], segment: Segment, numbers: dict[int, int]
+    pieces: Sequence[Piece],
+    inside: range,
+    partners: Mapping[int, int],
+    segment: ParagraphSegment,
+    numbers: dict[int, int],
 ) -> Iterator[Token]:
     """Texts and marks; text in another style than the plain one of its container has a mark around it."""
     marks = segment.marks

@@ -6,25 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dragoman.documents.markup import escape_text
-from dragoman.documents.paragraphs import Content, Dialect, Kept, Piece, Writer
+from dragoman.documents.paragraphs import Dialect, Kept, ParagraphContent, Piece, Writer
 from dragoman.documents.xml import attributes_of, local
 
 BREAKS = frozenset({"w:tab", "w:ptab", "w:br", "w:cr", "a:br"})  # end a unit
 CHARACTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": "\u00ad"}  # written as elements
 DROPPED = frozenset({"w:proofErr"})  # where a spelling checker found faults in the old text
 CONTAINERS = frozenset(
-    {
-        "w:hyperlink",
-        "w:ins",
-        "w:moveTo",
-        "w:smartTag",
-        "w:customXml",
-        "w:fldSimple",
-        "w:sdt",
-        "w:dir",
-        "w:bdo",
-        "w:ruby",
-    }
+    f"w:{name}"
+    for name in "hyperlink ins moveTo smartTag customXml fldSimple sdt dir bdo ruby".split()  # noqa: SIM905
 )
 MAX_OPEN_FIELDS = 20  # over several paragraphs
 CONTENT = {"w:sdt": "w:sdtContent", "w:ruby": "w:rubyBase"}  # the child of a container that has its text
@@ -33,11 +23,11 @@ _HIDDEN = re.compile(r"""<(?:[\w.-]+:)?vanish(?:\s*/|\s(?![^>]*?val\s*=\s*["'](?
 _RANGE = re.compile(r"(.*)(Start|End)")
 
 
-def read_runs(content: Content) -> tuple[list[Piece], str]:
+def read_runs(content: ParagraphContent) -> tuple[list[Piece], str]:
     return _with_fields(list(_pieces(content, 0, len(content.tokens))), content.fields)
 
 
-def _pieces(content: Content, first: int, end: int) -> Iterator[Piece]:
+def _pieces(content: ParagraphContent, first: int, end: int) -> Iterator[Piece]:
     for index in content.children(first, end):
         token = content.tokens[index]
         last = content.last(index)
@@ -59,14 +49,15 @@ def _pieces(content: Content, first: int, end: int) -> Iterator[Piece]:
             yield Piece("point", [kept], name=name)
 
 
-def _stays(content: Content, index: int) -> bool:
+def _stays(content: ParagraphContent, index: int) -> bool:
     """Whether the text of a container is no text of the author: results of fields, choices from a list."""
     name = content.tokens[index].name
     if name == "w:fldSimple":
         code = next((v for k, v in attributes_of(content.raw(index, index)).items() if local(k) == "instr"), "")
         return not _is_link(code)
     if name == "w:sdt":
-        inner = next((one for one in content.children(index + 1, content.last(index)) if content.tokens[one].name), 0)
+        children = content.children(index + 1, content.last(index))
+        inner = next((child for child in children if content.tokens[child].name), 0)
         return content.tokens[inner].name == "w:sdtPr" and bool(_SELECTED.search(content.raw(inner)))
     return False
 
@@ -75,7 +66,7 @@ def _is_link(code: str) -> bool:
     return code.split(None, 1)[:1] == ["HYPERLINK"]
 
 
-def _container(content: Content, index: int, style: str | None) -> Iterator[Piece]:
+def _container(content: ParagraphContent, index: int, style: str | None) -> Iterator[Piece]:
     """A container and the pieces inside; its properties belong to its start tag. `style`: that of the run it is in."""
     last = content.last(index)
     name, first, end = content.tokens[index].name, index + 1, last
@@ -100,7 +91,7 @@ def _container(content: Content, index: int, style: str | None) -> Iterator[Piec
     yield Piece("close", [closing], name=name)
 
 
-def _run(content: Content, first: int, end: int) -> Iterator[Piece]:
+def _run(content: ParagraphContent, first: int, end: int) -> Iterator[Piece]:
     style, hidden = "", False
     for index in content.children(first, end):
         token = content.tokens[index]
@@ -126,7 +117,7 @@ def _run(content: Content, first: int, end: int) -> Iterator[Piece]:
             yield Piece("point", [content.kept(index, style=style)], code, name=name)
 
 
-def _text(content: Content, index: int) -> str:
+def _text(content: ParagraphContent, index: int) -> str:
     parts = (
         (token.kind, content.text[token.start : token.end]) for token in content.tokens[index + 1 : content.last(index)]
     )
@@ -147,7 +138,7 @@ def _with_fields(pieces: list[Piece], fields: str) -> tuple[list[Piece], str]:
         piece = pieces[index]
         if index in whole:
             middle, end = whole[index]
-            code = "".join(one.text for one in pieces[index : middle or end] if one.name == "w:instrText")
+            code = "".join(part.text for part in pieces[index : middle or end] if part.name == "w:instrText")
             if middle and _is_link(code) and not _depth(pieces[index:middle]):
                 out.append(Piece("open", _all_kept(pieces[index : middle + 1]), name="field"))
                 out += _with_fields(pieces[middle + 1 : end], "")[0]
@@ -196,7 +187,7 @@ def _all_kept(pieces: Sequence[Piece]) -> list[Kept]:
 class RunWriter(Writer):
     """Writes runs; neighbours with the same properties are one run."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: ParagraphContent) -> None:
         self.prefix = content.prefix
         self.drawing = content.paragraph == "a:p"
         used = {token.name for token in content.tokens}

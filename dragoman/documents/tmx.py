@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.data.languages import same_language
-from dragoman.documents.base import Edit, Output, Reading, TextDocument, Unit, declared_encoding
+from dragoman.documents.base import Edit, Output, Reading, Unit
 from dragoman.documents.content import Content, content_of, percent
-from dragoman.documents.xml import XMLToken, attributes_of, check_xml, local, quoted, xml_tokens
+from dragoman.documents.xml import XMLDocument, XMLToken, attributes_of, local, quoted
 from dragoman.errors import DataError
 
 AROUND = frozenset({"hi"})  # all others hold native code
@@ -23,21 +23,20 @@ class _Variant:
     end: int = 0
 
 
-class TMXDocument(TextDocument):
+class TMXDocument(XMLDocument):
     """A unit for every <tu> with a variant in the source language."""
 
-    escape_unknown = True
-
     def __init__(self, data: bytes, reading: Reading) -> None:
-        super().__init__(data, reading, declared_encoding(data))
-        check_xml(self.text, "document")
+        super().__init__(data, reading)
         self.header = ""
         entries = self._read()
         source, self.target = self._languages(entries, reading)
         self.places: list[tuple[_Variant, _Variant | None, Content, int]] = []  # with the first of its units
         for number, variants in enumerate(entries, 1):
-            first = next((one for one in variants if same_language(one.language, source)), None)
-            other = next((one for one in variants if same_language(one.language, self.target)), None)
+            first, other = (
+                next((variant for variant in variants if same_language(variant.language, language)), None)
+                for language in (source, self.target)
+            )
             if first is None or len(first.segment) < 3:
                 continue
             content = self.text[other.segment[0].end : other.segment[-1].start] if other and other.segment else ""
@@ -49,13 +48,13 @@ class TMXDocument(TextDocument):
     def _read(self) -> list[list[_Variant]]:
         entries: list[list[_Variant]] = []
         inside, found = False, False
-        for token in xml_tokens(self.text, "document"):
+        for token in self.tokens:
             name = local(token.name)
             variant = entries[-1][-1] if entries and entries[-1] else None
             if inside and variant is not None:
                 variant.segment.append(token)
             if token.kind in ("open", "empty"):
-                attributes = attributes_of(self.text[token.start : token.end]) if name in ("tuv", "header") else {}
+                attributes = attributes_of(self.raw(token)) if name in ("tuv", "header") else {}
                 if name == "tmx":
                     found = True
                 elif name == "header":
@@ -79,7 +78,7 @@ class TMXDocument(TextDocument):
         """Source and target language: as asked for, or by the header and the only other language of the file."""
         counts = Counter(variant.language.lower() for variants in entries for variant in variants)
         source = reading.source or ("" if self.header.lower() == "*all*" else self.header)
-        source = source or next((one.language for variants in entries for one in variants), "")
+        source = source or next((variant.language for variants in entries for variant in variants), "")
         if reading.target:
             return source, reading.target
         others = [code for code in counts if not same_language(code, source)]
@@ -102,6 +101,6 @@ class TMXDocument(TextDocument):
             quality = ""
             if confidence is not None:
                 quality = f'<prop type="x-match-quality">{percent(confidence):.0f}</prop>'
-            name = "lang" if " lang=" in self.text[first.start.start : first.start.end] else "xml:lang"
+            name = "lang" if " lang=" in self.raw(first.start) else "xml:lang"
             variant = f"<tuv {name}={quoted(self.target)}>{quality}<seg>{markup}</seg></tuv>"
             yield Edit(first.end, first.end, space + variant)

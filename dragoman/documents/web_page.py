@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dragoman.documents.base import Edit, Output, PartsDocument, Reading, declared_encoding, splice
-from dragoman.documents.html import parse_blocks, readable_attributes, tokens_of
+from dragoman.documents.html import placed_blocks, readable_attributes, tokens_of
 from dragoman.documents.html_tokens import unescape_attribute
 from dragoman.documents.markup import Block
 
 
-class Tag(NamedTuple):
+class ReadableTag(NamedTuple):
     """A tag with attributes that people read."""
 
     start: int
@@ -31,13 +31,7 @@ class HTMLDocument(PartsDocument):
         # Browsers read a page that names no encoding as windows-1252: what is not ASCII is written as references.
         unnamed = "ascii" if data.isascii() and not self.xml else ""
         super().__init__(data, reading, declared_encoding(data) or unnamed)
-        parts: list[tuple[int, int, Block]] = []
-        place = 0
-        for part in parse_blocks(self.text, self.xml):
-            size = len(part.raw if isinstance(part, Block) else part)
-            if isinstance(part, Block):
-                parts.append((place, place + size, part))
-            place += size
+        parts = [(start, start + len(block.raw), block) for start, block in placed_blocks(self.text, self.xml)]
         values: dict[int, tuple[int, int]] = {}  # start of a value → the tag that it is in
         place = 0
         for token in tokens_of(self.text, self.xml):
@@ -47,16 +41,16 @@ class HTMLDocument(PartsDocument):
                 parts.append((place + start, place + end, block))
                 values[place + start] = (place, place + len(token.raw))
             place += len(token.raw)
-        self.tags: dict[int, Tag] = {}
+        self.tags: dict[int, ReadableTag] = {}
         for index, (start, end, block) in enumerate(sorted(parts, key=lambda part: part[:2])):
             self.add(block, start, end)
             if start in values:
                 first, last = values[start]
-                tag = self.tags.setdefault(first, Tag(first, last, {}))
+                tag = self.tags.setdefault(first, ReadableTag(first, last, {}))
                 tag.attributes[index] = (start - first, end - first)
 
     def render(self, outputs: Sequence[Output | None]) -> bytes:
-        """See Document. A tag inside a translated block is wherever the block has it now."""
+        """A tag inside a translated block is wherever the block has it now."""
         changed = {start: new for start, tag in self.tags.items() if (new := self._tag(tag, outputs)) is not None}
         starts, attributes = sorted(changed), {index for tag in self.tags.values() for index in tag.attributes}
         edits = []
@@ -70,7 +64,7 @@ class HTMLDocument(PartsDocument):
         edits += [Edit(start, self.tags[start].end, new) for start, new in changed.items()]
         return self.file.encode(splice(self.text, edits), self.escape_unknown)
 
-    def _tag(self, tag: Tag, outputs: Sequence[Output | None]) -> str | None:
+    def _tag(self, tag: ReadableTag, outputs: Sequence[Output | None]) -> str | None:
         """A tag with the translations of its attributes; None: there are none."""
         found = ((place, outputs[index]) for index, place in tag.attributes.items())
         edits = [Edit(*place, output.markup) for place, output in found if output is not None]

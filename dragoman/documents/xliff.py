@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dragoman.documents.base import Edit, Output, Reading, TextDocument, Unit, declared_encoding
+from dragoman.documents.base import Edit, Output, Reading, Unit
 from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.markup import escape_text
 from dragoman.documents.references import without_forbidden
-from dragoman.documents.xml import (
-    XMLToken,
-    attributes_of,
-    check_xml,
-    element_ends,
-    local,
-    quoted,
-    with_attribute,
-    xml_tokens,
-)
+from dragoman.documents.xml import XMLDocument, XMLToken, attributes_of, element_ends, local, quoted, with_attribute
 from dragoman.errors import DataError
 
 AROUND = frozenset({"g", "mrk", "pc"})  # inline elements with text inside; those of native code are kept whole
@@ -55,28 +46,22 @@ class _Segment:
     pieces: list[str | _Piece] = field(default_factory=list)
 
 
-class XLIFFDocument(TextDocument):
+class XLIFFDocument(XMLDocument):
     """Units for every <trans-unit> (1.2) or <segment> (2.x) that may be translated."""
 
-    escape_unknown = True
-
     def __init__(self, data: bytes, reading: Reading) -> None:
-        super().__init__(data, reading, declared_encoding(data))
-        check_xml(self.text, "document")
+        super().__init__(data, reading)
         self.reading = reading
         self.segments: list[_Segment] = []
         self.roots: list[XMLToken] = []  # tags that name the languages
         self.matches: dict[XMLToken, XMLToken] = {}  # the <mtc:matches> of each unit that has one
         self.own: dict[XMLToken, list[tuple[int, int, str]]] = {}  # spans and references of our own matches
         self.version2 = False
-        self._read(list(xml_tokens(self.text, "document")))
+        self._read(self.tokens)
         if not self.roots:
             raise DataError("document: found no <xliff> with a <file> inside, expected XLIFF")
         for segment in self.segments:
             self._add(segment)
-
-    def raw(self, token: XMLToken) -> str:
-        return self.text[token.start : token.end]
 
     def _read(self, tokens: list[XMLToken]) -> None:
         """Find the segments that may be translated, the tags that name languages, and matches."""
@@ -175,7 +160,7 @@ class XLIFFDocument(TextDocument):
         matches: dict[XMLToken, dict[str, str]] = {}  # of each unit, by what they refer to
         for number, segment in enumerate(self.segments, 1):
             written = [piece.written(outputs) for piece in segment.pieces if isinstance(piece, _Piece)]
-            fresh = [one for one in written if one is not None]
+            fresh = [translation for translation in written if translation is not None]
             if not fresh:
                 continue
             known = [confidence for _, _, confidence in fresh if confidence is not None]
@@ -245,8 +230,8 @@ class XLIFFDocument(TextDocument):
             block.text for piece in segment.pieces if isinstance(piece, _Piece) for block in piece.content.blocks
         )
         both = "".join(
-            f"<{prefix}{name}>{escape_text(without_forbidden(one))}</{prefix}{name}>"
-            for name, one in (("source", source), ("target", text))
+            f"<{prefix}{name}>{escape_text(without_forbidden(content))}</{prefix}{name}>"
+            for name, content in (("source", source), ("target", text))
         )
         return f'match ref={quoted(reference)} origin="{ORIGIN}" type="mt" matchQuality="{quality:.1f}">{both}</'
 

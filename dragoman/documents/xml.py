@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dragoman.data.readers.safe_xml import SafeParser
+from dragoman.documents.base import Reading, TextDocument, declared_encoding, decode
 from dragoman.errors import DataError
 
 MAX_TAG = 1 << 20  # characters
@@ -84,7 +85,7 @@ def element_ends(tokens: Sequence[XMLToken]) -> dict[int, int]:
 
 
 def attributes_of(tag: str) -> dict[str, str]:
-    return {name: unescape_xml(one or other) for name, one, other in _ATTRIBUTE.findall(tag)}
+    return {name: unescape_xml(double or single) for name, double, single in _ATTRIBUTE.findall(tag)}
 
 
 def quoted(value: str) -> str:
@@ -107,3 +108,34 @@ def with_attribute(tag: str, name: str, value: str | None) -> str:
 
 def local(name: str) -> str:
     return name.rpartition(":")[2]
+
+
+class StartTag(NamedTuple):
+    """A start tag of an XML file; names are without prefixes."""
+
+    name: str
+    attributes: dict[str, str]
+
+
+def start_tags(data: bytes, name: str) -> Iterator[StartTag]:
+    """The start tags of a member of a package, in order."""
+    text = decode(data, declared_encoding(data)).text
+    check_xml(text, f"document, {name}")
+    for token in xml_tokens(text, f"document, {name}"):
+        if token.kind in ("open", "empty"):
+            attributes = attributes_of(text[token.start : token.end])
+            yield StartTag(local(token.name), {local(key): value for key, value in attributes.items()})
+
+
+class XMLDocument(TextDocument):
+    """A document that is one XML file, with its tokens."""
+
+    escape_unknown = True
+
+    def __init__(self, data: bytes, reading: Reading) -> None:
+        super().__init__(data, reading, declared_encoding(data))
+        check_xml(self.text, "document")
+        self.tokens = list(xml_tokens(self.text, "document"))
+
+    def raw(self, token: XMLToken) -> str:
+        return self.text[token.start : token.end]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class System:
     statistics: dict[str, Statistics]
     seeds: dict[str, list[float]]  # metric → score of every seed
     folders: tuple[Path, ...] = ()
-    measured: dict[str, Any] | None = None  # parameters, speed, memory, curves
+    measured: dict[str, Any] = field(default_factory=dict)  # parameters, speed, memory, curves; empty: outputs alone
 
 
 def measure_run(
@@ -122,7 +122,6 @@ def time_to_target(systems: Sequence[System]) -> tuple[str, float] | None:
     worse = min if higher_is_better(metric) else max
     bests = []
     for system in trained:
-        assert system.measured is not None
         values = [valid[metric] for _, _, valid in system.measured["valid"] if metric in valid]
         if not values:
             return None
@@ -133,8 +132,8 @@ def time_to_target(systems: Sequence[System]) -> tuple[str, float] | None:
 def common_metric(trained: Sequence[System]) -> str | None:
     """A metric of validation that means the same for all: losses are of tokens, and vocabularies differ."""
     measured = [system.measured for system in trained if system.measured]
-    same = len({one.get("vocabulary") for one in measured}) <= 1
-    last = [one["valid"][-1][2] for one in measured]  # scores of the last validation of each
+    same = len({run.get("vocabulary") for run in measured}) <= 1
+    last = [run["valid"][-1][2] for run in measured]  # scores of the last validation of each
     names = (name for name in (measured[0]["metric"], *last[0]) if all(name in scores for scores in last))
     return next((name for name in names if same or name not in TOKEN_METRICS), None)
 
@@ -145,7 +144,6 @@ def same_validation(trained: Sequence[System]) -> bool:
 
 def seconds_to(system: System, metric: str, target: float) -> float | None:
     """Training seconds until the first validation that reaches a score."""
-    assert system.measured is not None
     for _, seconds, valid in system.measured["valid"]:
         value = valid.get(metric)
         if value is not None and (value >= target if higher_is_better(metric) else value <= target):
@@ -170,9 +168,8 @@ def table_view(systems: Sequence[System], metrics: Mapping[str, TextMetric], dra
                 "low": metric.scale * low,
                 "high": metric.scale * high,
             }
-        measured = system.measured or {}
         unshown = ("loss", "valid", "metric", "layers", "validation", "vocabulary")
-        costs = {key: value for key, value in measured.items() if key not in unshown}
+        costs = {key: value for key, value in system.measured.items() if key not in unshown}
         if target is not None and system.measured:
             costs["seconds_to_target"] = seconds_to(system, *target)
         rows.append({"name": system.name, "scores": scores, **costs})
@@ -204,11 +201,11 @@ def curves_view(systems: Sequence[System]) -> View | None:
         + ("" if same_validation(trained) else " These systems were validated on different data."),
         {
             "systems": [
-                {"name": one.name, "valid": one.measured["valid"], "loss": one.measured["loss"]}  # type: ignore[index]
-                for one in trained
+                {"name": system.name, "valid": system.measured["valid"], "loss": system.measured["loss"]}
+                for system in trained
             ],
-            "metrics": sorted({key for one in trained for _, _, valid in one.measured["valid"] for key in valid}),  # type: ignore[index]
-            "metric": common_metric(trained) or trained[0].measured["metric"],  # type: ignore[index]
+            "metrics": sorted({key for system in trained for _, _, valid in system.measured["valid"] for key in valid}),
+            "metric": common_metric(trained) or trained[0].measured["metric"],
         },
     )
 
@@ -359,18 +356,7 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
                 "how fast to forget, and follows the product of its forget gates.",
                 {
                     "sentence": long,
-                    "flows": [
-                        {
-                            "name": f"{name}: {flow.name}",
-                            "kind": flow.kind,
-                            "state": flow.state,
-                            "bound": flow.bound,
-                            "gates": flow.gates,
-                            "slope": flow.slope,
-                            "radius": flow.radius,
-                        }
-                        for name, flow in flows
-                    ],
+                    "flows": [{**vars(flow), "name": f"{name}: {flow.name}", "loss": None} for name, flow in flows],
                 },
             )
         )
@@ -382,7 +368,7 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
 
     A GPU computes sentences of these lengths in the time of its launches, which says nothing about growth.
     """
-    names = list(dict.fromkeys(name for system in systems for name in (system.measured or {}).get("layers", ())))
+    names = list(dict.fromkeys(name for system in systems for name in system.measured.get("layers", ())))
     if not names:
         return None
     say(f"measuring the cost against length of {', '.join(names)}, up to {COST_LENGTHS[-1]:,} tokens")

@@ -231,10 +231,8 @@ def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
         {
             "layers": [
                 {
-                    "name": layer.name,
-                    "kind": layer.kind,
+                    **vars(layer),
                     "about": ABOUT[layer.kind],
-                    "weights": layer.weights,
                     "entropy": layer.entropy(),
                     "max_entropy": layer.max_entropy(),
                     "rows": layer.rows.as_dict(),
@@ -324,18 +322,7 @@ def _gradients(subject: Subject, beam: int | None) -> Iterator[View]:
         "of an LSTM keep a path open.",
         {
             "flows": [
-                {
-                    "name": flow.name,
-                    "kind": flow.kind,
-                    "state": flow.state,
-                    "bound": flow.bound,
-                    "gates": flow.gates,
-                    "loss": flow.loss,
-                    "by_distance": flow.by_distance(),
-                    "radius": flow.radius,
-                    "slope": flow.slope,
-                    "axis": flow_axis(subject, flow).as_dict(),
-                }
+                {**vars(flow), "by_distance": flow.by_distance(), "axis": flow_axis(subject, flow).as_dict()}
                 for flow in flows
             ],
             "target": subject.target.as_dict(),
@@ -357,11 +344,9 @@ def _next(subject: Subject, beam: int | None) -> Iterator[View]:
         "At every step the model gives each token of its vocabulary a probability. Temperature divides the logits "
         "before the softmax, top-k and top-p cut off the improbable tail; greedy search takes the longest bar.",
         {
+            **vars(found),
             "pieces": [tokenizer.pieces(row) for row in found.tokens.tolist()],
             "tokens": found.tokens.tolist(),
-            "logits": found.logits,
-            "temperatures": list(found.temperatures),
-            "rest": found.rest,
             "chosen": found.chosen.tolist(),
             "target": subject.target.as_dict(),
         },
@@ -540,15 +525,8 @@ def _positions(subject: Subject, beam: int | None) -> Iterator[View]:
         "Positions",
         "Position vectors tell equal words at different places apart; each row is a position, each column a dimension. "
         "The curve is the dot product of one position with all others: it falls with the distance.",
-        {
-            "pictures": [
-                {
-                    "name": one.name, "kind": one.kind, "vectors": one.vectors, "dots": one.dots, "bias": one.bias,
-                }
-                for one in pictures
-            ]
-        },
-    )  # fmt: skip
+        {"pictures": [vars(picture) for picture in pictures]},
+    )
 
 
 def _layers(subject: Subject, beam: int | None) -> Iterator[View]:

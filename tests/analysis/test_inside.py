@@ -11,12 +11,12 @@ from torch import Tensor
 
 from dragoman.analysis.attention_layers import attention_layers, merge_words
 from dragoman.analysis.attribution import attribute
-from dragoman.analysis.beam_tree import next_tokens, tempered
+from dragoman.analysis.beam_tree import next_tokens
 from dragoman.analysis.gradients import decay_slope, gradient_flow, state_gradients, step_jacobians
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
 from dragoman.analysis.subject import Axis, Subject, plain_axis, target_log_probabilities, text_axis
-from dragoman.analysis.tables import ctc_table, path_score, viterbi_table
+from dragoman.analysis.tables import ctc_table, viterbi_table
 from dragoman.analysis.what_if import frozen_gate, masked_head, what_if
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
@@ -40,6 +40,7 @@ from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DECODERS, ENCODERS, has_attention
 from dragoman.models.transformer import TransformerConfig
+from tests.analysis.tempering import tempered
 
 WORDS, SPACE = 13, 7
 SOURCE, TARGET = [5, 6, 8, 9, 10], [4, 5, 6, 11]
@@ -363,7 +364,7 @@ def test_viterbi_and_ctc_tables_agree_with_brute_force() -> None:
         for path in torch.cartesian_prod(*[torch.arange(5)] * 6).tolist()
         if collapsed(path) == labels
     )
-    assert path_score(found) == pytest.approx(best, abs=1e-5)
+    assert float(found.scores[found.path[-1]]) == pytest.approx(best, abs=1e-5)
 
 
 def collapsed(path: list[int]) -> list[int]:

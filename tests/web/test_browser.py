@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from dragoman.analysis.attention_layers import attention_layers, merge_words
-from dragoman.analysis.beam_tree import next_tokens, tempered
+from dragoman.analysis.beam_tree import next_tokens
 from dragoman.inference.load import load_run
 from dragoman.reports.comparison import Comparison, compare_texts
 from dragoman.reports.inspection import Inspection, inspect, packed
 from dragoman.scoring.registry import select_metrics
 from dragoman.web.page import build_page
+from tests.analysis.tempering import tempered
 from tests.conftest import Workshop, quiet_machine
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
