@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
+from dragoman.layers.embeddings import WordDropout
 
 
 class LayerRow(NamedTuple):
@@ -47,7 +48,7 @@ def layer_table(model: Any, batch: Batch, depth: int = 4) -> list[LayerRow]:
         owners.setdefault(id(parameter), name)
     rows = []
     for name, module in model.named_modules():
-        if not name or name.count(".") >= depth or isinstance(module, nn.Dropout | nn.Identity):
+        if not name or name.count(".") >= depth or isinstance(module, nn.Dropout | nn.Identity | WordDropout):
             continue
         own = (one for one in module.parameters() if owners[id(one)].startswith(f"{name}."))
         count = sum(parameter.numel() for parameter in own)
