@@ -38,6 +38,7 @@ ORDER = [
     {"reports"},
     {"serving"},
     {"auto"},
+    {"testing"},
     {"commands"},
     {"cli"},
     {"__main__", "__init__"},

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import pytest
-import torch
 
-from dragoman.data.batch import Batch, batch_of
-from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.attention_windows import PredictiveConfig
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, RNNConfig
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
@@ -28,14 +24,12 @@ from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.decoders.recurrent_parts import MaxoutReadout
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DECODERS, ENCODERS
 from dragoman.models.transformer import TransformerConfig
-
-VOCABULARY = 11
-SPACE = 7  # the token between words, for encoders that read characters
+from dragoman.testing import laws
 
 # Windows and segments so short that the rows below span several.
 TRANSFORMER_VARIANTS = {
@@ -133,43 +127,22 @@ TESTED = [pytest.param(pair, marks=[] if every_run(pair) else pytest.mark.slow) 
 
 @pytest.fixture(autouse=True)
 def in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+    with laws.in_float64():
+        yield
 
 
 def build(encoder: str, decoder: str, tie: str = "target", smoothing: float = 0.1) -> EncoderDecoder:
-    torch.manual_seed(zlib.crc32(f"{encoder}>{decoder}".encode()))
-    config = EncoderDecoderConfig(
-        tie=tie if DECODER_CASES[decoder].output_width else "none",  # type: ignore[arg-type]
-        label_smoothing=smoothing,
-        encoder=ENCODER_CASES[encoder],
-        decoder=DECODER_CASES[decoder],
-    )
-    model = EncoderDecoder(config, VOCABULARY + 2, VOCABULARY, space=SPACE)
-    model.copied = torch.tensor([token if 4 <= token < VOCABULARY else PAD for token in range(VOCABULARY + 2)])
-    with torch.no_grad():  # so that biases and norms matter
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
+    seed = f"{encoder}>{decoder}"
+    return laws.small_model(ENCODER_CASES[encoder], DECODER_CASES[decoder], tie, smoothing, seed)
 
 
 @pytest.fixture(scope="module", params=TESTED, ids=lambda pair: f"{pair[0]}>{pair[1]}")
 def built(request: pytest.FixtureRequest) -> EncoderDecoder:
-    torch.set_default_dtype(torch.float64)
-    return build(*request.param).eval()
+    with laws.in_float64():
+        return build(*request.param).eval()
 
 
 @pytest.fixture
 def model(built: EncoderDecoder) -> EncoderDecoder:
     built.zero_grad()
     return built
-
-
-SOURCES = [[5, 6, 7, 8, 9], [10, 4], [12, 11, 7], [4]]
-TARGETS = [[4, 5, 6], [7, 8, 9, 10, 4, 5], [6], [5, 5]]
-
-
-@pytest.fixture
-def batch() -> Batch:
-    return batch_of(SOURCES, TARGETS)

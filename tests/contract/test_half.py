@@ -7,7 +7,8 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import SOS
-from tests.contract.conftest import DECODER_CASES, ENCODER_CASES, SOURCES, TARGETS, build
+from dragoman.testing.laws import SOURCES, TARGETS
+from tests.contract.conftest import DECODER_CASES, ENCODER_CASES, build
 
 FIRST = next(iter(ENCODER_CASES)), next(iter(DECODER_CASES))
 PAIRS = [(encoder, FIRST[1]) for encoder in ENCODER_CASES] + [(FIRST[0], decoder) for decoder in DECODER_CASES]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from dragoman.data.batch import batch_of
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search
 from dragoman.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
@@ -22,7 +18,6 @@ from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.convs2s import ConvS2SEncoderConfig
@@ -31,16 +26,11 @@ from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.entries import Entry
 from dragoman.models.registry import DECODERS as ALL_DECODERS
 from dragoman.models.registry import ENCODERS as ALL_ENCODERS
 from dragoman.models.registry import DecoderConfig, EncoderConfig
 from dragoman.models.transformer import TransformerConfig
-
-WORDS, LONGEST = 7, 4
-VOCABULARY = 4 + WORDS
-LETTERS, SPACE = 3, VOCABULARY - 1  # two letters spell a word
-SEED = 1
+from dragoman.testing.learning import LearningTask, learn
 
 GRU = RecurrentEncoderConfig(cell=GRUConfig(), embedding=24, width=32, dropout=0.0)
 POSITIONS = LearnedConfig(max_positions=16)
@@ -130,19 +120,14 @@ LESSONS = [
 ]
 
 
-def learner(entry: Entry) -> Any:
-    """The settings of a registered architecture for which there is no lesson above."""
-    return entry.larger_example or entry.example
-
-
 # A new architecture needs no line here: its registered settings learn beside an LSTM or GRU.
 for entry in ALL_ENCODERS.values():
     if not any(type(ENCODERS[lesson.encoder]) is entry.config for lesson in LESSONS):
-        ENCODERS[entry.example.kind] = learner(entry)
+        ENCODERS[entry.example.kind] = entry.larger_example or entry.example
         LESSONS.append(Lesson(entry.example.kind, "gru", 1.2e-2, 180, 64))
 for entry in ALL_DECODERS.values():
     if not any(type(DECODERS[lesson.decoder]) is entry.config for lesson in LESSONS):
-        DECODERS[entry.example.kind] = learner(entry)
+        DECODERS[entry.example.kind] = entry.larger_example or entry.example
         LESSONS.append(Lesson("lstm", entry.example.kind, 1.2e-2, 80 if entry.monotone else 180, 64))
 MONOTONE = {entry.example.kind for entry in ALL_DECODERS.values() if entry.monotone}
 
@@ -172,56 +157,9 @@ def in_float64() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def rows(chance: random.Random, count: int) -> list[list[int]]:
-    return [[chance.randrange(4, VOCABULARY) for _ in range(chance.randint(1, LONGEST))] for _ in range(count)]
-
-
-def answer(task: str, row: list[int]) -> list[int]:
-    return row[::-1] if task == "reverse" else row
-
-
-def read(lesson: Lesson, row: list[int]) -> list[int]:
-    """The encoder's input: the row itself, or its words spelled in characters."""
-    if lesson.encoder != "character-words":
-        return row
-    words = ([4 + (word - 4) // LETTERS, 4 + (word - 4) % LETTERS, SPACE] for word in row)
-    return [letter for word in words for letter in word][:-1]
-
-
-def exact_match(model: EncoderDecoder, lesson: Lesson, task: str, sources: list[list[int]]) -> float:
-    model.eval()
-    batch = batch_of([read(lesson, row) for row in sources])
-    found = search(model, batch, SearchConfig(beam=1, max_length=LONGEST + 2), ratio=1.0)
-    right = [list(one.tokens[:-1]) == answer(task, source) for source, (one,) in zip(sources, found, strict=True)]
-    return sum(right) / len(right)
-
-
-def learned(lesson: Lesson, task: str, seed: int) -> tuple[float, float]:
-    """Exact match on unseen rows before and after training."""
-    torch.manual_seed(seed)
-    chance = random.Random(seed)
-    encoder, decoder = ENCODERS[lesson.encoder], DECODERS[lesson.decoder]
-    config = EncoderDecoderConfig(label_smoothing=0.0, encoder=encoder, decoder=decoder)
-    model = EncoderDecoder(config, VOCABULARY, VOCABULARY, space=SPACE)
-    unseen = [row for row in rows(chance, 300) if len(row) > 2]
-    held_out = {tuple(row) for row in unseen}
-    before = exact_match(model, lesson, task, unseen[:50])
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), fused=True)
-    for step in range(lesson.steps):
-        model.train()
-        sources = [row for row in rows(chance, lesson.rows) if tuple(row) not in held_out]
-        loss = model(batch_of([read(lesson, row) for row in sources], [answer(task, row) for row in sources]))
-        optimizer.zero_grad()
-        (loss.total / loss.count).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:  # warm up for thirty steps, then decay to zero
-            group["lr"] = lesson.rate * min((step + 1) / 30, 1.5 * (1 - step / lesson.steps))
-        optimizer.step()
-    return before, exact_match(model, lesson, task, unseen)
-
-
 @pytest.mark.parametrize(("lesson", "task"), CASES)
-def test_law_11_learns(lesson: Lesson, task: str) -> None:
-    before, after = learned(lesson, task, SEED)
+def test_law_11_learns(lesson: Lesson, task: LearningTask) -> None:
+    encoder, decoder = ENCODERS[lesson.encoder], DECODERS[lesson.decoder]
+    before, after = learn(encoder, decoder, task, lesson.rate, lesson.steps, lesson.rows)
     assert before < 0.1
     assert after >= 0.95, "give the `larger_example` of its registry entry more width"

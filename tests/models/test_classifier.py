@@ -38,7 +38,8 @@ from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.sources import SeriesInput
 from dragoman.models.tagger import Tagger, TaggerConfig
-from tests.contract.conftest import ENCODER_CASES, SPACE, VOCABULARY
+from dragoman.testing.laws import SPACE, VOCABULARY
+from tests.contract.conftest import ENCODER_CASES
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 POOLINGS = {
