@@ -1,0 +1,187 @@
+"""One check for each kind of entry. Each takes the name that users write, and raises AssertionError with a reason."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dragoman.config import settings
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.corpus import Corpus
+from dragoman.data.examples import Example
+from dragoman.data.readers.base import READERS, ReadOptions, SourceRow
+from dragoman.data.readers.pairs import read_pairs
+from dragoman.errors import DragomanError
+from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.rnn_attention import AdditiveConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.entries import Entry
+from dragoman.models.registry import DECODERS, ENCODERS
+from dragoman.scoring.metric import TextMetric
+from dragoman.scoring.registry import METRICS
+from dragoman.tasks.config import build
+from dragoman.tasks.table import model_for, task_of
+from dragoman.testing.laws import assert_close, check_laws, in_float64, small_model
+from dragoman.testing.learning import LearningTask, learn
+from dragoman.training.objectives.base import Objective
+from dragoman.training.objectives.table import OBJECTIVES
+
+
+def check_decoder(kind: str, learns: bool = True) -> None:
+    """A registered decoder keeps all laws and, unless `learns` is false, learns to copy and to reverse (about 10 s)."""
+    entry = DECODERS[kind]
+    _check_architecture(entry, "model.decoder.kind")
+    with in_float64():
+        for encoder in ("recurrent", "transformer"):
+            model = small_model(ENCODERS[encoder].example, entry.example, seed=kind).eval()
+            check_laws(model, f"the decoder '{kind}' with the encoder '{encoder}'")
+    if learns:
+        encoder_settings = RecurrentEncoderConfig(cell=LSTMConfig(), layers=1, embedding=24, width=32, dropout=0.0)
+        tasks: list[LearningTask] = ["copy"] if entry.monotone else ["copy", "reverse"]
+        for task in tasks:
+            _check_learning(entry, learn(encoder_settings, entry.larger_example or entry.example, task), task)
+
+
+def check_encoder(kind: str, learns: bool = True) -> None:
+    """A registered encoder keeps all laws and, unless `learns` is false, learns to copy and to reverse (about 10 s)."""
+    entry = ENCODERS[kind]
+    _check_architecture(entry, "model.encoder.kind")
+    with in_float64():
+        for decoder in ("recurrent", "transformer"):
+            model = small_model(entry.example, DECODERS[decoder].example, seed=kind).eval()
+            check_laws(model, f"the encoder '{kind}' with the decoder '{decoder}'")
+    if learns:
+        decoder_settings = RecurrentDecoderConfig(
+            cell=GRUConfig(), layers=1, embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
+        )
+        tasks: list[LearningTask] = ["copy", "reverse"]
+        for task in tasks:
+            _check_learning(entry, learn(entry.larger_example or entry.example, decoder_settings, task), task)
+
+
+def _check_architecture(entry: Entry, place: str) -> None:
+    assert type(entry.example) is entry.config, f"{place}: the example is no {entry.config.__name__}"
+    check_settings(entry.example)
+
+
+def _check_learning(entry: Entry, scores: tuple[float, float], task: str) -> None:
+    before, after = scores
+    assert before < 0.1, f"{entry.config.kind}: {task} is right for {before:.0%} of the rows before training"
+    assert after >= 0.95, (
+        f"{entry.config.kind}: it learns to {task} {after:.0%} of unseen rows in 180 steps, expected 95 %; give the "
+        "`larger_example` of its entry more width"
+    )
+
+
+def check_settings(config: Any) -> None:
+    """Settings can be written as TOML and read back."""
+    again = settings.build(type(config), settings.as_table(config))
+    assert again == config, f"{config} reads back as {again}"
+    for item in settings.describe(type(config)):
+        assert item.note, f"{type(config).__name__}.{item.place}: has no help; use setting(…, help=…)"
+
+
+def check_metric(name: str) -> None:
+    """A registered text metric: statistics add up, order does not matter, and a perfect output has the best score."""
+    found = [metric for (_, other), metric in METRICS.items() if other == name and isinstance(metric, TextMetric)]
+    assert found, f"{name}: no text metric has this name; label metrics have no laws yet"
+    draw, words = random.Random(3), ["the", "a", "cat", "dog", "sat", "on", "mat", "of", "all", "!", "naïve"]
+    truth = [" ".join(draw.choices(words, k=draw.randint(3, 12))) for _ in range(60)]
+    outputs = [" ".join(draw.choice(words) if draw.random() < 0.3 else word for word in text.split()) for text in truth]
+    references = [[text] for text in truth]
+    for metric in dict.fromkeys(found):
+        counted = metric.statistics(outputs, references)
+        assert counted.rows.shape[0] == len(outputs), f"{name}: expected one row of statistics per segment"
+        assert counted.signature, f"{name}: expected a signature that says how it counts"
+        score, perfect = metric.score(counted), metric.score(metric.statistics(truth, references))
+        better = perfect > score if metric.higher_is_better else perfect < score
+        assert better, f"{name}: a perfect output scores {perfect}, one with errors {score}; see higher_is_better"
+        backwards = metric.statistics(outputs[::-1], references[::-1])
+        assert np.isclose(metric.score(backwards), score), f"{name}: the order of the segments changes the score"
+        if metric.has_segment_costs:  # its segments do not depend on each other
+            part = range(0, 60, 7)
+            alone = metric.statistics([outputs[i] for i in part], [references[i] for i in part])
+            both = metric.combine(np.stack([counted.rows[list(part)].sum(axis=0), counted.rows.sum(axis=0)]))
+            assert np.allclose(both, [metric.score(alone), score]), f"{name}: the rows of a part do not add up to it"
+            costs = np.array(metric.costs(truth[:5], references[:5]))
+            assert (costs <= np.array(metric.costs(outputs[:5], references[:5])) + 1e-9).all(), f"{name}: costs"
+
+
+def check_reader(suffix: str, content: bytes, pairs: Sequence[tuple[str, str]]) -> None:
+    """A registered reader finds these pairs in this content, plain and compressed, and their sources for `predict`."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain, compressed = Path(folder, f"file{suffix}"), Path(folder, f"file{suffix}.gz")
+        plain.write_bytes(content)
+        compressed.write_bytes(gzip.compress(content))
+        for path in (plain, plain, compressed):  # twice: it keeps no state
+            examples = list(read_pairs(path))
+            faults = [item for item in examples if not isinstance(item, Example)]
+            assert not faults, f"{path.name}: found the fault {faults[0]}"
+            found = [(item.source, item.references[0]) for item in examples if isinstance(item, Example)]
+            assert found == list(pairs), f"{path.name}: found {found}, expected {list(pairs)}"
+            rows = [row for row in READERS.of(path).sources(path, ReadOptions()) if isinstance(row, SourceRow)]
+            sources = [source for source, _ in pairs]
+            assert [row.text for row in rows] == sources, f"{path.name}: other sources for predict than for training"
+        try:
+            list(READERS.of(plain).pairs(Path(folder, f"missing{suffix}"), ReadOptions()))
+        except (DragomanError, OSError):
+            return
+        raise AssertionError(f"{suffix}: a missing file is no error")
+
+
+def check_objective(kind: str, **options: Any) -> None:
+    """A registered objective with these settings: a finite sum with gradients, the same again with the same seed."""
+    entry = OBJECTIVES[kind]
+    config = entry.config(**options)
+    check_settings(config)
+    assert config.memory_factor >= 1, f"{kind}: memory_factor: found {config.memory_factor}, expected at least 1"
+    with tempfile.TemporaryDirectory() as folder, in_float64():
+        model, corpus = _small_translator(folder)
+        objective = entry.objective(config, corpus)
+        source, target = corpus.source_tokenizer, corpus.target_tokenizer
+        texts = [("abc", "cba"), ("a", "a"), ("bd", "db"), ("cab", "bac")]
+        rows = [(source.encode(left), target.encode(right)) for left, right in texts]
+
+        def total(first: int, last: int) -> torch.Tensor:
+            torch.manual_seed(1)
+            batch: Batch = batch_of([row[0] for row in rows[first:last]], [row[1] for row in rows[first:last]])
+            return objective.loss(model, objective.prepare(model, batch)).total
+
+        whole = total(0, 4)
+        assert whole.ndim == 0, f"{kind}: found a loss of shape {tuple(whole.shape)}, expected one number"
+        assert whole.isfinite(), f"{kind}: found a loss of {whole.item()}"
+        torch.autograd.backward(whole)
+        gradients = [part.grad for part in model.parameters() if part.grad is not None]
+        assert any(bool(gradient.abs().max() > 0) for gradient in gradients), f"{kind}: no weight gets a gradient"
+        assert_close(total(0, 4), whole)
+        if type(objective).prepare is Objective.prepare:  # with samples, a row's loss follows from all draws before it
+            parts = total(0, 1) + total(1, 4)
+            assert torch.isclose(parts, whole), (
+                f"{kind}: the losses of two parts of a batch are {parts.item()}, of the whole {whole.item()}; expected "
+                "a sum over target tokens, not a mean"
+            )
+
+
+def _small_translator(folder: str) -> tuple[torch.nn.Module, Corpus]:
+    draw = random.Random(1)
+    words = ["".join(draw.choices("abcd", k=draw.randint(1, 4))) for _ in range(40)]
+    file = Path(folder, "pairs.tsv")
+    file.write_text("".join(f"{word}\t{word[::-1]}\n" for word in words), encoding="utf-8")
+    part = {"kind": "recurrent", "layers": 1, "embedding": 6, "width": 8, "dropout": 0.0}
+    table = {
+        "data": {"train": str(file), "cache": str(Path(folder, "cache"))},
+        "tokenizer": {"source": {"kind": "characters"}},
+        "model": {"encoder": part, "decoder": part},
+    }
+    config = build(table)
+    corpus = task_of(config).prepare(config)
+    torch.manual_seed(2)
+    return model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).eval(), corpus
