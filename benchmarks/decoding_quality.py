@@ -29,8 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from dragoman.analysis.shortlist import build_shortlist  # noqa: E402
 from dragoman.data.readers.lines import read_lines  # noqa: E402
-from dragoman.decoding.options import ShortlistFile  # noqa: E402
-from dragoman.decoding.shortlist import NAME  # noqa: E402
+from dragoman.decoding.shortlist import NAME, ShortlistFile  # noqa: E402
 from dragoman.inference.load import load_predictor  # noqa: E402
 
 BAR = 0.2  # BLEU that int8 may cost

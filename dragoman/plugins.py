@@ -34,6 +34,7 @@ TABLES = {
     "dragoman.tasks.base.Task": "dragoman.tasks.table.TASKS",
     "dragoman.data.readers.base.Reader": "dragoman.data.readers.base.READERS",
     "dragoman.decoding.constraints.registry.NamedConstraint": "dragoman.decoding.constraints.registry.CONSTRAINTS",
+    "dragoman.decoding.method.MethodEntry": "dragoman.decoding.methods.METHODS",
     "dragoman.exchange.exporter.Exporter": "dragoman.exchange.registry.EXPORTERS",
     "dragoman.documents.registry.DocumentFormat": "dragoman.documents.registry.FORMATS",
 }

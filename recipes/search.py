@@ -56,9 +56,9 @@ def ways(predictors: list[Any], other: Any, reverse: Any, rows: int) -> dict[str
         "beam 5": told(first, beam=5),
         "greedy": told(first, beam=1),
         "sampling": told(first, method=Sampling(seed=1)),
-        "32 samples + MBR (chrF)": told(first, method=MinimumBayesRisk(32, "chrf", Sampling(seed=1))),
+        "32 samples + MBR (chrF)": told(first, method=MinimumBayesRisk(samples=32, seed=1)),
         "32 samples top-p 0.9 + MBR (BLEU)": told(
-            first, method=MinimumBayesRisk(32, "bleu", Sampling(top_p=0.9, seed=1))
+            first, method=MinimumBayesRisk(samples=32, metric="bleu", top_p=0.9, seed=1)
         ),
     }
     if len(predictors) > 1:

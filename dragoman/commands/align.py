@@ -16,9 +16,9 @@ from click.core import ParameterSource
 
 from dragoman.commands.align_files import align_files
 from dragoman.commands.labels import refuse_options, require_search
-from dragoman.commands.layout import pair_files
+from dragoman.commands.layout import ReadingOptions, pair_files
 from dragoman.commands.media import check_media_options, reads_files, require_text_inputs
-from dragoman.commands.options import device_option, json_option, media_option, skip_unreadable_option, tag_option
+from dragoman.commands.options import device_option, json_option, tag_option
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import progress_bar
 from dragoman.errors import DataError
@@ -64,8 +64,8 @@ FILES_NEEDED = "name either FILE or both --source and --target, or add --predict
 @click.option("--gold-from", type=click.Choice(["0", "1"]), help="The number of the first word in the --gold file.")
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs in a batch.")
 @tag_option
-@media_option
-@skip_unreadable_option
+@click.option("--media", metavar="PATH", help="Folder or archive with the files of a manifest. [default: the run's]")
+@click.option("--skip-unreadable", is_flag=True, help="Leave out and count recordings or pictures that cannot be read.")
 @click.option(
     "--json", "as_json", is_flag=True,
     help="One object per line: source, target, links, weights; for files source, text, unit, words.",
@@ -121,7 +121,7 @@ def align(
     if run is None:
         raise DataError("nothing to align with: name a run, or choose a model of the pairs with --model hmm")
     opened = Run(run)
-    check_media_options(opened, skip_unreadable, media)
+    check_media_options(opened, ReadingOptions(media=media, skip_unreadable=skip_unreadable))
     if reads_files(opened):
         file = files if isinstance(files, str) else None
         align_files(opened, file, predicting, media, skip_unreadable, given["batch_size"], as_json, device)

@@ -5,23 +5,33 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dragoman.commands.labels import require_search
-from dragoman.commands.options import DECODING, build_options, device_option, options
+from dragoman.commands.options import device_option
 from dragoman.commands.printing import print_warning
 from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
+from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import ConfigError, DataError
 
-USED = ("beam", "length_penalty", "max_length", "batch_size", "tag", "ensemble", "engine", "precision")
+SCHEMA = Schema(
+    DecodingSettings,
+    daily=DAILY,
+    places=(
+        "search.beam", "search.length_penalty", "search.max_length", "batch_size", "tag", "ensemble.runs",
+        "ensemble.average", "engine", "precision",
+    ),
+)  # fmt: skip
 
 
-@click.command("back-translate")
+@click.command("back-translate", cls=SettingsCommand, schema=SCHEMA)
 @click.argument("run", metavar="REVERSE_RUN")
-@click.argument("file")
+@click.argument("words", nargs=-1, required=True, metavar="FILE [PLACE=VALUE]...")
 @click.option("-o", "--output", required=True, help="The synthetic pairs: .tsv or .jsonl.")
 @click.option(
     "--method", type=click.Choice(["beam", "sample", "noise"]), default="beam", show_default=True,
@@ -31,9 +41,10 @@ USED = ("beam", "length_penalty", "max_length", "batch_size", "tag", "ensemble",
 @click.option("--temperature", type=click.FloatRange(0.0, min_open=True), help="Of --method sample. [default: 1]")
 @click.option("--top-k", type=click.IntRange(1), help="With --method sample: among the K most probable tokens.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of --method sample and noise.")
-@options(DECODING[name] for name in USED)
 @device_option
-def back_translate(run: str, file: str, output: str, method: str, mark: str, device: str, **given: Any) -> None:
+def back_translate(
+    run: str, file: str | None, output: str, method: str, mark: str, device: str, settings: Settings, **given: Any
+) -> None:
     """Make training pairs from text of the target language alone.
 
     REVERSE_RUN translates from target to source. Each line of FILE becomes the target of a pair; its translation by
@@ -54,27 +65,33 @@ def back_translate(run: str, file: str, output: str, method: str, mark: str, dev
     for name in ("temperature", "top_k"):
         if given[name] is not None and method != "sample":
             raise ConfigError(f"--{name.replace('_', '-')} needs --method sample")
-    given = {**dict.fromkeys(DECODING), "forbid": (), "require": (), "constrain": (), "rerank": (), **given}
-    seed, sampled = given["seed"], method == "sample"
-    given |= {"sample": sampled, "seed": seed if sampled else None}
+    if file is None:
+        raise DataError("found no FILE of target lines, only settings")
+    if method == "sample" and settings.is_given("search.beam"):
+        raise ConfigError("found --beam and --method sample, expected one of them")
     if Path(output).suffix not in (".tsv", ".jsonl"):
         raise ConfigError(f"--output {output}: expected .tsv or .jsonl")
-    counts = write_pairs(run, file, output, method, mark, device, seed, given)
+    counts = write_pairs(run, file, output, method, mark, device, settings, given)
     shown = ", ".join(f"{count:,} {name}" for name, count in counts.items() if name != "pairs")
     click.echo(f"{output}: {counts['pairs']:,} pairs" + (f"; left out: {shown}" if shown else ""), err=True)
 
 
 def write_pairs(
-    run: str, file: str, output: str, method: str, mark: str, device: str, seed: int, given: dict[str, Any]
+    run: str, file: str, output: str, method: str, mark: str, device: str, settings: Settings, given: dict[str, Any]
 ) -> dict[str, int]:
     """Write the pairs of a file of lines; returns counts."""
+    from dragoman.config.settings import build
     from dragoman.data.readers.lines import read_lines
+    from dragoman.decoding.sampling import Sampling
     from dragoman.files import atomic_write
     from dragoman.inference.back_translate import BackTranslation, Noise
     from dragoman.inference.load import load_predictor
 
     lines = read_lines(file)
-    predictor = load_predictor(run, device, build_options(given, scores=False))
+    options = settings.decoding(scores=False)
+    if method == "sample":
+        options = replace(options, method=build(Sampling, {k: v for k, v in given.items() if v is not None}))
+    predictor = load_predictor(run, device, options)
     as_objects = Path(output).suffix == ".jsonl"
     with ExitStack() as stack:
         progress = None
@@ -83,7 +100,7 @@ def write_pairs(
         work = BackTranslation(
             predictor,
             mark,
-            Noise(seed=seed) if method == "noise" else None,
+            Noise(seed=given["seed"]) if method == "noise" else None,
             progress=progress or (lambda count: None),
             on_warning=print_warning,
         )

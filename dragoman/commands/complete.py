@@ -6,62 +6,61 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from dragoman.commands.labels import PREDICT_ARGUMENTS, read_examples, refuse_options, texts_of
-from dragoman.commands.options import SAMPLING, batch_size_option, device_option, flag
+from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8, print_prompt
 from dragoman.commands.progress import progress_bar
-from dragoman.errors import ConfigError, DataError
+from dragoman.commands.settings import Schema, Settings, SettingsCommand
+from dragoman.config.settings import Range, setting
+from dragoman.decoding.config import MAX_SAMPLES, MAX_TOKENS
+from dragoman.errors import DataError
 
 if TYPE_CHECKING:
     from dragoman.data.examples import Pairs
-    from dragoman.decoding.complete import CompletionOptions
     from dragoman.inference.completer import Completed
     from dragoman.runs import Run
 
 WINDOW = 1024  # prompts read ahead
 
 
-@click.command()
+@dataclass(frozen=True)
+class CompleteSettings:
+    """How prompts are continued."""
+
+    max_length: Annotated[int, Range(1, MAX_TOKENS)] = setting(100, help="maximum number of new tokens")
+    one_line: bool = setting(False, help="stop at the end of the line; without it the text continues")
+    samples: Annotated[int, Range(1, MAX_SAMPLES)] = setting(1, help="texts for every prompt; needs --sample")
+    method: Any = setting(None, help="how tokens are chosen; none: greedy")
+    allow_unknown: bool = setting(False, help="read words outside the vocabulary as <unk>")
+    batch_size: Annotated[int, Range(1, 100_000)] = setting(64, help="prompts in a batch")
+
+
+FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("max_length", "one_line", "samples", "batch_size")}
+SCHEMA = Schema(CompleteSettings, daily=FLAGS, kinds=("sampling",))
+
+
+@click.command(cls=SettingsCommand, schema=SCHEMA, several="prompts", keep_unknown=True)
 @click.argument("run")
-@click.argument("prompts", nargs=-1, metavar="[PROMPT]...")
+@click.argument("words", nargs=-1, metavar="[PROMPT]... [PLACE=VALUE]...")
 @click.option("--file", metavar="FILE", help="Prompts, one per line, in place of PROMPT; - is standard input.")
-@click.option(
-    "--max-length",
-    type=click.IntRange(1, 100_000),
-    default=100,
-    show_default=True,
-    help="Maximum number of new tokens.",
-)
-@click.option("--one-line", is_flag=True, help="Stop at the end of the line. Without it the text continues.")
-@click.option("--sample", is_flag=True, help="Draw every token at random from the model's distribution.")
-@click.option(
-    "--temperature", type=click.FloatRange(0.0, min_open=True),
-    help="With --sample: sample from p^(1/temperature). Above 1 is more varied. [default: 1]",
-)  # fmt: skip
-@click.option("--top-k", type=click.IntRange(1), help="With --sample: sample among the K most probable tokens.")
-@click.option(
-    "--top-p", type=click.FloatRange(0.0, 1.0, min_open=True),
-    help="With --sample: sample among the fewest tokens whose probabilities sum to P.",
-)  # fmt: skip
-@click.option("--seed", type=int, help="With --sample: random seed. [default: 0]")
-@click.option("--samples", type=click.IntRange(1, 10_000), help="With --sample: texts for every prompt. [default: 1]")
-@click.option("--allow-unknown", is_flag=True, help="Read words outside the vocabulary as <unk>.")
-@batch_size_option
 @click.option("--json", "as_json", is_flag=True, help="One object per line: text, score, tokens, token_scores, ended.")
 @device_option
-def complete(run: str, prompts: tuple[str, ...], file: str | None, as_json: bool, device: str, **given: Any) -> None:
+def complete(
+    run: str, prompts: tuple[str, ...], file: str | None, as_json: bool, device: str, settings: Settings
+) -> None:
     """Continue a prompt with a language model.
 
     \b
     dragoman complete runs/my "Once upon a time"             greedy: the most probable token at every step
-    dragoman complete runs/my "ROMEO:" --sample --temperature 0.8 --max-length 300 --seed 2
-    dragoman complete runs/my "The ship" --sample --top-p 0.9 --samples 5 --one-line
+    dragoman complete runs/my "ROMEO:" --sample method.temperature=0.8 --max-length 300 --seed 2
+    dragoman complete runs/my "The ship" --sample method.top_p=0.9 --samples 5 --one-line
     dragoman complete runs/my --file prompts.txt --one-line > lines.txt
     echo "The ship" | dragoman complete runs/my --json
 
@@ -70,12 +69,15 @@ def complete(run: str, prompts: tuple[str, ...], file: str | None, as_json: bool
     may have several lines, and an empty line separates texts; use --json to tell them apart. A text depends on its
     prompt and the seed, not on other prompts or the batch size.
 
+    A word such as method.temperature=0.8 is a setting, not a prompt; other words with = are prompts.
+
     Each line of a FILE.jsonl is a text or an object with "source". Such a prompt may have several lines, with "\\n"
     between them.
     """
+    from dragoman.decoding.complete import CompletionOptions
     from dragoman.inference.load import load_completer
 
-    options = completion_options(given)
+    options = CompletionOptions(settings.max_length, settings.method, settings.samples, settings.one_line)
     if prompts and file is not None:
         raise DataError(f"found {len(prompts)} PROMPT and --file {file}, expected one of them")
     typed = not prompts and file in (None, "-")
@@ -87,25 +89,11 @@ def complete(run: str, prompts: tuple[str, ...], file: str | None, as_json: bool
     interactive = typed and sys.stdin.isatty()
     window = 1 if interactive else WINDOW
     print_prompt(interactive, "continuation")
-    run_options = {name: given[name] for name in ("allow_unknown", "batch_size")}
-    complete_prompts = partial(completer.complete, options=options, **run_options)
+    complete_prompts = partial(
+        completer.complete, options=options, allow_unknown=settings.allow_unknown, batch_size=settings.batch_size
+    )
     if not write_completions(complete_prompts, lines, window, as_json, separate=not (options.one_line or as_json)):
         raise DataError(f"{file or 'standard input'}: found no line, expected prompts, one per line")
-
-
-def completion_options(given: dict[str, Any]) -> CompletionOptions:
-    """The options of a completion among the arguments of the command."""
-    from dragoman.config import settings
-    from dragoman.decoding.complete import CompletionOptions
-    from dragoman.decoding.sampling import Sampling
-
-    typed = {name: given[name] for name in (*SAMPLING, "samples") if given[name] is not None}
-    for name in typed:
-        if not given["sample"]:
-            raise ConfigError(f"{flag(name)} needs --sample")
-    samples = typed.pop("samples", 1)
-    sampling = settings.build(Sampling, typed) if given["sample"] else None
-    return CompletionOptions(given["max_length"], sampling, samples, given["one_line"])
 
 
 def write_completions(
@@ -140,17 +128,17 @@ ABOUT = {
 }
 
 
-def evaluate_text(run: Run, files: str | Pairs, batch_size: int, as_json: bool, device: str) -> None:
+def evaluate_text(run: Run, files: str | Pairs, settings: Settings, as_json: bool, device: str) -> None:
     """Print the perplexities of a text."""
     from dragoman.inference.completer import Completer
 
-    allowed = PREDICT_ARGUMENTS - {"columns", "header"}
-    refuse_options(run, allowed, "has no meaning for a text: {run} is a language model")
+    allowed = {*PREDICT_ARGUMENTS, "source", "target"} - {"data.columns", "data.header"}
+    refuse_options(run, allowed, "has no meaning for a text: {run} is a language model", settings)
     completer = Completer(run, device)
     examples = read_examples(run.config.data, files, run.task.example_format(run.config), "line")
     text = [example.references[0] for example in examples]
     with progress_bar("tokens") if sys.stderr.isatty() else nullcontext() as progress:
-        scores = completer.evaluate(text, batch_size=batch_size, progress=progress)
+        scores = completer.evaluate(text, batch_size=settings.batch_size, progress=progress)
     as_utf8()
     if as_json:
         click.echo(json.dumps(scores))

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from dragoman.commands.complete import evaluate_text
 from dragoman.commands.labels import evaluate_labels, read_examples
-from dragoman.commands.layout import ReadingOptions, check_pair_files, pair_files, reading_options
+from dragoman.commands.layout import ReadingOptions, check_pair_files, pair_files
 from dragoman.commands.media import check_media_options, print_unreadable
-from dragoman.commands.options import (
-    EVALUATION_OPTIONS,
-    GroupedCommand,
-    build_evaluation,
-    build_options,
-    decoding_options,
-    device_option,
-    json_option,
-    options,
-)
-from dragoman.commands.printing import print_draft_savings, print_scores, print_warning
+from dragoman.commands.options import device_option, json_option
+from dragoman.commands.printing import print_method_report, print_scores, print_warning
 from dragoman.commands.progress import progress_bar
+from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
+from dragoman.config.settings import Range, setting
+from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import DataError
 
 FEW_WORDS = 2  # BLEU of single words is 0, since they have no word pairs
@@ -36,30 +32,51 @@ if TYPE_CHECKING:
     from dragoman.runs import Run
 
 
-@click.command(cls=GroupedCommand)
+@dataclass(frozen=True)
+class ScoringSettings:
+    """What `evaluate` computes."""
+
+    metrics: tuple[str, ...] = setting((), help="metrics, such as bleu, or all; `score --help` lists them")
+    intervals: bool = setting(False, help="add 95 % confidence intervals, by bootstrap over segments")
+    draws: Annotated[int, Range(10, 100_000)] | None = setting(None, help="draws of the intervals; none: 1000")
+    draws_seed: Annotated[int, Range(0)] | None = setting(None, help="seed of the draws; none: 1")
+    baseline: bool = setting(
+        False, help="beside every score the best of copying, memorising and the nearest training pair"
+    )
+    alignment: bool = setting(False, help="show every output aligned with its reference, with S, I and D counts")
+    characters: bool = setting(False, help="align characters instead of words")
+    skip_unknown: bool = setting(False, help="leave out and count examples whose labels training did not have")
+
+    def problems(self) -> Iterator[str]:
+        """Settings that would have no effect."""
+        for name in ("draws", "draws_seed"):
+            if getattr(self, name) is not None and not self.intervals:
+                yield f"{name}: needs --intervals"
+        if self.characters and not self.alignment:
+            yield "characters: needs evaluation.alignment=true"
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """What `evaluate` has beside the settings of decoding."""
+
+    data: ReadingOptions = setting(ReadingOptions(), help="how FILE is read; what is not given is as in training")
+    evaluation: ScoringSettings = setting(ScoringSettings(), help="what is computed")
+
+
+FLAGS = {"evaluation.metrics": "--metric", "evaluation.intervals": "--intervals", "evaluation.baseline": "--baseline"}
+SCHEMA = Schema(DecodingSettings, EvaluateSettings, daily={**DAILY, **FLAGS}, without=("n_best",))
+
+
+@click.command(cls=SettingsCommand, schema=SCHEMA)
 @click.argument("run")
-@pair_files("Reference")
-@reading_options
-@options(EVALUATION_OPTIONS.values())
+@click.argument("words", nargs=-1, metavar="[FILE] [PLACE=VALUE]...")
+@pair_files("Reference", among_words=True)
 @json_option
 @click.option("--output", help="Also write the outputs to this file, one per line.")
-@click.option("--alignment", is_flag=True, help="Show every output aligned with its reference, with S, I and D counts.")
-@click.option("--characters", is_flag=True, help="With --alignment: characters instead of words.")
-@click.option(
-    "--baseline", is_flag=True,
-    help="Beside every score the best of copying, memorising and the nearest training pair (for labels: memorising).",
-)  # fmt: skip
-@click.option("--skip-unknown", is_flag=True, help="Leave out and count examples whose labels training did not have.")
-@decoding_options
 @device_option
 def evaluate(
-    run: str,
-    files: str | Pairs | None,
-    reading: ReadingOptions,
-    as_json: bool,
-    output: str | None,
-    device: str,
-    **given: Any,
+    run: str, files: str | Pairs | None, settings: Settings, as_json: bool, output: str | None, device: str
 ) -> None:
     """Score a run on pairs: BLEU, chrF, WER, CER, exact match, loss and perplexity.
 
@@ -67,15 +84,15 @@ def evaluate(
     dragoman evaluate runs/my test.tsv
     dragoman evaluate runs/my --source test.en --target test.de --output out.de
     dragoman evaluate runs/my test.tsv --metric bleu --metric ter --intervals
-    dragoman evaluate runs/my other.jsonl --columns text,label
+    dragoman evaluate runs/my other.jsonl data.columns=text,label
     dragoman evaluate runs/my test.tsv --baseline                 is the run better than a dictionary?
-    dragoman evaluate runs/my test.tsv --beam 1 --terminology terms.tsv
-    dragoman evaluate runs/my test.tsv --mbr 32 --seed 2 --intervals --draws 2000 --draws-seed 3
+    dragoman evaluate runs/my test.tsv --beam 1 constraints.terminology=terms.tsv
+    dragoman evaluate runs/my test.tsv method=mbr --seed 2 --intervals evaluation.draws=2000
 
     Each line of FILE has a source and one or more references, tab-separated (or .jsonl, .parquet). wer, cer and
     exact_match are fractions. If the target is phonemes (data.units), per is the error rate over phonemes and wer the
     share of inputs that match no reference. Loss, perplexity and token accuracy are those of the first references;
-    decoding options do not change them. dragoman compare tests whether two --output files differ.
+    settings of decoding do not change them. dragoman compare tests whether two --output files differ.
 
     Where sources and references have words in common, copying the source is scored too; for labels and tags the most
     frequent one. --baseline also reads the training data again, and scores the most frequent target of the same source
@@ -93,20 +110,18 @@ def evaluate(
     from dragoman.runs import Run
 
     files = check_pair_files(files)
-    opened = Run(run)
-    check_media_options(opened, given["skip_unreadable"], reading.media)
+    opened, reading = Run(run), settings.data
+    check_media_options(opened, reading)
     if opened.task.is_language_model:
-        evaluate_text(opened, files, given["batch_size"], as_json, device)
+        evaluate_text(opened, files, settings, as_json, device)
         return
     data = reading.applied(opened.config.data, files)
     if opened.task.head_decoder is not None:
-        evaluate_labels(opened, data, files, given, as_json, output, device)
-    elif given["characters"] and not given["alignment"]:
-        raise DataError("--characters needs --alignment")
-    elif given["skip_unknown"]:
-        raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
+        evaluate_labels(opened, data, files, settings, as_json, output, device)
+    elif settings.evaluation.skip_unknown:
+        raise DataError(f'evaluation.skip_unknown is for labels and tags; {run} has task = "{opened.task.name}"')
     else:
-        evaluate_pairs(opened, data, files, given, as_json, output, device)
+        evaluate_pairs(opened, data, files, settings, as_json, output, device)
     if trained_on(opened, files):
         print_warning(
             f"{files} is training data of this run, so the scores say little about new inputs; `dragoman info {run}` "
@@ -126,7 +141,7 @@ def evaluate_pairs(
     run: Run,
     data: DataConfig,
     files: str | Pairs,
-    given: dict[str, Any],
+    settings: Settings,
     as_json: bool,
     output: str | None,
     device: str,
@@ -136,40 +151,45 @@ def evaluate_pairs(
     from dragoman.data.readers.base import READERS
     from dragoman.files import atomic_write
     from dragoman.inference.baselines import text_baselines
-    from dragoman.inference.evaluation import metric_names
+    from dragoman.inference.evaluation import EvaluationOptions, metric_names
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_predictor
     from dragoman.scoring.registry import select_metrics
 
-    decoding, evaluation = build_options(given, scores=False), build_evaluation(given)
-    select_metrics(given["metrics"], run.config.data.units)
-    predictor = load_predictor(run.folder, device, decoding)
+    scoring: ScoringSettings = settings.evaluation
+    draws = {name: value for name in ("draws", "draws_seed") if (value := getattr(scoring, name)) is not None}
+    evaluation = EvaluationOptions(
+        scoring.metrics, intervals=scoring.intervals, skip_unreadable=settings.data.skip_unreadable, **draws
+    )
+    select_metrics(scoring.metrics, run.config.data.units)
+    predictor = load_predictor(run.folder, device, settings.decoding(scores=False))
     pairs = read_examples(data, files, run.task.example_format(run.config), "pair", several_references=True)
     unreadable: list[Any] = []
     on_unreadable = unreadable.append if evaluation.skip_unreadable else None
     with progress_bar("pairs", len(pairs)) if sys.stderr.isatty() else nullcontext() as progress:
         stream = StreamOptions(progress=progress, on_unreadable=on_unreadable, on_warning=print_warning)
         scores, predictions = predictor.evaluate(pairs, evaluation=evaluation, stream=stream)
-    print_draft_savings(predictor)
+    print_method_report(predictor)
     if output is not None:
         with atomic_write(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
     if not isinstance(predictor.source_tokenizer, FeatureExtractor):
         names = metric_names(evaluation.metrics, run.task, run.config.data.units)
-        if found := text_baselines(run, pairs, names, run.config.data.units, all_=given["baseline"]):
+        if found := text_baselines(run, pairs, names, run.config.data.units, all_=scoring.baseline):
             scores["baselines"] = found
-    elif given["baseline"]:
+    elif scoring.baseline:
         raise DataError(f"--baseline needs sources of text; {run.folder} reads files")
-    if given["alignment"]:
-        scores["alignment"] = align_outputs(predictions, pairs, given["characters"], show=not as_json)
+    if scoring.alignment:
+        scores["alignment"] = align_outputs(predictions, pairs, scoring.characters, show=not as_json)
     words = sum(len(pair.references[0].split()) for pair in pairs) / len(pairs)
-    hidden = {"bleu"} if words < FEW_WORDS and not given["metrics"] and run.config.train.metric != "bleu" else set()
+    hidden = {"bleu"} if words < FEW_WORDS and not scoring.metrics and run.config.train.metric != "bleu" else set()
     several = max(len(pair.references) for pair in pairs)
     if several > 1 and isinstance(files, str) and not data.columns and READERS.of(files).delimiter:
         print_warning(
             f"{files}: found {several + 1} columns: every column after the first is a reference, and the nearest one "
-            "counts; if a column is something else, such as an earlier output, name source and reference: --columns 1,2"
+            "counts; if a column is something else, such as an earlier output, name source and reference: "
+            "data.columns=1,2"
         )
     print_scores(scores, as_json, hidden)
     print_unreadable(unreadable, "no score counts them")

@@ -16,6 +16,7 @@ from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.media import input_locations, print_unreadable, printable, reads_files
 from dragoman.commands.printing import Refused, as_utf8, baseline_text, print_prompt, print_unseen, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.commands.settings import Settings, SettingsCommand
 from dragoman.commands.sources import read_sources
 from dragoman.errors import ConfigError, DataError, RunError
 
@@ -26,22 +27,33 @@ if TYPE_CHECKING:
     from dragoman.inference.labeler import Labeler
     from dragoman.runs import Run
 
-PREDICT_ARGUMENTS = {"run", "file", "columns", "header", "batch_size", "as_json", "device", "skip_unreadable", "media"}
+# Arguments, and places of settings, of runs that need no search.
+PREDICT_ARGUMENTS = {
+    "run", "words", "as_json", "device", "batch_size", "data.columns", "data.header", "data.media",
+    "data.skip_unreadable",
+}  # fmt: skip
 EVALUATE_ARGUMENTS = {
-    *PREDICT_ARGUMENTS, "source", "target", "metrics", "skip_unknown", "output", "baseline",
+    *PREDICT_ARGUMENTS, "source", "target", "output", "evaluation.metrics", "evaluation.skip_unknown",
+    "evaluation.baseline",
 }  # fmt: skip
 
 
 def refuse_options(
-    run: Run, allowed: set[str], reason: str = 'is for runs that search for an output text; {run} has task = "{task}"'
+    run: Run,
+    allowed: set[str],
+    reason: str = 'is for runs that search for an output text; {run} has task = "{task}"',
+    settings: Settings | None = None,
 ) -> None:
-    """Raise an error for every option that was typed and is not allowed: no option is ever ignored."""
+    """Raise an error for every option or setting that was given and is not allowed: none is ever ignored."""
     context = click.get_current_context()
+    flags = context.command.flags if isinstance(context.command, SettingsCommand) else {}
+    given = dict(settings.spelled) if settings is not None else {}
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            typed = parameter.opts[0] if isinstance(parameter, click.Option) else name
-            raise ConfigError(f"{typed} {reason.format(run=run.folder, task=run.task.name)}")
+        if name not in flags and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            given[name] = parameter.opts[0] if isinstance(parameter, click.Option) else name
+    if refused := next((spelled for name, spelled in given.items() if name not in allowed), None):
+        raise ConfigError(f"{refused} {reason.format(run=run.folder, task=run.task.name)}")
 
 
 def require_search(command: str, run: str, tasks: str) -> None:
@@ -104,14 +116,12 @@ def predict_labels(
     batch_size: int,
     as_json: bool,
     device: str,
-    skip_unreadable: bool = False,
 ) -> None:
     """Print one answer for every line or file."""
     from dragoman.inference.inputs import WINDOW
     from dragoman.inference.labeler import labeler_of
     from dragoman.inference.unseen import UnseenInputs
 
-    refuse_options(run, PREDICT_ARGUMENTS)
     typed = file in (None, "-")
     lines = texts_to_label(run, file, reading)
     names: deque[str] = deque()  # of files that were read and have no answer yet
@@ -130,7 +140,7 @@ def predict_labels(
         print_prompt(interactive, "prediction")
         stream = labeler.stream(
             lines, batch_size=batch_size, window=window, progress=progress, on_warning=print_warning,
-            on_unreadable=unreadable.append if skip_unreadable else None, on_unknown=unknown.add,
+            on_unreadable=unreadable.append if reading.skip_unreadable else None, on_unknown=unknown.add,
             on_refused=refused.add,
         )  # fmt: skip
         for answer in stream:
@@ -178,7 +188,7 @@ def evaluate_labels(
     run: Run,
     data: DataConfig,
     files: str | Pairs,
-    given: dict[str, Any],
+    settings: Settings,
     as_json: bool,
     output: str | None,
     device: str,
@@ -189,20 +199,25 @@ def evaluate_labels(
     from dragoman.inference.labeler import labeler_of
 
     reason = 'is for runs that output texts; {run} has task = "{task}"'
-    refuse_options(run, EVALUATE_ARGUMENTS, reason)
+    refuse_options(run, EVALUATE_ARGUMENTS, reason, settings)
+    scoring = settings.evaluation
     labeler = labeler_of(run, device)
     if output is not None and not labeler.writes:
         raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
     examples = read_examples(data, files, labeler.example_format, "example")
-    arguments = {name: given[name] for name in ("batch_size", "metrics", "skip_unknown")}
     unreadable: list[Fault] = []
-    arguments["on_unreadable"] = unreadable.append if given["skip_unreadable"] else None
+    arguments = {
+        "batch_size": settings.batch_size,
+        "metrics": scoring.metrics,
+        "skip_unknown": scoring.skip_unknown,
+        "on_unreadable": unreadable.append if settings.data.skip_unreadable else None,
+    }
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
         scores, answers = labeler.evaluate(examples, progress=progress, on_warning=print_warning, **arguments)
     if not reads_files(run):
-        if found := label_baselines(labeler, examples, given["metrics"], all_=given["baseline"]):
+        if found := label_baselines(labeler, examples, scoring.metrics, all_=scoring.baseline):
             scores["baselines"] = found
-    elif given["baseline"]:
+    elif scoring.baseline:
         raise DataError(f"--baseline needs sources of text; {run.folder} reads files")
     if output is not None:
         with atomic_write(output) as beside:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.config.settings import setting
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -20,9 +21,14 @@ Command = Callable[..., Any]
 
 
 def pair_files(
-    target: str = "Target", reason: str = "name either FILE or both --source and --target"
+    target: str = "Target",
+    reason: str = "name either FILE or both --source and --target",
+    among_words: bool = False,
 ) -> Callable[[Command], Command]:
-    """Adds FILE, --source and --target to a command, which gets them as `files`: a path, two paths or None."""
+    """Adds FILE, --source and --target to a command, which gets them as `files`: a path, two paths or None.
+
+    With `among_words` FILE is one of the words of a `SettingsCommand`.
+    """
 
     def add(function: Command) -> Command:
         @functools.wraps(function)
@@ -37,7 +43,7 @@ def pair_files(
 
         gathered = click.option("--target", help=f"{target} lines, one for each source line.")(gathered)
         gathered = click.option("--source", help="Source lines of a pair of parallel files.")(gathered)
-        return click.argument("file", required=False)(gathered)
+        return gathered if among_words else click.argument("file", required=False)(gathered)
 
     return add
 
@@ -53,9 +59,10 @@ def check_pair_files(files: str | Pairs | None) -> str | Pairs:
 class ReadingOptions:
     """How a command reads a file of examples; None: as the run read its own data."""
 
-    columns: str | None = None
-    header: bool | None = None
-    media: str | None = None
+    columns: str | None = setting(None, help="columns of FILE, by number or name, as in 1,3")
+    header: bool | None = setting(None, help="whether the first line of FILE names its columns")
+    media: str | None = setting(None, help="folder or archive with the files that a manifest names")
+    skip_unreadable: bool = setting(False, help="leave out and count recordings or pictures that cannot be read")
 
     def applied(self, data: DataConfig, files: str | Pairs) -> DataConfig:
         """The run's data settings changed by these options; a header is not expected where there can be none."""
@@ -66,11 +73,11 @@ class ReadingOptions:
         parallel = isinstance(files, Pairs)
         if parallel and (self.columns is not None or self.header is not None):
             name = "columns" if self.columns is not None else "header"
-            raise ConfigError(f"--{name} goes with FILE, not with two files")
+            raise ConfigError(f"data.{name} goes with FILE, not with two files")
         names = data.columns if self.columns is None else tuple(name.strip() for name in self.columns.split(","))
         if not all(names):
             raise ConfigError(
-                f"--columns: found {self.columns!r}, expected numbers or names separated by commas, as in 1,3"
+                f"data.columns: found {self.columns!r}, expected numbers or names separated by commas, as in 1,3"
             )
         header = self.header
         if header is None:
@@ -87,7 +94,7 @@ def warn_of_header(path: Path) -> None:
     """Warn of a first line that seems to name columns, which the run reads as data."""
     from dragoman.data.readers.header import header_warning
 
-    if path.is_file() and (warning := header_warning(path, "add --header")):
+    if path.is_file() and (warning := header_warning(path, "add data.header=true")):
         click.echo(f"warning: {warning}", err=True)
 
 
@@ -107,27 +114,8 @@ def begins_with_header(data: DataConfig, path: Path) -> bool:
     if named or not rows or not trained or rows[0] in trained or is_header(rows[0]):
         return True
     click.echo(
-        f"warning: {path}:1 is not the header of the training file and is read as data; add --header if it names the "
-        "columns",
+        f"warning: {path}:1 is not the header of the training file and is read as data; add "
+        "data.header=true if it names the columns",
         err=True,
     )
     return False
-
-
-def reading_options(function: Command) -> Command:
-    """Adds --columns, --header and --media to a command, which gets them as `reading`."""
-    from dragoman.commands.options import media_option
-
-    @functools.wraps(function)
-    def gathered(columns: str | None, header: bool | None, media: str | None, **given: Any) -> Any:
-        return function(reading=ReadingOptions(columns, header, media), **given)
-
-    added = media_option(gathered)
-    added = click.option(
-        "--header/--no-header",
-        default=None,
-        help="Whether the first line of FILE names its columns. [default: the run's]",
-    )(added)
-    return click.option(
-        "--columns", metavar="A,B", help="Columns of FILE, by number or name, as data.columns. [default: the run's]"
-    )(added)

@@ -11,6 +11,7 @@ import click
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from dragoman.commands.layout import ReadingOptions
     from dragoman.data.config import DataConfig
     from dragoman.runs import Run
 
@@ -22,15 +23,15 @@ def reads_files(run: Run) -> bool:
     return isinstance(run.task.example_format(run.config), MediaFormat)
 
 
-def check_media_options(run: Run, skip_unreadable: bool, media: str | None) -> None:
-    """Raise an error for options that have no effect on text, and for a --media that is no folder or archive."""
-    for name, given in (("--skip-unreadable", skip_unreadable), ("--media", media is not None)):
+def check_media_options(run: Run, reading: ReadingOptions) -> None:
+    """Raise an error for settings that have no effect on text, and for a data.media that is no folder or archive."""
+    for name, given in (("skip_unreadable", reading.skip_unreadable), ("media", reading.media is not None)):
         if given and not reads_files(run):
-            raise ConfigError(f'{name} is for recordings and pictures; {run.folder} has task = "{run.task.name}"')
-    if media is not None:
+            raise ConfigError(f'data.{name} is for recordings and pictures; {run.folder} has task = "{run.task.name}"')
+    if reading.media is not None:
         from dragoman.data.media.files import check_media_folder
 
-        check_media_folder(media, "--media")
+        check_media_folder(reading.media, "data.media")
 
 
 def require_text_inputs(command: str, run: str) -> None:
@@ -58,11 +59,11 @@ def named_locations(run: Run, file: str | None, media: str | None) -> Iterable[t
 
     if file is None or file == "-":
         if media is not None:
-            raise ConfigError("--media is for manifests, found standard input")
+            raise ConfigError("data.media is for manifests, found standard input")
         return None
     if is_media(file):
         if media is not None:
-            raise ConfigError(f"--media is for manifests, found {file}")
+            raise ConfigError(f"data.media is for manifests, found {file}")
         endings = AUDIO_SUFFIXES if run.config.tokenizer.source.kind == "audio" else IMAGE_SUFFIXES
         found = list_media(file, endings)
         if found.skipped:
@@ -73,7 +74,7 @@ def named_locations(run: Run, file: str | None, media: str | None) -> Iterable[t
         return ((path, path) for path in found.paths)
     if not READERS.of(file).table:
         if media is not None:
-            raise ConfigError(f"--media is for manifests (.tsv, .jsonl, …), found {file}")
+            raise ConfigError(f"data.media is for manifests (.tsv, .jsonl, …), found {file}")
         return None
     return _named(run.config.data, file, media)
 
@@ -105,7 +106,7 @@ def _named(config: DataConfig, file: str, media: str | None) -> Iterator[tuple[s
         if isinstance(row, Fault):
             raise DataError(str(row))
         if row.text and not checked and is_relative(row.text):
-            check_media_folder(config.media, "data.media of the run (--media names another)")
+            check_media_folder(config.media, "data.media of the run (data.media=PATH names another)")
             checked = True
         yield row.text, resolve_path(base, row.text) if row.text else ""
 

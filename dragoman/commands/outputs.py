@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from dragoman.commands.settings import Settings
 from dragoman.errors import DataError
 from dragoman.files import check_writable, run_of_part, same_file
 
@@ -36,17 +37,19 @@ def checked_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_outputs(context: click.Context) -> None:
     """Raise DataError if a file that the command would write is one of its inputs or a part of a run."""
-    inputs = [path for name, value in context.params.items() if name not in OUTPUTS for path in existing_paths(value)]
-    for parameter in context.command.params:
-        path = context.params.get(parameter.name or "")
-        if parameter.name not in OUTPUTS or not isinstance(path, str) or path == "-":
+    options = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
+    given = {name: (options.get(name, name), value) for name, value in context.params.items()}
+    if isinstance(settings := context.params.get("settings"), Settings):
+        given |= {place: (spelled, settings.value(place)) for place, spelled in settings.spelled.items()}
+    inputs = [path for name, (_, value) in given.items() if name not in OUTPUTS for path in existing_paths(value)]
+    for name, (option, path) in given.items():
+        if name not in OUTPUTS or not isinstance(path, str) or path == "-":
             continue
-        option = max(parameter.opts, key=len)
-        if used := next((one for one in inputs if same_file(one, path)), None):
+        if used := next((other for other in inputs if same_file(other, path)), None):
             raise DataError(f"{option} {path}: this would overwrite the input {used}; name another file")
         if (run := run_of_part(Path(path))) and OWN_PARTS.get(context.command.name or "") != Path(path).name:
             raise DataError(f"{option} {path}: this is a part of the run {run}; name a file outside it")
-        if parameter.name in PLAIN and context.command.name not in FOLDER_OUTPUTS:
+        if name in PLAIN and context.command.name not in FOLDER_OUTPUTS:
             check_writable(path)
     check_standard_output(inputs)
 
@@ -64,15 +67,15 @@ def check_standard_output(inputs: list[str]) -> None:
 
 def existing_paths(value: Any) -> Iterator[str]:
     """The paths that an argument names; for a run folder also its data files."""
-    for one in value if isinstance(value, tuple | list) else (value,):
+    for path in value if isinstance(value, tuple | list) else (value,):
         try:
-            if not isinstance(one, str) or not one or not Path(one).exists():
+            if not isinstance(path, str) or not path or not Path(path).exists():
                 continue
         except (OSError, ValueError):  # a text that can be no path
             continue
-        yield one
-        if (Path(one) / "config.toml").is_file():
-            yield from data_files(Path(one) / "config.toml")
+        yield path
+        if (Path(path) / "config.toml").is_file():
+            yield from data_files(Path(path) / "config.toml")
 
 
 def data_files(config: Path) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.commands.labels import PREDICT_ARGUMENTS, predict_labels, refuse_options
-from dragoman.commands.layout import ReadingOptions, reading_options
+from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.media import (
     check_media_options,
     input_locations,
@@ -22,17 +22,14 @@ from dragoman.commands.media import (
     printable,
     reads_files,
 )
-from dragoman.commands.options import (
-    GroupedCommand,
-    build_options,
-    decoding_options,
-    device_option,
-    skip_unreadable_option,
-)
-from dragoman.commands.printing import Refused, as_utf8, print_draft_savings, print_prompt, print_unseen, print_warning
+from dragoman.commands.options import device_option
+from dragoman.commands.printing import Refused, as_utf8, print_method_report, print_prompt, print_unseen, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
-from dragoman.commands.shards import SHARD_OPTIONS, check_shard_options, predict_shards, shard_options
+from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
+from dragoman.commands.shards import ShardSettings, predict_shards
 from dragoman.commands.sources import read_sources
+from dragoman.config.settings import setting
+from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import DataError, RunError
 
 if TYPE_CHECKING:
@@ -44,50 +41,45 @@ if TYPE_CHECKING:
     from dragoman.runs import Run
 
 
-@click.command(cls=GroupedCommand)
+@dataclass(frozen=True)
+class PredictSettings:
+    """What `predict` has beside the settings of decoding."""
+
+    data: ReadingOptions = setting(ReadingOptions(), help="how FILE is read; what is not given is as in training")
+    shards: ShardSettings = setting(ShardSettings(), help="any amount of text")
+    beam_trace: str | None = setting(None, help="a file for all that the search ranked: one JSON object per input")
+
+
+SCHEMA = Schema(DecodingSettings, PredictSettings, daily={**DAILY, "shards.folder": "--shards"})
+
+
+@click.command(cls=SettingsCommand, schema=SCHEMA)
 @click.argument("run")
-@click.argument("file", required=False)
+@click.argument("words", nargs=-1, metavar="[FILE] [PLACE=VALUE]...")
 @click.option(
     "--json", "as_json", is_flag=True,
     help="One object per line: text, score, tokens, token_scores; also source where it is a file.",
 )  # fmt: skip
-@click.option(
-    "--n-best", type=click.IntRange(1, 1000), default=1, show_default=True, help="Outputs per input; needs --json."
-)
-@decoding_options
-@click.option("--beam-trace", metavar="FILE", help="Write all that the search ranked: one JSON object per input.")
-@skip_unreadable_option
-@reading_options
-@shard_options
 @device_option
-def predict(
-    run: str,
-    file: str | None,
-    as_json: bool,
-    beam_trace: str | None,
-    skip_unreadable: bool,
-    reading: ReadingOptions,
-    device: str,
-    **given: Any,
-) -> None:
+def predict(run: str, file: str | None, settings: Settings, as_json: bool, device: str) -> None:
     """Predict one output line for every input line.
 
     \b
     dragoman predict runs/my input.txt > output.txt
     echo "a line" | dragoman predict runs/my --beam 1                greedy search: the fastest way
     dragoman predict runs/my input.txt --json --n-best 3             with scores and alternatives
-    dragoman predict runs/my input.txt --require ship --forbid boat  constrain the outputs
-    dragoman predict runs/my input.txt --terminology terms.tsv --placeholders
-    dragoman predict runs/my input.txt --sample --temperature 0.7 --seed 2
-    dragoman predict runs/my input.txt --ensemble runs/other --ensemble runs/third
-    dragoman predict runs/my big.parquet --shards out/ --processes 4           any amount of text
+    dragoman predict runs/my input.txt search.length_penalty=0.6     any setting, as train takes them
+    dragoman predict runs/my input.txt constraints.require=ship constraints.forbid=boat
+    dragoman predict runs/my input.txt --sample method.temperature=0.7 --seed 2
+    dragoman predict runs/my input.txt ensemble.runs=runs/other
+    dragoman predict runs/my big.parquet --shards out/ shards.processes=4      any amount of text
 
     FILE may be .gz or .zst; without FILE, predict reads standard input. Each line is a source. Empty lines stay empty.
     The output does not depend on the batch size or on the order of the lines.
 
     Of a .tsv, .csv, .jsonl, .parquet or .tmx FILE, predict reads the source as evaluate does, and ignores references.
     An object in FILE.jsonl may have, for this line alone, "prefix", "forbid", "require", "allow", "pattern" or
-    "constrain" (an object of names and texts), which replace the options of these names.
+    "constrain" (an object of names and texts), which replace the constraints of these names.
 
     With --shards a FILE (plain text, .tsv, .csv, .jsonl, .parquet) is cut into shards. Each becomes a file part-….txt
     in the folder; the same command resumes after any interruption, and several may work on one folder at once. A row
@@ -105,28 +97,25 @@ def predict(
 
     if file in (None, "-") and sys.stdin is None:
         raise DataError("standard input is closed: name a FILE, or send lines")
-    opened = Run(run)
+    opened, reading, shards = Run(run), settings.data, settings.shards
     if opened.task.is_language_model:
         raise RunError(f"{run}: this run is a language model; use `dragoman complete`")
-    check_media_options(opened, skip_unreadable, reading.media)
-    check_shard_options(given)
-    if opened.task.head_decoder is not None and given["shards"] is None:
-        predict_labels(opened, file, reading, given["batch_size"], as_json, device, skip_unreadable)
-        return
+    check_media_options(opened, reading)
     if opened.task.head_decoder is not None:
-        refuse_options(opened, {*PREDICT_ARGUMENTS, *SHARD_OPTIONS})
-    n_best = given["n_best"]
-    if n_best > 1 and not as_json:
-        raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
-    if given["shards"] is not None:
-        if beam_trace is not None:
-            raise DataError("found --shards and --beam-trace, expected one of them")
-        decoding = build_options(given, n_best=n_best, scores=as_json)
-        predict_shards(opened, file, reading, decoding, as_json, {**given, "device": device})
-        return
-    options = build_options(given, n_best=n_best, scores=as_json)
-    inputs = Inputs(opened, file, reading, skip_unreadable)
-    write_predictions(inputs, options, beam_trace, as_json, device)
+        shard_places = {place for place in settings.spelled if place.startswith("shards.")}
+        refuse_options(opened, {*PREDICT_ARGUMENTS, *shard_places}, settings=settings)
+        if shards.folder is None:
+            predict_labels(opened, file, reading, settings.batch_size, as_json, device)
+            return
+    if settings.n_best > 1 and not as_json:
+        raise DataError(f"--n-best {settings.n_best} needs --json: plain output has one line for every input line")
+    options = settings.decoding(scores=as_json)
+    if shards.folder is None:
+        write_predictions(Inputs(opened, file, reading), options, settings.beam_trace, as_json, device)
+    elif settings.beam_trace is not None:
+        raise DataError("found --shards and beam_trace, expected one of them")
+    else:
+        predict_shards(opened, file, reading, options, as_json, device, shards)
 
 
 @dataclass
@@ -136,7 +125,6 @@ class Inputs:
     run: Run
     file: str | None
     reading: ReadingOptions
-    skip_unreadable: bool
     unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
     refused: Refused = field(default_factory=Refused)
     sources: deque[str] = field(default_factory=deque)  # names of files that were read and have no output yet
@@ -195,7 +183,7 @@ class Inputs:
             progress=progress,
             on_trace=on_trace,
             on_unreadable=(lambda fault: self.unreadable.update({fault.location: fault}))
-            if self.skip_unreadable
+            if self.reading.skip_unreadable
             else None,
             on_warning=print_warning,
             on_unknown=self.unseen.add,
@@ -218,13 +206,12 @@ def write_predictions(
     inputs: Inputs, options: DecodingOptions, beam_trace: str | None, as_json: bool, device: str
 ) -> None:
     """Write the predictions of a run to standard output."""
-    from dragoman.decoding.exhaustive import Exhaustive
     from dragoman.inference.load import load_predictor
 
     texts = inputs.texts(options, keep_names=as_json)
     predictor = load_predictor(inputs.run.folder, device, options)
     as_utf8()
-    probability = isinstance(options.method, Exhaustive)
+    probability = options.method is not None and options.method.exact
     with ExitStack() as stack:
         stream = inputs.stream_options(stack, beam_trace)
         print_prompt(inputs.interactive)
@@ -238,7 +225,7 @@ def write_predictions(
                 sys.stdout.flush()
                 print_unseen(inputs.unseen)
         sys.stdout.flush()
-    print_draft_savings(predictor)
+    print_method_report(predictor)
     print_unseen(inputs.unseen)
     print_unreadable([*inputs.unreadable.values()], "each has an empty line")
     inputs.refused.exit()

@@ -57,12 +57,11 @@ class Refused:
             raise click.exceptions.Exit(1)
 
 
-def print_draft_savings(predictor: Predictor) -> None:
-    """Print how many calls of the large model a draft has saved."""
-    from dragoman.decoding.speculative import Speculative
-
-    if isinstance(method := predictor.method(predictor.defaults), Speculative):
-        click.echo(f"draft: {method.stats}", err=True)
+def print_method_report(predictor: Predictor) -> None:
+    """Print what the decoding method has to say after all inputs, such as the calls that a draft saved."""
+    method = predictor.method(predictor.defaults)
+    if method is not None and (line := method.report()):
+        click.echo(line, err=True)
 
 
 def baseline_text(scores: dict[str, Any], metric: str) -> str:

@@ -7,15 +7,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from dragoman.commands.layout import ReadingOptions
-from dragoman.commands.options import options
 from dragoman.commands.printing import print_warning
 from dragoman.commands.progress import progress_bar
+from dragoman.config.settings import Range, setting
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -23,33 +24,28 @@ if TYPE_CHECKING:
     from dragoman.inference.shards.plan import Job
     from dragoman.runs import Run
 
-SHARD_OPTIONS = {
-    "shards": click.option("--shards", metavar="FOLDER", help="Predict FILE in shards, one file each in FOLDER."),
-    "shard_size": click.option(
-        "--shard-size", type=click.IntRange(1, 1 << 20), default=8, show_default=True, metavar="MB",
-        help="With --shards: megabytes of a text file in a shard; of a .parquet file a row group is one.",
-    ),
-    "processes": click.option(
-        "--processes", type=click.IntRange(1, 1024), help="With --shards: processes on this machine. [default: 1]"
-    ),
-    "part": click.option(
-        "--part", metavar="I/N",
-        help="With --shards: do the shards of worker I of N alone, from 0. [default: by torchrun or a SLURM array]",
-    ),
-    "cluster": click.option(
-        "--cluster", metavar="ADDRESS", help="With --shards: let a Dask cluster do the shards, as tcp://host:8786."
-    ),
-}  # fmt: skip
-shard_options = options(SHARD_OPTIONS.values())
 
+@dataclass(frozen=True)
+class ShardSettings:
+    """Any amount of text, cut into shards."""
 
-def check_shard_options(given: dict[str, Any]) -> None:
-    """Raise an error for options of shards that would have no effect."""
-    named = [f"--{name}" for name in ("processes", "part", "cluster") if given[name] is not None]
-    if given["shards"] is None and named:
-        raise ConfigError(f"{named[0]} needs --shards")
-    if len(named) > 1:
-        raise ConfigError(f"found {' and '.join(named)}, expected one of them")
+    folder: str | None = setting(None, help="predict FILE in shards, one file each in this folder")
+    size: Annotated[int, Range(1, 1 << 20)] = setting(
+        8, help="megabytes of a text file in a shard; of a .parquet file a row group is one"
+    )
+    processes: Annotated[int, Range(1, 1024)] | None = setting(None, help="processes on this machine; none: one")
+    part: str | None = setting(
+        None, help="I/N: do the shards of worker I of N alone, from 0; none: by torchrun or a SLURM array"
+    )
+    cluster: str | None = setting(None, help="let a Dask cluster do the shards, as tcp://host:8786")
+
+    def problems(self) -> Iterator[str]:
+        """Settings that would have no effect."""
+        named = [name for name in ("processes", "part", "cluster") if getattr(self, name) is not None]
+        if self.folder is None and named:
+            yield f"{named[0]}: needs --shards FOLDER"
+        elif len(named) > 1:
+            yield f"{named[0]}: found {named[1]} with it, expected one of them"
 
 
 def worker_part(part: str | None) -> tuple[int, int]:
@@ -57,7 +53,7 @@ def worker_part(part: str | None) -> tuple[int, int]:
     if part is not None:
         words = part.split("/")
         if len(words) != 2 or not all(map(str.isdigit, words)) or int(words[0]) >= int(words[1]):
-            raise ConfigError(f"--part: found {part!r}, expected I/N with I from 0 to N−1, such as 0/4")
+            raise ConfigError(f"shards.part: found {part!r}, expected I/N with I from 0 to N−1, such as 0/4")
         return int(words[0]), int(words[1])
     environment = os.environ
     if "RANK" in environment and "WORLD_SIZE" in environment:
@@ -72,7 +68,13 @@ def worker_part(part: str | None) -> tuple[int, int]:
 
 
 def predict_shards(
-    run: Run, file: str | None, reading: ReadingOptions, decoding: DecodingOptions, as_json: bool, given: dict[str, Any]
+    run: Run,
+    file: str | None,
+    reading: ReadingOptions,
+    decoding: DecodingOptions,
+    as_json: bool,
+    device: str,
+    shards: ShardSettings,
 ) -> None:
     """Do the shards that are not done, and say how far the job is."""
     from dragoman.commands.media import reads_files
@@ -83,34 +85,35 @@ def predict_shards(
     if reads_files(run):
         raise DataError(f"--shards: {run.folder} reads recordings or pictures, expected a run that reads text")
     assert file is not None
+    assert shards.folder is not None
     check_input(Path(file))
     data = reading.applied(run.config.data, file)
     job = Job(
-        str(run.folder.resolve()), str(Path(file).resolve()), str(Path(given["shards"]).resolve()), decoding,
+        str(run.folder.resolve()), str(Path(file).resolve()), str(Path(shards.folder).resolve()), decoding,
         data.columns, data.header, reading.columns is not None or bool(reading.header), as_json,
-        device_of_worker(given["device"]), given["shard_size"] << 20,
+        device_of_worker(device), shards.size << 20,
     )  # fmt: skip
     job.open()
-    do_shards(job, given)
-    print_state(job, given["shards"])
+    do_shards(job, shards)
+    print_state(job, shards.folder)
 
 
-def do_shards(job: Job, given: dict[str, Any]) -> None:
+def do_shards(job: Job, shards: ShardSettings) -> None:
     """Work here, in processes or on a cluster."""
-    if given["cluster"] is not None:
+    if shards.cluster is not None:
         from dragoman.inference.shards.cluster import work_on_cluster
 
         with shards_bar(job) as progress:
-            work_on_cluster(job, given["cluster"], progress)
-    elif (given["processes"] or 1) > 1:
+            work_on_cluster(job, shards.cluster, progress)
+    elif shards.processes is not None and shards.processes > 1:
         from dragoman.inference.shards.local import work_in_processes
 
         with shards_bar(job) as progress:
-            work_in_processes(job, given["processes"], progress)
+            work_in_processes(job, shards.processes, progress)
     else:
         from dragoman.inference.shards.work import work
 
-        part = worker_part(given["part"])
+        part = worker_part(shards.part)
         if sys.stderr.isatty():
             with progress_bar("rows") as done:
                 work(job, part, done)

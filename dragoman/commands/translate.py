@@ -7,30 +7,34 @@ import os
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dragoman.commands.labels import require_search
-from dragoman.commands.options import (
-    DECODING,
-    build_options,
-    device_option,
-    options,
-)
+from dragoman.commands.options import device_option
 from dragoman.commands.progress import progress_bar
+from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
+from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from dragoman.documents.base import Reading
     from dragoman.documents.run import Translation
 
-USED = ("beam", "length_penalty", "batch_size", "tag", "terminology", "forbid", "ensemble", "engine", "precision")
+SCHEMA = Schema(
+    DecodingSettings,
+    daily=DAILY,
+    places=(
+        "search.beam", "search.length_penalty", "batch_size", "tag", "constraints.terminology", "constraints.forbid",
+        "ensemble.runs", "ensemble.average", "engine", "precision",
+    ),
+)  # fmt: skip
 
 
-@click.command()
+@click.command(cls=SettingsCommand, schema=SCHEMA, several="files")
 @click.argument("run")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("words", nargs=-1, required=True, metavar="FILE... [PLACE=VALUE]...")
 @click.option("-o", "--output", help="The translated file, or a folder for several. [default: FILE.LANGUAGE.SUFFIX]")
 @click.option("--from", "source", metavar="CODE", default="", help="Source language, where a .tmx has several.")
 @click.option("--to", "target", metavar="CODE", default="", help="Target language, as .xlf and .tmx name it.")
@@ -38,7 +42,6 @@ USED = ("beam", "length_penalty", "batch_size", "tag", "terminology", "forbid", 
 @click.option("--all", "everything", is_flag=True, help="Translate also what has a translation already.")
 @click.option("--no-review", is_flag=True, help="Mark translations as done: no fuzzy flag in .po, no review in .xlf.")
 @click.option("--encoding", default="", help="Encoding of a file that is not UTF-8 and does not say so, as latin-1.")
-@options(DECODING[name] for name in USED)
 @device_option
 def translate(
     run: str,
@@ -51,14 +54,14 @@ def translate(
     no_review: bool,
     encoding: str,
     device: str,
-    **given: Any,
+    settings: Settings,
 ) -> None:
     """Translate whole documents: only their text changes.
 
     \b
     dragoman translate runs/en-de guide.docx                    writes guide.de.docx
     dragoman translate runs/en-de app.po -o app.de.po
-    dragoman translate runs/en-de job.xlf --terminology terms.tsv
+    dragoman translate runs/en-de job.xlf constraints.terminology=terms.tsv
     dragoman translate runs/en-de memory.tmx --from en --to de
     dragoman translate runs/en-de docs/*.md -o translated/
 
@@ -82,7 +85,9 @@ def translate(
     from dragoman.documents.registry import FORMATS
 
     require_search("translate", run, '"translate"')
-    language = target or given["tag"] or run_languages(run)[1]
+    if not files:
+        raise DataError("found no FILE to translate, only settings")
+    language = target or settings.tag or run_languages(run)[1]
     outputs = output_files(files, output, language)
     if not force:
         refuse_edited(outputs)
@@ -90,7 +95,7 @@ def translate(
         if Path(file).suffix.lower() not in FORMATS:
             raise DataError(f"{file}: found {Path(file).suffix or 'no suffix'!r}, expected one of {', '.join(FORMATS)}")
     reading = Reading(source, language, encoding, review=not no_review)
-    translate_files(run, files, outputs, reading, everything, device, given)
+    translate_files(run, files, outputs, reading, everything, device, settings)
 
 
 def translate_files(
@@ -100,7 +105,7 @@ def translate_files(
     reading: Reading,
     everything: bool,
     device: str,
-    given: dict[str, Any],
+    settings: Settings,
 ) -> None:
     """Translate each file into its output; the run is opened once."""
     from dragoman.data.readers.lines import check_file
@@ -110,7 +115,7 @@ def translate_files(
 
     for file in files:
         check_file(Path(file))
-    decoding = build_options({**dict.fromkeys(DECODING), "require": (), "constrain": (), "rerank": (), **given})
+    decoding = settings.decoding()
     predictor = load_predictor(run, device, decoding)
     failed = 0
     for file, written in zip(files, outputs, strict=True):

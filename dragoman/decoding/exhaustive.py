@@ -14,7 +14,7 @@ from torch import Tensor
 from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis, Step
-from dragoman.decoding.methods import Request
+from dragoman.decoding.method import Method, Request
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
 from dragoman.progress import check_interrupted
@@ -24,10 +24,12 @@ BLOCK_ROWS = 2048  # prefixes read at a time
 
 
 @dataclass(frozen=True)
-class Exhaustive:
+class Exhaustive(Method):
     """All outputs of at most `length` tokens, <eos> not counted."""
 
     kind: ClassVar[str] = "exhaustive"
+    exact: ClassVar[bool] = True
+    remote: ClassVar[bool] = False  # it may take a minute
     length: Annotated[int, Range(0, 1000)] = setting(
         4, help="maximum length of an output; there are vocabulary^length outputs of this length"
     )

@@ -1,24 +1,108 @@
-"""Searches of a model with CTC and an attention decoder (Watanabe et al. 2017)."""
+"""Decoding of a transcriber: CTC, its attention decoder or both (Watanabe et al. 2017), and a language model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from dragoman.classical.arpa import is_arpa, read_arpa
+from dragoman.classical.ngram import NGramModel
+from dragoman.config.settings import Range, setting
 from dragoman.data.batch import pad_tokens
+from dragoman.data.readers.lines import read_lines
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding import ctc
 from dragoman.decoding.beam import BeamOptions, beam_search, enough_complete
 from dragoman.decoding.ctc import BLANK, LMFusion
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.methods import Request, distinct
+from dragoman.decoding.method import Method, OpenMethod, Request, distinct
+from dragoman.decoding.ngram import NeuralLM, NGramLM
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.errors import ConfigError
+from dragoman.decoding.shortlist import PathLike
+from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.layers.ctc import ctc_log_probability
 from dragoman.models.contracts import CTCEmissions, State
+from dragoman.models.language_model import LanguageModel
+from dragoman.models.transcriber import Transcriber
+
+
+@dataclass(frozen=True)
+class LanguageModelFusion:
+    """Shallow fusion in CTC prefix search: add weight · log p of a language model, and a bonus for every token."""
+
+    model: PathLike = setting(help="a text or ARPA file of n-grams, or a language-model run with the same vocabulary")
+    weight: Annotated[float, Range(0.0, exclusive_minimum=True)] = setting(0.3, help="weight of its log-probability")
+    bonus: float = setting(0.0, help="bonus for every output token")
+    order: Annotated[int, Range(1, 100)] | None = setting(None, help="n of the n-grams of a text file; none: 5")
+
+
+@dataclass(frozen=True)
+class CTCDecoding(Method):
+    """What finds the text of a transcriber: CTC, its attention decoder, or both."""
+
+    kind: ClassVar[str] = "ctc"
+    names_files: ClassVar[bool] = True
+    remote: ClassVar[bool] = False
+    uses_beam: ClassVar[bool] = True
+    mode: Literal["ctc", "attention", "joint"] = setting(
+        "ctc", help="what decodes; attention and joint need model.attention_decoder"
+    )
+    ctc_weight: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True, exclusive_maximum=True)] | None = setting(
+        None, help="weight of CTC in the score of mode joint; none: 0.3"
+    )
+    language_model: LanguageModelFusion | None = setting(None, help="shallow fusion with a language model")
+
+    def problems(self) -> Iterator[str]:
+        """Settings that another mode reads."""
+        if self.ctc_weight is not None and self.mode != "joint":
+            yield f'ctc_weight: goes with mode = "joint", found mode = "{self.mode}"'
+        if self.language_model is not None and self.mode == "attention":
+            yield 'language_model: helps CTC, found mode = "attention", expected ctc or joint'
+
+    def open(self, run: Any, model: Any) -> Method | None:
+        if not isinstance(model, Transcriber):
+            raise ConfigError(
+                f'method: ctc goes with task = "transcribe" and CTC (model.kind = "transcriber"); {run.run.folder} has '
+                f'task = "{run.config.task}", model.kind = "{getattr(run.config.model, "kind", "")}"'
+            )
+        fusion = None
+        if (language := self.language_model) is not None:
+            fusion = LMFusion(language_scorer(run, language), language.weight, language.bonus)
+        if self.mode == "attention":
+            return AttentionSearch()
+        if self.mode == "joint":
+            return JointSearch(0.3 if self.ctc_weight is None else self.ctc_weight, fusion)
+        return CTCFusionSearch(fusion) if fusion is not None else None
+
+
+def language_scorer(run: Any, language: LanguageModelFusion) -> NGramLM | NeuralLM:
+    """A language model of the run's target tokens: n-grams of a text file, or a trained run."""
+    target, path = run.target_tokenizer, language.model
+    if not Path(path).is_dir():
+        if is_arpa(path):
+            return NGramLM(read_arpa(path, target, language.order))
+        rows = [target.encode(line) for line in read_lines(path) if line.strip()]
+        if not rows:
+            raise DataError(f"{path}: found no text, expected lines to count n-grams of")
+        return NGramLM.of_rows(rows, len(target), language.order or 5)
+    if language.order is not None:
+        raise ConfigError("method.language_model.order goes with a text file, found a run")
+    other = run.run_at(path)
+    model = other.model(run.device)
+    if not isinstance(model, LanguageModel | NGramModel):
+        raise RunError(f'{path}: found task = "{other.config.task}", expected a text file or a run of "language-model"')
+    theirs = other.tokenizers()[1]
+    if theirs.fingerprint() != target.fingerprint():
+        raise RunError(
+            f"{path}: found a vocabulary of {len(theirs):,} {theirs.kind}, expected the very same as the targets of "
+            f"{run.run.folder} ({len(target):,} {target.kind})"
+        )
+    return NGramLM(model) if isinstance(model, NGramModel) else NeuralLM(model, str(path))
 
 
 class JointModel(Protocol):
@@ -49,7 +133,7 @@ def joint_model(request: Request, method: str) -> Any:
 
 
 @dataclass(frozen=True)
-class CTCFusionSearch:
+class CTCFusionSearch(OpenMethod):
     """CTC prefix beam search with a language model."""
 
     fusion: LMFusion
@@ -67,7 +151,7 @@ class CTCFusionSearch:
 
 
 @dataclass(frozen=True)
-class AttentionSearch:
+class AttentionSearch(OpenMethod):
     """Beam search with the attention decoder alone."""
 
     @torch.no_grad()
@@ -81,7 +165,7 @@ class AttentionSearch:
 
 
 @dataclass(frozen=True)
-class JointSearch:
+class JointSearch(OpenMethod):
     """The outputs of both searches, ranked by w · log p of CTC + (1 − w) · log p of the attention decoder."""
 
     ctc_weight: float = 0.3

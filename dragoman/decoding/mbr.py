@@ -7,7 +7,7 @@ probable output need not be typical of the model's distribution; this one is, un
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -16,33 +16,36 @@ import numpy as np
 from dragoman.config.settings import Range, setting
 from dragoman.decoding.config import MAX_SAMPLES
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.methods import Request
-from dragoman.decoding.sampling import Sampling, draw_samples
-from dragoman.errors import ConfigError, hint
+from dragoman.decoding.method import Method, Request
+from dragoman.decoding.sampling import TokenSampling, draw_samples
+from dragoman.errors import hint
 from dragoman.progress import check_interrupted, track
 from dragoman.scoring.registry import segment_cost_metrics
 
 MAX_PAIRS = 1 << 18  # outputs compared at once
 
 
-@dataclass(frozen=True)
-class MinimumBayesRisk:
+@dataclass(frozen=True, kw_only=True)
+class MinimumBayesRisk(TokenSampling, Method):
     """The output with the lowest expected cost under a metric."""
 
     kind: ClassVar[str] = "mbr"
     samples: Annotated[int, Range(2, MAX_SAMPLES)] = setting(
         32, help="outputs drawn per source; they are the candidates and the pseudo-references"
     )
-    metric: str = setting("chrf", help="the cost of a difference, by a metric of `dragoman score`")
-    sampling: Sampling = setting(Sampling(), help="how samples are drawn")
+    metric: str = setting("chrf", help="what compares samples: chrf, bleu, wer or another metric that scores segments")
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[str]:
+        """Metrics that have no cost of a segment."""
         if self.metric not in (metrics := segment_cost_metrics()):
-            raise ConfigError(f"metric: found {self.metric!r}. {hint(self.metric, metrics)}")
+            yield f"metric: found {self.metric!r}. {hint(self.metric, metrics)}"
+
+    def hypotheses(self, n_best: int) -> int:
+        return max(self.samples, n_best)
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The distinct texts of every source by rising expected cost; `normalised` is the negative cost."""
-        drawn = draw_samples(request, self.sampling, self.samples, "minimum Bayes risk")
+        drawn = draw_samples(request, self, self.samples, "minimum Bayes risk")
         return [self.rank(samples, request)[: request.n_best] for samples in drawn]
 
     def rank(self, samples: Sequence[Hypothesis], request: Request) -> list[Hypothesis]:
@@ -66,7 +69,7 @@ def expected_costs(candidates: Sequence[str], references: Counter[str], metric: 
     expected: list[float] = []
     for first in range(0, len(candidates), size):
         check_interrupted()
-        some = candidates[first : first + size]
-        expected += (segment_cost_metrics()[metric].pairwise_costs(some, texts) @ weights).tolist()
-        done(len(some))
+        block = candidates[first : first + size]
+        expected += (segment_cost_metrics()[metric].pairwise_costs(block, texts) @ weights).tolist()
+        done(len(block))
     return expected

@@ -11,47 +11,13 @@ from dragoman.config import settings
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Average
-from dragoman.decoding.methods import Method
+from dragoman.decoding.method import Method
 from dragoman.errors import ConfigError, hint
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
 Precision = Literal["float32", "bfloat16", "int8"]
 # A run folder, or a run that is open already (inference.loaded.LoadedRun, inference.completer.Completer).
 RunLike = Any
-
-
-@dataclass(frozen=True)
-class Draft:
-    """Speculative decoding (Leviathan et al. 2023): a small run proposes tokens, the large one checks them."""
-
-    run: RunLike
-    tokens: int = 4  # that the small run proposes at a time
-
-
-@dataclass(frozen=True)
-class ShortlistFile:
-    """Output only the target tokens that a shortlist has for the source; "auto" is the run's own file."""
-
-    file: str | Path = "auto"
-
-
-@dataclass(frozen=True)
-class LanguageModelFusion:
-    """Shallow fusion in CTC prefix search: add weight · log p of a language model, and a bonus for every token."""
-
-    model: str | Path  # a text file to count n-grams in, or the folder of a language-model run
-    weight: float = 0.3
-    bonus: float = 0.0
-    order: int | None = None  # of the n-grams of a text file; None: 5
-
-
-@dataclass(frozen=True)
-class CTCDecoding:
-    """What finds the text of a transcriber: CTC, its attention decoder, or both (Watanabe et al. 2017)."""
-
-    mode: Literal["ctc", "attention", "joint"] = "ctc"
-    ctc_weight: float = 0.3  # of CTC in the joint score
-    language_model: LanguageModelFusion | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +51,7 @@ class DecodingOptions:
     diversity_penalty: float | None = None
 
     n_best: int = 1  # outputs for each input
-    # Another method than beam search: Sampling, MinimumBayesRisk, Exhaustive, or one of those above.
-    method: Method | Draft | ShortlistFile | CTCDecoding | None = None
+    method: Method | None = None  # another method than beam search, such as those of `methods.METHODS`
     rerank: RerankModel | Sequence[RerankModel] = ()
     ensemble: Sequence[RunLike] = ()  # further runs with the same vocabularies
     average: Average = DEFAULT_AVERAGE  # how an ensemble averages: mean of probabilities, or of their logarithms

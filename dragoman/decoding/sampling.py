@@ -17,7 +17,7 @@ from torch import Tensor
 from dragoman.config.settings import Range, setting
 from dragoman.decoding.greedy import TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.methods import Request, distinct
+from dragoman.decoding.method import Method, Request, distinct
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.progress import track
 
@@ -25,10 +25,9 @@ MAX_ROWS = 1024  # outputs sampled side by side, which bounds the memory
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """Draws every token from the model's distribution, sharpened by `temperature` and cut by `top_k` and `top_p`."""
+class TokenSampling:
+    """How a token is drawn from the model's distribution."""
 
-    kind: ClassVar[str] = "sampling"
     temperature: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
         1.0, help="draw from p^(1/temperature): below 1 favours likely tokens, above 1 evens out all tokens"
     )
@@ -37,18 +36,28 @@ class Sampling:
         1.0, help="draw from the fewest most probable tokens that together have this probability"
     )
     seed: int = setting(0, help="another seed draws other outputs")
+
+
+@dataclass(frozen=True)
+class Sampling(TokenSampling, Method):
+    """Draws every token from the model's distribution, sharpened by `temperature` and cut by `top_k` and `top_p`."""
+
+    kind: ClassVar[str] = "sampling"
     samples: Annotated[int, Range(0, None)] = setting(
         0, help="outputs drawn per source, of which the best are returned; 0: as many as are returned"
     )
 
+    def hypotheses(self, n_best: int) -> int:
+        return max(self.samples, n_best)
+
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The distinct samples of every source, best first; equal samples count once."""
-        count = max(self.samples, request.n_best)
+        count = self.hypotheses(request.n_best)
         return [distinct(samples, request.n_best) for samples in draw_samples(request, self, count, "sampling")]
 
 
 @torch.no_grad()
-def draw_samples(request: Request, sampling: Sampling, count: int, method: str) -> list[list[Hypothesis]]:
+def draw_samples(request: Request, sampling: TokenSampling, count: int, method: str) -> list[list[Hypothesis]]:
     """`count` samples of every source in the order they were drawn; their scores are the model's own."""
     model = request.stepwise(method)
     pairs = zip(request.batch.source.data, request.batch.source.mask, strict=True)
@@ -74,7 +83,7 @@ def draw_samples(request: Request, sampling: Sampling, count: int, method: str) 
     return samples
 
 
-def token_sampler(keys: Sequence[bytes], sampling: Sampling) -> TokenChooser:
+def token_sampler(keys: Sequence[bytes], sampling: TokenSampling) -> TokenChooser:
     """A choice of tokens by chance, for rows with these keys."""
 
     def choose(log_probabilities: Tensor, rows: Tensor, length: int) -> Tensor:
@@ -95,7 +104,7 @@ def sample_token(log_probabilities: Tensor, randoms: Tensor) -> Tensor:
     return torch.where(failed, argmax_token(log_probabilities, token, 0), token)
 
 
-def truncate(log_probabilities: Tensor, sampling: Sampling) -> Tensor:
+def truncate(log_probabilities: Tensor, sampling: TokenSampling) -> Tensor:
     """Unnormalised log-probabilities after temperature, then top-k, then top-p; −∞ for tokens that are cut.
 
     Of equally probable tokens those with lower ids stay (Fan et al. 2018; Holtzman et al. 2020, eq. 2 and 3).

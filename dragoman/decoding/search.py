@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from dragoman.decoding.cuda_graph_step import start_decoding
 from dragoman.decoding.diverse_beam import group_width
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.methods import AutoregressiveModel, Method, Request
+from dragoman.decoding.method import AutoregressiveModel, Method, Request
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.step_contract import check_model, checked_step
 from dragoman.decoding.trace import Trace
@@ -59,14 +59,15 @@ def search(
     n_best: int = 1,
     *,
     method: Method | None = None,
+    text: Callable[[Sequence[int]], str] = str,
     constraints: Sequence[ConstraintAutomaton | None] | None = None,
     trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses for every source of a batch, best first; without a `method` by greedy or beam search.
 
     `ratio` is how many target tokens the training data have for one source token; it bounds the length of an output
-    unless `config.max_length` does. `constraints` has the constraints of each source. The search may
-    end between two steps (`progress.interruptible`).
+    unless `config.max_length` does. `text` gives the text of tokens, which a method may compare. `constraints` has the
+    constraints of each source. The search may end between two steps (`progress.interruptible`).
     """
     check_interrupted()
     if isinstance(model, Transducer):
@@ -86,7 +87,7 @@ def search(
         for name, usual in BEAM_ONLY.items():
             if (value := getattr(config, name)) != usual:
                 raise ConfigError(f"search.{name}: found {value}, which goes with beam search alone; expected {usual}")
-        outputs = method.search(Request(model, batch, limits, config, n_best))
+        outputs = method.search(Request(model, batch, limits, config, n_best, text))
     elif isinstance(model, NonAutoregressiveModel):
         check_non_autoregressive(config, constraints, trace)
         outputs = decode_at_once(model, batch, limits, config, n_best)

@@ -8,18 +8,20 @@ tokens as every vocabulary does.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dragoman.config.settings import setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.methods import Request
+from dragoman.decoding.method import Method, OpenMethod, Request
 from dragoman.decoding.search import autoregressive_search
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write
@@ -29,6 +31,28 @@ from dragoman.models.heads.softmax import log_probabilities
 NAME = "shortlist.safetensors"  # in a run folder
 MAKER = "dragoman shortlist RUN"
 SPECIAL = EOS + 1  # padding, unknown, start and end: first in every vocabulary
+
+
+if TYPE_CHECKING:
+    PathLike = str | Path
+else:
+    PathLike = str  # what the strict loader reads
+
+
+@dataclass(frozen=True)
+class ShortlistFile(Method):
+    """Output only the target tokens that a shortlist has for the source."""
+
+    kind: ClassVar[str] = "shortlist"
+    names_files: ClassVar[bool] = True
+    remote: ClassVar[bool] = False
+    uses_beam: ClassVar[bool] = True
+    file: PathLike = setting("auto", help=f"a file of {MAKER}; auto is the run's own")
+
+    def open(self, run: Any, model: Any) -> Shortlist:
+        shortlist_model(model)
+        path = run.run.folder / NAME if self.file == "auto" else Path(self.file)
+        return Shortlist.load(path, run.source_tokenizer, run.target_tokenizer)
 
 
 class ShortlistState(NamedTuple):
@@ -86,7 +110,7 @@ class ShortlistModel:
         return log_probabilities(by_source).view_as(scores), ShortlistState(inner, state.listed)
 
 
-class Shortlist:
+class Shortlist(OpenMethod):
     """A search method: greedy or beam search among the listed tokens."""
 
     def __init__(self, always: Tensor, likely: Tensor, vocabulary: int) -> None:

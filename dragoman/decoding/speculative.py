@@ -8,21 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
-from dragoman.decoding.methods import AutoregressiveModel, Request
+from dragoman.decoding.method import AutoregressiveModel, Method, OpenMethod, Request
 from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
 from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.progress import check_interrupted
 
+if TYPE_CHECKING:
+    RunLike = Any
+else:
+    RunLike = str  # what the strict loader reads; Python may also pass a run that is open already
+
 MIN_ADVANCE = 16  # accepted tokens of all rows after which the states move behind them
+
+
+@dataclass(frozen=True)
+class Draft(Method):
+    """Speculative decoding (Leviathan et al. 2023): a small run proposes tokens, the large one checks them."""
+
+    kind: ClassVar[str] = "draft"
+    names_files: ClassVar[bool] = True
+    remote: ClassVar[bool] = False
+    run: RunLike = setting(help="a small run with the same vocabularies")
+    tokens: Annotated[int, Range(1, 1000)] = setting(4, help="tokens that the small run proposes at a time")
+
+    def open(self, run: Any, model: Any) -> Speculative:
+        small = run.companion(self.run, "a draft")
+        if run.codec.copies and not small.codec.copies:
+            raise ConfigError(f"draft: {self.run} cannot copy words that it does not know, as {run.run.folder} can")
+        return Speculative(small.model, self.tokens)
 
 
 @dataclass
@@ -78,7 +101,7 @@ class PrefixReader:
         return torch.tensor(padded, dtype=torch.long, device=self.device)
 
 
-class Speculative:
+class Speculative(OpenMethod):
     """Greedy search with a draft model that shares the vocabularies; `stats` counts over all calls of `search`."""
 
     def __init__(self, draft: AutoregressiveModel | NonAutoregressiveModel, tokens: int = 4) -> None:
@@ -90,6 +113,9 @@ class Speculative:
         self.draft = draft
         self.tokens = tokens
         self.stats = SpeculationStats()
+
+    def report(self) -> str:
+        return f"draft: {self.stats}"
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The greedy output of every source."""

@@ -8,14 +8,11 @@ from typing import TypedDict
 
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.ensemble import Average
-from dragoman.decoding.methods import Method
+from dragoman.decoding.method import Method
 from dragoman.decoding.options import (
-    CTCDecoding,
-    Draft,
     EngineName,
     Precision,
     RerankModel,
-    ShortlistFile,
 )
 from dragoman.decoding.sampling import Sampling
 from dragoman.inference.inputs import StreamKeywords
@@ -39,7 +36,7 @@ class DecodingKeywords(TypedDict, total=False):
     beam_groups: int | None
     diversity_penalty: float | None
     n_best: int
-    method: Method | Draft | ShortlistFile | CTCDecoding | None
+    method: Method | None
     rerank: RerankModel | Sequence[RerankModel]
     ensemble: Sequence[str | Path | LoadedRun]
     average: Average

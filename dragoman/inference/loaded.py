@@ -145,6 +145,16 @@ class Seq2SeqRun(LoadedRun):
         """Compiles constraints into automata over tokens; it reads the vocabulary when it is first needed."""
         return ConstraintCompiler(self.target_tokenizer)
 
+    def companion(self, run: str | Path | Seq2SeqRun, purpose: str) -> Seq2SeqRun:
+        """Another run on the same device, which may be open already, with the same vocabularies."""
+        other = load_seq2seq(run, str(self.device))
+        check_same_vocabularies(self.run, other.run, purpose)
+        return other
+
+    def run_at(self, folder: str | Path) -> Run:
+        """Any other run folder, unopened: for decoding methods, which cannot import it."""
+        return Run(folder)
+
     def _open(self, member: Run) -> Any:
         model = member.own_model(self.device)
         if self.half:

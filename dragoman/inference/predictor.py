@@ -13,8 +13,8 @@ from dragoman.data.examples import Example
 from dragoman.data.tokenizers.language_tags import check_tag
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.methods import Method, WithText
-from dragoman.decoding.options import CTCDecoding, DecodingOptions, Draft, ShortlistFile, replace_from_keywords
+from dragoman.decoding.method import Method
+from dragoman.decoding.options import DecodingOptions, replace_from_keywords
 from dragoman.errors import ConfigError, DataError
 from dragoman.exchange import engine as engines
 from dragoman.inference.confidence import SavedCalibration, load_calibration
@@ -31,7 +31,6 @@ from dragoman.inference.inputs import Nodes, StreamOptions, constrained_inputs, 
 from dragoman.inference.keywords import DecodingKeywords, EvaluationKeywords, SearchKeywords
 from dragoman.inference.loaded import Seq2SeqRun
 from dragoman.inference.long_inputs import OnWarning
-from dragoman.inference.methods import open_method
 from dragoman.inference.pipeline import check_several, stream_outputs
 from dragoman.inference.prediction import NO_PREDICTION, Prediction
 from dragoman.inference.rerank import Reranker
@@ -98,11 +97,11 @@ class Predictor(Seq2SeqRun):
         if options.method is None:
             return None
         model = self.backend(options).model
-        if not isinstance(options.method, Draft | ShortlistFile | CTCDecoding):  # opens nothing: not worth remembering
-            return open_method(options.method, self, model)
+        if not options.method.names_files:  # opens nothing: not worth remembering
+            return options.method.open(self, model)
         key = (options.method, options.ensemble, options.average)
         if key not in self._methods:
-            self._methods[key] = open_method(options.method, self, model)
+            self._methods[key] = options.method.open(self, model)
         return self._methods[key]
 
     def reranker(self, options: DecodingOptions, on_warning: OnWarning | None = None) -> Reranker | None:
@@ -171,11 +170,10 @@ class Predictor(Seq2SeqRun):
         if options.n_best > config.beam and method is None:
             raise ConfigError(f"n_best: found {options.n_best}, expected at most the beam of {config.beam}")
         options, backend = replace(options, method=method), self.backend(options)
-        searched = None if method is None else WithText(method, backend.codec.target_of(None).decode)
         reranker, traced = self.reranker(options, stream.on_warning), stream.on_trace is not None
         # A calibration is that of a run folder: it does not hold for an ensemble with others.
         calibration = self.calibration if backend.own and options.scores else None
-        work = SearchWork(self, options, config, backend, searched, reranker, terms, calibration, traced)
+        work = SearchWork(self, options, config, backend, method, reranker, terms, calibration, traced)
         backend.engines.can_search(work.call, traced=traced)
         return work
 

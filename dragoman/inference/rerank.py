@@ -31,9 +31,8 @@ class Reranker:
     """
 
     def __init__(self, models: RerankModel | Sequence[RerankModel], device: str = "auto") -> None:
-        self.models = [
-            (open_model(model, device), model) for model in ([models] if isinstance(models, RerankModel) else models)
-        ]
+        models = [models] if isinstance(models, RerankModel) else models
+        self.models = [(open_model(model, device, alone=len(models) == 1), model) for model in models]
 
     def check_language_models(self, folder: object) -> None:
         """Raise an error for a reverse model: the run in `folder` reads files, which no reverse model can output."""
@@ -67,8 +66,11 @@ class Reranker:
         return out
 
 
-def open_model(model: RerankModel, device: str) -> Seq2SeqRun | Completer:
-    """The run that a rerank model names, checked; it may be open already."""
+def open_model(model: RerankModel, device: str, alone: bool = True) -> Seq2SeqRun | Completer:
+    """The run that a rerank model names, checked; it may be open already.
+
+    Beside others a language model may have a tag, which is for them.
+    """
     if not math.isfinite(model.weight):
         raise ConfigError(f"rerank_weight: found {model.weight}, expected a finite number")
     run = model.run
@@ -81,7 +83,7 @@ def open_model(model: RerankModel, device: str) -> Seq2SeqRun | Completer:
         run = Completer(folder, device) if folder.task.is_language_model else Seq2SeqRun(folder, device)
     tag = model.tag
     if isinstance(run, Completer):
-        if tag is not None:
+        if tag is not None and alone:
             raise ConfigError(f"tag: found {tag!r}, but {run.run.folder} is a language model, which has no tags")
         return run
     if run.likelihood == "none":
@@ -95,7 +97,7 @@ def open_model(model: RerankModel, device: str) -> Seq2SeqRun | Completer:
         check_tag(tag, run.tags)
     elif run.tags:
         known = ", ".join(run.tags)
-        raise ConfigError(f"{run.run.folder}: found no tag, expected --rerank-tag (tag=…), one of {known}")
+        raise ConfigError(f"{run.run.folder}: found no tag, expected rerank.tag (tag=…), one of {known}")
     return run
 
 

@@ -17,7 +17,7 @@ from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.source import Terminology, add_numbers, add_source_constraints, restore_placeholders
 from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, ConstrainedInput, OutputConstraints
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.methods import Method
+from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.search import search
 from dragoman.decoding.shortlist import Shortlist
@@ -198,6 +198,7 @@ class SearchWork(Work[Prediction]):
                 backend.length_ratio,
                 self.n_best,
                 method=self.method,
+                text=self.backend.codec.target_of(None).decode,
                 constraints=None if automata is None else [automata[index] for index in indices],
                 trace=trace,
             )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.decoding.greedy import TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.methods import Request
+from dragoman.decoding.method import OpenMethod, Request
 from dragoman.decoding.sampling import Sampling, sample_key, token_sampler
 from dragoman.decoding.scorer import Scorer
 
@@ -30,7 +30,7 @@ def observed(choose: TokenChooser, on_token: OnToken) -> TokenChooser:
 
 
 @dataclass(frozen=True, eq=False)
-class TokenStream:
+class TokenStream(OpenMethod):
     """A decoding method: greedy search or sampling of one source that reports its tokens one by one."""
 
     on_token: OnToken

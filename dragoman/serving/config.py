@@ -50,6 +50,7 @@ class LimitsConfig:
         1_500, help="characters of a sentence; a longer one is cut at clauses when texts are split"
     )
     beam: Size = setting(16, help="beam width, and outputs per input")
+    samples: Size = setting(64, help="outputs that a decoding method may draw or search for each text")
     tokens: Size = setting(1_024, help="max_length and max_tokens of a request")
     work: Size = setting(
         400_000, help="tokens that a request may have searched: texts × hypotheses or samples × tokens of an output"
@@ -80,7 +81,7 @@ class ServeConfig:
     port: Annotated[int, Range(0, 65_535)] = setting(5000, help="port to listen on; 0 takes a free one")
     workers: Size = setting(1, help="processes; each has its own copy of the models and its own queue")
     threads: Annotated[int, Range(0)] = setting(0, help="CPU threads of a worker; 0: the cores divided by the workers")
-    device: str = setting("auto", help="auto, cpu, cuda or cuda:N")
+    device: str = setting("auto", help="where to compute: auto, cpu, cuda or cuda:N")
     engine: str = setting("auto", help="auto, torch or ctranslate2")
     batch_size: Size = setting(32, help="sentences computed together at most")
     token: str = setting(

@@ -21,9 +21,7 @@ from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.options import DecodingOptions, changed_fields
-from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import limits_of
 from dragoman.documents.run import fits
 from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
@@ -163,8 +161,8 @@ class ServedModel:
         assert isinstance(options, DecodingOptions)
         config = options.search_config(predictor.config.search)
         rows = max(config.beam, options.n_best)
-        if isinstance(options.method, Sampling | MinimumBayesRisk):
-            rows = max(options.method.samples, options.n_best)
+        if options.method is not None:
+            rows = options.method.hypotheses(options.n_best)
         backend = predictor.backend(predictor.defaults)
         lengths = torch.tensor([len(one.text) + 1 for one in inputs])
         steps = limits_of(lengths, config, backend.length_ratio, getattr(backend.model, "max_positions", None))

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 
-from dragoman.config import settings
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.source import Terminology, add_source_constraints
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints, parse_constraints
-from dragoman.decoding.mbr import MinimumBayesRisk
-from dragoman.decoding.methods import Method
 from dragoman.decoding.options import DecodingOptions
-from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError
 from dragoman.serving.config import LimitsConfig
 from dragoman.serving.models import ServedModel
-from dragoman.serving.schemas import Options, RiskMethod, SamplingMethod
+from dragoman.serving.schemas import Options
 
 SEARCH = tuple(field.name for field in fields(SearchConfig))
+# Which limit of the server holds for which fields.
+LIMITED = {"beam": ("beam", "n_best", "num_complete"), "tokens": ("max_length", "min_length", "no_repeat_ngram")}
 CONSTRAINTS = ("prefix", "forbid", "require", "allow", "pattern")
 
 
 def decoding_options(request: Options, limits: LimitsConfig) -> DecodingOptions:
     """The options of a request without its constraints, which belong to each input; `method` may draw samples."""
-    for name, most in (
-        ("beam", limits.beam),
-        ("n_best", limits.beam),
-        ("num_complete", limits.beam),
-        ("max_length", limits.tokens),
-    ):
-        if (value := getattr(request, name)) is not None and value > most:
-            raise ConfigError(f"{name}: found {value}, expected at most {most} on this server")
-    for name in ("min_length", "no_repeat_ngram"):
-        if (value := getattr(request, name)) is not None and value > limits.tokens:
-            raise ConfigError(f"{name}: found {value}, expected at most {limits.tokens} on this server")
+    for limit, names in LIMITED.items():
+        most = getattr(limits, limit)
+        for name in names:
+            if (value := getattr(request, name)) is not None and value > most:
+                raise ConfigError(f"{name}: found {value}, expected at most {most} on this server")
+    if request.method is not None and (drawn := request.method.hypotheses(request.n_best)) > limits.samples:
+        raise ConfigError(f"method: found {drawn:,} samples, expected at most {limits.samples} on this server")
     if request.pattern is not None and len(request.pattern) > limits.pattern:
         longest = f"at most {limits.pattern} characters" if limits.pattern else "none: this server takes no patterns"
         raise ConfigError(f"pattern: found {len(request.pattern)} characters, expected {longest} (limits.pattern)")
@@ -51,22 +45,11 @@ def decoding_options(request: Options, limits: LimitsConfig) -> DecodingOptions:
     beam = given.get("beam")
     if request.method is None and request.n_best > (beam or request.n_best):
         raise ConfigError(f"n_best: found {request.n_best}, expected at most the beam of {beam}")
-    return DecodingOptions(**given, n_best=request.n_best, method=_method(request.method))
-
-
-def _method(method: SamplingMethod | RiskMethod | None) -> Method | None:
-    if method is None:
-        return None
-    sampling = {name: getattr(method, name) for name in ("temperature", "seed")}
-    if isinstance(method, RiskMethod):
-        return MinimumBayesRisk(method.samples, method.metric, settings.build(Sampling, sampling))
-    return settings.build(Sampling, sampling | {"top_k": method.top_k, "top_p": method.top_p})
+    return DecodingOptions(**given, n_best=request.n_best, method=request.method)
 
 
 def with_enough_beam(options: DecodingOptions, model: ServedModel) -> DecodingOptions:
     """Options whose beam is as wide as the outputs asked for, unless the request names a beam."""
-    from dataclasses import replace
-
     if options.beam is None and options.method is None and options.n_best > model.engine.config.search.beam:
         return replace(options, beam=options.n_best)
     return options

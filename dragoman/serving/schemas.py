@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from dragoman.config.fields import fields_of, type_hints, union_members
+from dragoman.config.json_schema import any_table_schema
+from dragoman.config.settings import Range, build
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.method import Method
+from dragoman.decoding.methods import METHODS
+from dragoman.errors import ConfigError, hint
 
 Text = Annotated[str, Field(max_length=1_000_000)]
 Phrase = Annotated[str, Field(min_length=1, max_length=1_000)]
-Whole = Annotated[int, Field(ge=0, le=1_000_000)]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]
-Number = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e6)]
 
 
 class Strict(BaseModel):
@@ -19,44 +27,65 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class SamplingMethod(Strict):
-    """Draw every token from the model's distribution."""
+class MethodField:
+    """The field `method`: any method of the table that clients may ask for, read and described as its settings are."""
 
-    kind: Literal["sampling"]
-    temperature: Annotated[float, Field(gt=0, le=1_000, allow_inf_nan=False)] = 1.0
-    top_k: Whole = 0
-    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(read_method)
 
-
-class RiskMethod(Strict):
-    """Minimum Bayes risk: draw samples and return the one most like the others."""
-
-    kind: Literal["mbr"]
-    samples: Annotated[int, Field(ge=2, le=64)] = 16
-    metric: Literal["chrf", "bleu", "ter", "wer", "cer"] = "chrf"
-    temperature: Annotated[float, Field(gt=0, le=1_000, allow_inf_nan=False)] = 1.0
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return any_table_schema(remote_methods().values())
 
 
-class Options(Strict):
+def remote_methods() -> dict[str, type[Method]]:
+    """The methods that clients may ask for: those that name no files, in the table at this moment."""
+    return {kind: entry.config for kind, entry in METHODS.items() if entry.config.remote}
+
+
+def read_method(value: object) -> Method | None:
+    """The method of a request, read by the strict loader."""
+    methods = remote_methods()
+    try:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or not isinstance(kind := value.get("kind"), str) or kind not in methods:
+            found = value.get("kind") if isinstance(value, Mapping) else value
+            raise ConfigError(f"kind: found {str(found)[:40]!r}. {hint(str(found)[:40], methods)}")
+        return build(methods[kind], value)  # type: ignore[type-var]
+    except ConfigError as error:
+        raise PydanticCustomError("setting", "{message}", {"message": str(error).replace("\n", "; ")}) from None
+
+
+def search_field(annotation: Any, about: str) -> Any:
+    """A setting of the search as a field that may be left out, with the range that the loader checks."""
+    union: Any = None
+    for part, limits in union_members(annotation, Range()):
+        low, high = ("gt" if limits.exclusive_minimum else "ge"), ("lt" if limits.exclusive_maximum else "le")
+        bounds: dict[str, Any] = {low: limits.minimum, high: limits.maximum}
+        if part is float:
+            bounds["allow_inf_nan"] = False
+        union = Annotated[part, Field(**bounds)] | union
+    return union, Field(None, description=f"{about} [the run's own]")
+
+
+SearchFields: Any = create_model(
+    "SearchFields",
+    __base__=Strict,
+    **{
+        name: search_field(type_hints(SearchConfig)[name], field.metadata["help"])
+        for name, field in fields_of(SearchConfig).items()
+    },
+)
+
+
+class Options(SearchFields):
     """How to decode: the fields of `dragoman.DecodingOptions`. A field left out has the run's own value."""
 
-    beam: Positive | None = Field(None, description="beam width; 1 is greedy search")
+    if TYPE_CHECKING:  # fields made from SearchConfig that the server itself reads
+        beam: int | None = None
+        max_length: int | None = None
     n_best: Positive = Field(1, description="outputs per input")
-    length_penalty: Number | None = None
-    normalisation: Literal["power", "gnmt", "none"] | None = None
-    coverage_penalty: Number | None = None
-    stop: Literal["complete", "ahead", "certain"] | None = None
-    num_complete: Whole | None = None
-    min_length: Whole | None = None
-    max_length: Whole | None = None
-    no_repeat_ngram: Whole | None = None
-    beam_groups: Positive | None = None
-    diversity_penalty: Number | None = None
-    method: Annotated[SamplingMethod | RiskMethod, Field(discriminator="kind")] | None = Field(
-        None, description="another method than beam search"
-    )
+    method: Annotated[Method | None, MethodField()] = Field(None, description="another method than beam search")
     prefix: Annotated[str, Field(max_length=1_000)] | None = Field(None, description="the output begins with this text")
     forbid: Annotated[list[Phrase], Field(max_length=100)] | None = None
     require: Annotated[list[Phrase | list[Phrase]], Field(max_length=100)] | None = Field(

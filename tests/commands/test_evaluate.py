@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from dataclasses import fields
@@ -12,13 +11,12 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.commands.options import METHOD_OPTIONS
-from dragoman.commands.root import cli
+from dragoman.commands.evaluate import SCHEMA
 from dragoman.data.readers.lines import read_lines
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import EvaluationOptions
-from dragoman.inference.labeler import Labeler
 from tests.conftest import Workshop, call
 
 
@@ -116,17 +114,12 @@ def test_the_seed_of_outputs_and_that_of_draws_are_two(rows: list[list[str]]) ->
     assert Path("other.txt").read_text() != Path("one.txt").read_text()
 
 
-def test_options_have_the_names_of_the_fields_they_set() -> None:
-    decoding, evaluation = ({field.name for field in fields(one)} for one in (DecodingOptions, EvaluationOptions))
-    python = decoding | evaluation | set(inspect.signature(Labeler.evaluate).parameters)
-    parts = {*METHOD_OPTIONS, "rerank_weight", "rerank_tag"}  # of DecodingOptions.method and .rerank
-    command_line = {
-        "run", "file", "source", "target", "columns", "header", "media", "as_json", "output", "alignment", "characters",
-        "device", "baseline",
-    }  # fmt: skip
-    names = {option.name for option in cli.commands["evaluate"].params}
-    assert names <= python | parts | command_line
-    assert (decoding | evaluation) - names == {"n_best", "method", "scores"}
+def test_settings_have_the_names_of_the_fields_they_set() -> None:
+    places = [setting.place for setting in SCHEMA.static]
+    names = {part for place in places for part in place.split(".")}
+    python = {field.name for cls in (DecodingOptions, EvaluationOptions) for field in fields(cls)}
+    assert python - names == {"n_best", "method", "scores"}
+    assert {field.name for field in fields(SearchConfig)} <= {field.name for field in fields(DecodingOptions)}
 
 
 def test_progress_counts_outputs(inside: Workshop, rows: list[list[str]]) -> None:
@@ -158,7 +151,7 @@ def test_more_than_two_columns_are_said_to_be_references(inside: Workshop) -> No
     said = call("evaluate", inside.run, "test.tsv")
     assert said.code == 0, said.err
     assert "test.tsv: found 3 columns: every column after the first is a reference" in said.err
-    assert "--columns 1,2" in said.err
+    assert "data.columns=1,2" in said.err
     named = call("evaluate", inside.run, "test.tsv", "--columns", "1,2")
     assert (named.code, "columns" in named.err) == (0, False)
     both = call("evaluate", inside.run, "test.tsv", "--columns", "1,2,3")

@@ -48,7 +48,7 @@ def test_references_are_left_out(inside: Workshop, plain: list[str]) -> None:
         (objects,),
         (inside.folder / "some.parquet",),
         (single,),
-        (turned, "--columns", "in", "--header"),
+        (turned, "data.columns=in", "data.header=true"),
     ):
         said = call("predict", inside.run, *arguments)
         assert (said.code, said.lines, said.err) == (0, outputs, ""), arguments
@@ -163,7 +163,7 @@ def test_a_file_without_the_header_of_the_training_file_loses_no_line(inside: Wo
     assert call("train", headed, "task=classify", "data.header=true", "--run", "runs/headed", *TINY).code == 0
     said = call("predict", "runs/headed", bare)
     assert len(said.lines) == 5
-    assert "bare.tsv:1 is not the header of the training file and is read as data; add --header" in said.err
+    assert "bare.tsv:1 is not the header of the training file and is read as data; add data.header=true" in said.err
     assert len(call("predict", "runs/headed", other, "--header").lines) == 5
     assert len(call("predict", "runs/headed", headed).lines) == 20
 

@@ -15,7 +15,7 @@ from dragoman.decoding.config import SearchConfig, StopRule
 from dragoman.decoding.ensemble import Average, Ensemble
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.mbr import MinimumBayesRisk, expected_costs
-from dragoman.decoding.sampling import Sampling, draw_samples
+from dragoman.decoding.sampling import draw_samples
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig
@@ -143,9 +143,9 @@ def test_models_that_cannot_be_averaged_are_refused() -> None:
 @pytest.mark.parametrize("metric", list(segment_cost_metrics()))
 def test_minimum_bayes_risk_is_a_plain_loop_over_samples(metric: str) -> None:
     model = model_of()
-    method = MinimumBayesRisk(samples=12, metric=metric, sampling=Sampling(seed=3, temperature=0.8))
+    method = MinimumBayesRisk(samples=12, metric=metric, seed=3, temperature=0.8)
     request = request_for(model, SOURCES, longest=6, n_best=12)
-    samples = draw_samples(request, method.sampling, 12, "test")
+    samples = draw_samples(request, method, 12, "test")
     for drawn, found in zip(samples, method.search(request), strict=True):
         plain: dict[str, float] = {}
         for one in drawn:
@@ -185,4 +185,4 @@ def test_tokenizations_of_one_text_count_together() -> None:
 
 def test_an_unknown_metric_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"metric: found 'chrff'\. Did you mean 'chrf'"):
-        MinimumBayesRisk(metric="chrff")
+        MinimumBayesRisk(metric="chrff").open(None, None)

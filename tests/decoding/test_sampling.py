@@ -16,7 +16,7 @@ from dragoman.data.collate import batches_by_length
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import sampling
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.methods import Request
+from dragoman.decoding.method import Request
 from dragoman.decoding.sampling import Sampling, draw_samples, sample_key, sample_token, truncate, uniform
 from dragoman.decoding.search import search
 from dragoman.errors import DragomanError

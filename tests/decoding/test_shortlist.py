@@ -15,12 +15,11 @@ from dragoman.data.batch import batch_of
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.methods import Request
+from dragoman.decoding.method import Request
 from dragoman.decoding.search import limits_for, search
-from dragoman.decoding.shortlist import Shortlist
+from dragoman.decoding.shortlist import Shortlist, ShortlistFile
 from dragoman.errors import DataError
 from dragoman.inference.load import load_predictor
-from dragoman.inference.methods import shortlist
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -140,7 +139,7 @@ def test_a_run_predicts_with_its_shortlist(inside: Workshop, tmp_path: Path) -> 
     assert listed.code == 0, listed.err
     assert listed.out == plain.out
     run = load_predictor(inside.run, "cpu", engine="torch")
-    few = shortlist(run, file)
+    few = ShortlistFile(file).open(run, run.model)
     letters = set("abba" + "ABBA")
     own = few.listed(batch_of([run.source_tokenizer.encode("abba")]).source.data)[0].nonzero()[4:, 0].tolist()
     assert letters & set(run.target_tokenizer.pieces(own)) >= set("AB")
@@ -172,7 +171,7 @@ def test_wrong_shortlists_are_refused(inside: Workshop, tmp_path: Path) -> None:
     few = Shortlist(torch.tensor([5]), torch.full((len(run.source_tokenizer), 1), EOS), len(run.target_tokenizer))
     few.save(other, run.target_tokenizer, run.source_tokenizer)
     with pytest.raises(DataError, match="made for another source vocabulary"):
-        shortlist(run, other)
+        ShortlistFile(other).open(run, run.model)
 
 
 def test_ctranslate2_gives_the_same_with_the_whole_vocabulary(inside: Workshop, tmp_path: Path) -> None:

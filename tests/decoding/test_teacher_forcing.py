@@ -11,7 +11,6 @@ from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.exhaustive import Exhaustive
 from dragoman.decoding.mbr import MinimumBayesRisk
-from dragoman.decoding.methods import WithText
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
@@ -41,7 +40,7 @@ WAYS: dict[str, tuple[dict[str, Any], Any, int]] = {
     "groups": ({"beam": 6, "beam_groups": 3, "diversity_penalty": 1.0}, None, 6),
     "sampling": ({}, Sampling(temperature=1.5, top_k=6), 4),
     "top-p": ({}, Sampling(top_p=0.8, seed=3), 2),
-    "minimum Bayes risk": ({}, WithText(MinimumBayesRisk(samples=8), spelled), 2),
+    "minimum Bayes risk": ({}, MinimumBayesRisk(samples=8), 2),
     "speculative": ({}, Speculative(model_of(vocabulary=11)), 1),
     "exhaustive": ({}, Exhaustive(length=1), 5),
 }
@@ -62,7 +61,7 @@ def test_scores_are_teacher_forced_scores(encoder: str, decoder: str, kind: torc
         if name == "speculative" and kind == torch.float32:
             method = Speculative(model_of(vocabulary=11).float())
         wanted = SearchConfig(**settings, max_length=7)
-        found = search(model, batch_of(sources), wanted, 1.0, n_best, method=method)
+        found = search(model, batch_of(sources), wanted, 1.0, n_best, method=method, text=spelled)
         pairs = [(source, one) for source, row in zip(sources, found, strict=True) for one in row]
         assert len(pairs) >= len(sources)
         with torch.no_grad():

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.exhaustive import Exhaustive
 from dragoman.decoding.mbr import MinimumBayesRisk
-from dragoman.decoding.options import DecodingOptions, Draft, RerankModel
+from dragoman.decoding.options import DecodingOptions, RerankModel
 from dragoman.decoding.sampling import Sampling
-from dragoman.decoding.speculative import Speculative
+from dragoman.decoding.speculative import Draft, Speculative
 from dragoman.errors import ConfigError, RunError
 from dragoman.inference import rerank
 from dragoman.inference.completer import Completer
@@ -111,7 +110,7 @@ def test_sampling_from_the_command_line_is_sampling_from_python(large: Predictor
 
 def test_minimum_bayes_risk_from_the_command_line(large: Predictor) -> None:
     lines = predicted("--mbr", "8", "--mbr-metric", "cer", "--seed", "1", "--temperature", "1.2")
-    found = large.predict(INPUTS, method=MinimumBayesRisk(8, "cer", Sampling(seed=1, temperature=1.2)))
+    found = large.predict(INPUTS, method=MinimumBayesRisk(samples=8, metric="cer", seed=1, temperature=1.2))
     assert lines == texts(found)
     assert all(-5 < one.score <= 0 for one in found)
     assert lines != predicted("--sample", "--seed", "1", "--temperature", "1.2")
@@ -271,23 +270,23 @@ MISTAKES = {
     ("--rerank", "small"): "--rerank small: found a run of the same direction as large, expected one trained from tar",
     ("--rerank", "other"): "--rerank other: found a run of the same direction as large, expected one trained from tar",
     ("--sample", "--mbr", "4"): "found --sample and --mbr, expected one of them",
-    ("--temperature", "2"): "--temperature needs --sample or --mbr",
-    ("--seed", "0"): "--seed needs --sample or --mbr",
-    ("--mbr-metric", "wer"): "--mbr-metric needs --mbr",
-    ("--average", "log"): "--average needs --ensemble",
-    ("--rerank-weight", "0"): "--rerank-weight needs --rerank",
-    ("--draft-tokens", "2"): "--draft-tokens needs --draft",
-    ("--sample", "--beam", "3"): "found --beam and --sample, expected one of them",
-    ("--mbr", "4", "--mbr-metric", "blue"): "metric: found 'blue'. Did you mean 'bleu'?",
+    ("--temperature", "2"): "--temperature needs method=sampling or method=mbr",
+    ("--seed", "0"): "--seed needs method=sampling or method=mbr",
+    ("--mbr-metric", "wer"): "--mbr-metric needs method=mbr",
+    ("--average", "log"): "--average: needs ensemble.runs",
+    ("--rerank-weight", "0"): "--rerank-weight: found 1 for 0 rerank.runs, expected one for each or none",
+    ("--draft-tokens", "2"): "--draft-tokens needs method=draft",
+    ("--sample", "--beam", "3"): 'search.beam: found method = "sampling" with it, which is no beam search',
+    ("--mbr", "4", "--mbr-metric", "blue"): "--mbr-metric: found 'blue'. Did you mean 'bleu'?",
     ("--ensemble", "other"): "other: found a source vocabulary of 9 characters, expected the very same as in large (8 ",
     ("--draft", "other"): "a draft needs runs trained with the same data.train and tokenizer settings",
     ("--draft", "smal"): "smal: no such run folder. Did you mean 'small'?",
     ("--draft", "small", "--rerank", "back"): "expected 1 with a draft: greedy search has one output",
     ("--rerank", "reader", "--rerank-tag", "de"): "reader is a language model, which has no tags",
-    ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "found 2 times --rerank and 1 times",
+    ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "--rerank-weight: found 1 for 2 rerank.runs",
     ("--ensemble", "reader"): "reader: this run is a language model; use `dragoman complete`",
     ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",
-    ("--length-penalty", "300"): "'--length-penalty': 300.0 is not in the range 0.0<=x<=10.0",
+    ("--length-penalty", "300"): "--length-penalty: found 300, expected at least 0 and at most 10",
     ("--exhaustive", "12"): "over 4 words, expected at most 500,000; a length of 9 fits",
 }
 
@@ -305,8 +304,8 @@ def test_mistakes_in_python(large: Predictor) -> None:
         large.predict(["ab"], length_penalty=300.0)
     with pytest.raises(ConfigError, match="temperature"):
         large.predict(["ab"], method=Sampling(temperature=0.0))
-    with pytest.raises(ConfigError, match=r"sampling\.top_p"):
-        large.predict(["ab"], method=MinimumBayesRisk(sampling=replace(Sampling(), top_p=1.5)))
+    with pytest.raises(ConfigError, match=r"top_p: found 1\.5, expected above 0 and at most 1"):
+        large.predict(["ab"], method=MinimumBayesRisk(top_p=1.5))
     with pytest.raises(RunError, match="vocabulary"):
         dragoman.load(["large", "other"])
     with pytest.raises(ConfigError, match="found none"):

@@ -22,7 +22,8 @@ import torch
 from dragoman.commands.root import cli
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.options import DecodingOptions, Draft, RerankModel
+from dragoman.decoding.options import DecodingOptions, RerankModel
+from dragoman.decoding.speculative import Draft
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.exchange.registry import EXPORTERS
 from dragoman.inference.load import load_predictor, load_run

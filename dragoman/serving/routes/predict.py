@@ -122,7 +122,7 @@ def completion_options(body: PredictRequest, state: ServerState) -> CompletionOp
     """How a language model continues the prompts of a request."""
     options = decoding_options(body, state.limits)
     if options.method is not None and not isinstance(options.method, Sampling):
-        raise ConfigError("method: found mbr, expected sampling: a language model continues a text")
+        raise ConfigError(f"method: found {options.method.kind}, expected sampling: a language model continues a text")
     length = min(100, state.limits.tokens) if body.max_length is None else body.max_length
     return CompletionOptions(length, options.method, body.n_best)
 

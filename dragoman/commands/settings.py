@@ -1,0 +1,414 @@
+"""Settings of commands: `place=value` words as `train` has them, short flags for some, and the flags of older versions.
+
+A command has a `Schema`: dataclasses whose fields are its settings. Help, flags and errors follow from them.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, make_dataclass
+from functools import cached_property, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from dragoman.config.dump import Setting, describe
+from dragoman.config.fields import Accepted, accepted, fields_of, kind_of, type_hints
+from dragoman.config.loader import build
+from dragoman.config.overrides import merge, parse_value
+from dragoman.errors import ConfigError, hint
+
+if TYPE_CHECKING:
+    from dragoman.decoding.options import DecodingOptions
+
+
+class Flag(NamedTuple):
+    """An option that sets a place; with `value` it takes none itself."""
+
+    name: str
+    place: str
+    value: object = None
+    kind: str = ""  # a decoding method that it also chooses
+    help: str = ""
+    hidden: bool = False
+
+
+NOTES = "dragoman.notes"  # in the context of a command
+# Flags of older versions whose names are not those of their settings.
+OLD_NAMES = {
+    "ensemble.runs": "--ensemble",
+    "rerank.runs": "--rerank",
+    "rerank.weights": "--rerank-weight",
+    "rerank.tag": "--rerank-tag",
+    "shards.folder": "--shards",
+    "shards.size": "--shard-size",
+    "evaluation.metrics": "--metric",
+}
+# Flags of older versions for decoding methods.
+METHOD_FLAGS = (
+    Flag("--sample", "method.kind", "sampling", help="Draw each output at random: method=sampling."),
+    Flag("--seed", "method.seed", help="Random seed of a method that draws: equal inputs get equal outputs."),
+    Flag("--temperature", "method.temperature", hidden=True),
+    Flag("--top-k", "method.top_k", hidden=True),
+    Flag("--top-p", "method.top_p", hidden=True),
+    Flag("--mbr", "method.samples", kind="mbr", hidden=True),
+    Flag("--mbr-metric", "method.metric", hidden=True),
+    Flag("--draft", "method.run", kind="draft", hidden=True),
+    Flag("--draft-tokens", "method.tokens", hidden=True),
+    Flag("--exhaustive", "method.length", kind="exhaustive", hidden=True),
+    Flag("--shortlist", "method.file", kind="shortlist", hidden=True),
+    Flag("--decoding-mode", "method.mode", kind="ctc", hidden=True),
+    Flag("--ctc-weight", "method.ctc_weight", hidden=True),
+    Flag("--language-model", "method.language_model.model", kind="ctc", hidden=True),
+    Flag("--language-model-weight", "method.language_model.weight", hidden=True),
+    Flag("--language-model-bonus", "method.language_model.bonus", hidden=True),
+    Flag("--language-model-order", "method.language_model.order", hidden=True),
+)
+
+
+# Places with flags that people type daily; everything else is a setting.
+DAILY = {"search.beam": "--beam", "n_best": "--n-best", "tag": "--tag", "batch_size": "--batch-size"}
+
+
+class Schema:
+    """The settings of a command: all fields of some dataclasses, or the places among them that it has."""
+
+    def __init__(
+        self,
+        *parts: type,
+        daily: Mapping[str, str] = {},
+        places: Sequence[str] | None = None,
+        without: Sequence[str] = (),
+        old: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> None:
+        """`daily` maps places to the flags that stay; `old` are places that once had flags, None: all.
+
+        `kinds` are the decoding methods allowed, None: all.
+        """
+        self.parts, self.daily, self.without, self.old, self.kinds = parts, daily, without, old, kinds
+        self._places = places
+
+    @cached_property
+    def static(self) -> list[Setting]:
+        """All settings but those of decoding methods, which are not imported for the names of flags."""
+        found = [setting for part in self.parts for setting in describe(_without_method(part))]
+        return [setting for setting in found if self._has(setting.place)]
+
+    def _has(self, place: str) -> bool:
+        """Whether the command has a place, or some in the table of this name."""
+        inside = self._places is None or any(own == place or own.startswith(f"{place}.") for own in self._places)
+        return inside and place not in self.without
+
+    @property
+    def has_method(self) -> bool:
+        return self._places is None and any("method" in fields_of(part) for part in self.parts)
+
+    def settings_class(self) -> Any:
+        """The dataclass of all settings; the table of methods is read now, so that late entries count."""
+        made: list[tuple[str, Any, Any]] = []
+        for part in self.parts:
+            hints = type_hints(part)
+            for name, own in fields_of(part).items():
+                annotation = _method_type(self.kinds) if name == "method" else hints[name]
+                # A field object belongs to one class.
+                made.append((name, annotation, field(default=own.default, metadata=own.metadata)))
+        return make_dataclass("Settings", made, frozen=True)
+
+    def flags(self) -> Iterator[Flag]:
+        """The flags of the command: daily ones, and hidden those of older versions."""
+        for setting in self.static:
+            if setting.place in self.daily:
+                yield Flag(self.daily[setting.place], setting.place, help=_flag_help(setting))
+            elif self.old is None or setting.place in self.old:
+                last = setting.place.rpartition(".")[2].replace("_", "-")
+                yield Flag(OLD_NAMES.get(setting.place, f"--{last}"), setting.place, hidden=True)
+        if self.has_method:
+            yield from METHOD_FLAGS
+
+    def knows(self, settings_class: type, place: str) -> bool:
+        """Whether a place is one of the command's settings, or a table of them."""
+        return self._has(place) and accepted_at(settings_class, place) is not None
+
+    def read(self, assignments: Mapping[str, tuple[str, object]]) -> Settings:
+        """The settings of assigned values, each with its spelling on the command line; errors use the spelling."""
+        settings_class = self.settings_class()
+        table: dict[str, Any] = {}
+        for place, (_, value) in assignments.items():
+            table = dict(merge(table, nested(place, value)))
+        spelled = {place: spelling for place, (spelling, _) in assignments.items()}
+        self._check_method(settings_class, spelled)
+        try:
+            values: Any = build(settings_class, table)
+        except ConfigError as error:
+            lines = []
+            for line in str(error).split("\n"):
+                place, colon, rest = line.partition(":")
+                lines.append(f"{spelled.get(place, place)}{colon}{rest}")
+            raise ConfigError("\n".join(lines)) from None
+        return Settings(values, spelled)
+
+    def _check_method(self, settings_class: type, spelled: Mapping[str, str]) -> None:
+        """Raise an error for settings of a method where none is chosen."""
+        named = [place for place in spelled if place.startswith("method.")]
+        if named and "method.kind" not in spelled and "method" not in spelled:
+            name = named[0].split(".")[1]
+            classes = accepted(type_hints(settings_class)["method"]).tables
+            kinds = [f"method={kind_of(cls)}" for cls in classes if name in fields_of(cls)]
+            raise ConfigError(f"{spelled[named[0]]} needs {' or '.join(kinds) or 'method=NAME'}")
+
+
+class Settings:
+    """What a command was told: `values` has all settings, `spelled` those that were given, as the user wrote them."""
+
+    def __init__(self, values: Any, spelled: Mapping[str, str]) -> None:
+        self.values, self.spelled = values, spelled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.values, name)
+
+    def is_given(self, place: str) -> bool:
+        """Whether the user set a place, or one in the table of this name."""
+        return any(own == place or own.startswith(f"{place}.") for own in self.spelled)
+
+    def value(self, place: str) -> Any:
+        value = self.values
+        for key in place.split("."):
+            value = value.kind if key == "kind" else getattr(value, key)
+        return value
+
+    def decoding(self, *, scores: bool = True) -> DecodingOptions:
+        """The decoding options, checked."""
+        from dragoman.decoding.settings import decoding_options
+
+        search = [place.partition(".")[2] for place in self.spelled if place.startswith("search.")]
+        return decoding_options(self.values, dict.fromkeys(search), scores=scores)
+
+
+class SettingsCommand(click.Command):
+    """A command with settings. It declares an argument `words`, which takes files and settings alike.
+
+    The function gets the words that are no settings as `file` (one), or under the name of `several`.
+    """
+
+    def __init__(
+        self, *arguments: Any, schema: Schema, several: str = "", keep_unknown: bool = False, **attributes: Any
+    ) -> None:
+        """With `keep_unknown` a word with an unknown place is no setting: it may be a prompt."""
+        super().__init__(*arguments, **attributes)
+        self.schema, self.several, self.keep_unknown = schema, several, keep_unknown
+        self.flags = {_parameter_name(flag): flag for flag in schema.flags()}
+        self.negatable = {setting.place for setting in schema.static if setting.default != "false"}
+        settings_class = _without_method_parts(schema.parts)
+        for name, flag in self.flags.items():
+            expected = accepted_at(settings_class, flag.place)
+            self.params.append(_click_option(name, flag, expected, flag.place in self.negatable))
+        self.params.append(
+            click.Option(
+                ["--help-settings"], is_flag=True, expose_value=False, is_eager=True, callback=_print_settings,
+                help="Print all settings with their defaults.",
+            )
+        )  # fmt: skip
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        if ctx.resilient_parsing:
+            return rest
+        settings_class = self.schema.settings_class()
+        assignments: dict[str, tuple[str, object]] = {}
+        for name, flag in self.flags.items():
+            value = ctx.params.pop(name)
+            if value is None or value == () or (value is False and flag.place not in self.negatable):
+                continue
+            if flag.hidden:
+                ctx.meta.setdefault(NOTES, []).append(_note(flag, value))
+            if flag.kind:
+                assign(assignments, "method.kind", flag.name, flag.kind)
+            given = flag.value if flag.value is not None else _from_flag(accepted_at(settings_class, flag.place), value)
+            assign(assignments, flag.place, flag.name, given)
+        others = self._read_words(settings_class, ctx.params.pop("words", ()), assignments)
+        if self.several:
+            ctx.params[self.several] = tuple(others)
+        elif len(others) > 1:
+            raise ConfigError(f"found {len(others)} files ({', '.join(others[:4])}), expected at most one")
+        else:
+            ctx.params["file"] = others[0] if others else None
+        ctx.params["settings"] = self.schema.read(assignments)
+        return rest
+
+    def _read_words(
+        self, settings_class: type, words: Sequence[str], assignments: dict[str, tuple[str, object]]
+    ) -> list[str]:
+        """Add the settings among words; returns the other words."""
+        others = []
+        for word in words:
+            place, equals, text = word.partition("=")
+            known = bool(equals) and self.schema.knows(settings_class, place)
+            exists = not self.keep_unknown and Path(word).exists()
+            if known and exists:
+                raise ConfigError(
+                    f"found '{word}', which is a setting and also a file; write ./{word} for the file, or move it"
+                )
+            if not known and (self.keep_unknown or exists or not equals or not place.replace(".", "").isidentifier()):
+                others.append(word)
+                continue
+            if not known:
+                names = [setting.place for setting in describe(settings_class)]
+                raise ConfigError(f"{place}: no such setting, and '{word}' is no file. {hint(place, names)}")
+            expected = accepted_at(settings_class, place)
+            assert expected is not None
+            if place == "method":
+                place = "method.kind"
+            assign(assignments, place, place, from_text(expected, text), repeats=bool(expected.lists))
+        return others
+
+    def invoke(self, ctx: click.Context) -> Any:
+        result = super().invoke(ctx)
+        for note in ctx.meta.get(NOTES, ()):  # after the work: an error stays one line
+            click.echo(note, err=True)
+        return result
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        with formatter.section("Settings, written PLACE=VALUE (--help-settings has defaults and details)"):
+            formatter.write_dl([(place, text) for place, text in short_table(self.schema)])
+
+
+def assign(
+    assignments: dict[str, tuple[str, object]], place: str, spelling: str, value: object, repeats: bool = False
+) -> None:
+    """Set a place; one that was set already is an error, unless it is a list that repeated words fill."""
+    if place in assignments:
+        before, earlier = assignments[place]
+        if repeats and isinstance(earlier, list) and isinstance(value, list):
+            value = [*earlier, *value]
+        elif earlier != value:
+            names = (before, spelling) if before != spelling else (f"{place}={earlier}", f"{place}={value}")
+            raise ConfigError(f"found {' and '.join(names)}, expected one of them")
+    assignments[place] = (spelling, value)
+
+
+def nested(place: str, value: object) -> dict[str, Any]:
+    """The table in which only this place has a value."""
+    first, _, rest = place.partition(".")
+    return {first: nested(rest, value) if rest else value}
+
+
+def accepted_at(cls: type, place: str) -> Accepted | None:
+    """The values that a place accepts; None: there is no such setting in any kind of its tables."""
+    classes: Sequence[Any] = [cls]
+    expected = None
+    for key in place.split("."):
+        if key == "kind" and any(kind_of(own) for own in classes):
+            return accepted(str)
+        hints = [type_hints(own)[key] for own in classes if key in fields_of(own)]
+        if not hints or hints[0] is Any:
+            return None
+        expected = accepted(hints[0])
+        classes = [table for annotation in hints for table in accepted(annotation).tables]
+    return expected
+
+
+def from_text(expected: Accepted, text: str) -> object:
+    """The value of a word; a list may be written as its only item, and text need not be quoted."""
+    value = parse_value(text.strip())
+    if expected.lists and not isinstance(value, list) and not (value is None and expected.none):
+        return [from_text(expected.lists[0], text)]
+    fits = type(value) in expected.scalars or (isinstance(value, int) and float in expected.scalars)
+    return text if isinstance(value, int | float) and not fits and str in expected.scalars else value
+
+
+def short_table(schema: Schema) -> Iterator[tuple[str, str]]:
+    """Each setting with its help, and each method with the names of its settings."""
+    for setting in schema.static:
+        if setting.place not in schema.daily:
+            yield setting.place, setting.note
+    if schema.has_method:
+        from dragoman.decoding.methods import METHODS
+
+        for kind, entry in METHODS.items():
+            if schema.kinds is None or kind in schema.kinds:
+                names = ", ".join(f"method.{name}" for name in fields_of(entry.config))
+                yield f"method={kind}", f"{entry.about} ({names})"
+
+
+def _print_settings(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print every setting of a command: place, default, what it accepts and what it does."""
+    if not value or ctx.resilient_parsing:
+        return
+    command = ctx.command
+    assert isinstance(command, SettingsCommand)
+    known = command.schema
+    for setting in describe(known.settings_class()):
+        if known.knows(known.settings_class(), setting.place):
+            click.echo(f"{setting.place} = {setting.default}" + (f"   ({setting.when})" if setting.when else ""))
+            click.echo(f"    {setting.note}; {setting.expected}")
+    ctx.exit()
+
+
+def _without_method(part: type) -> type:
+    """A class of settings without the setting `method`, whose type is known only when it is read."""
+    if "method" not in fields_of(part):
+        return part
+    return _without_method_parts([part])
+
+
+def _without_method_parts(parts: Sequence[type]) -> type:
+    made = [
+        (name, type_hints(part)[name], copy.copy(own))
+        for part in parts
+        for name, own in fields_of(part).items()
+        if name != "method"
+    ]
+    return make_dataclass("StaticSettings", made, frozen=True)
+
+
+def _method_type(kinds: Sequence[str] | None) -> Any:
+    """The union of the settings of all decoding methods, or of some kinds."""
+    from dragoman.decoding.methods import METHODS
+
+    classes: list[Any] = [entry.config for kind, entry in METHODS.items() if kinds is None or kind in kinds]
+    return reduce(operator.or_, [*classes, None])
+
+
+def _parameter_name(flag: Flag) -> str:
+    return flag.name.lstrip("-").replace("-", "_")
+
+
+def _flag_help(setting: Setting) -> str:
+    default = "the run's" if setting.place.startswith("search.") else setting.default
+    default = default.strip('"')
+    shown = "" if default in ("none", "false", "[]", "") else f" [default: {default}]"
+    return f"{setting.note[0].upper()}{setting.note[1:]}.{shown}"
+
+
+def _click_option(name: str, flag: Flag, expected: Accepted | None, negatable: bool) -> click.Option:
+    """The option of a flag; the strict loader reads its text, so that it has no type of its own."""
+    shown: dict[str, Any] = {"hidden": flag.hidden, "help": flag.help, "default": None}
+    if flag.value is not None or (expected is not None and bool in expected.scalars and not negatable):
+        return click.Option([flag.name, name], is_flag=True, **{**shown, "default": False})
+    if expected is not None and bool in expected.scalars:
+        return click.Option([f"{flag.name}/--no-{flag.name[2:]}", name], **shown)
+    if expected is not None and expected.lists:
+        return click.Option([flag.name, name], multiple=True, metavar="TEXT", **{**shown, "default": ()})
+    number = flag.name == "--seed" or (expected is not None and not expected.choices and str not in expected.scalars)
+    return click.Option([flag.name, name], metavar="N" if number else "TEXT", **shown)
+
+
+def _from_flag(expected: Accepted | None, value: Any) -> object:
+    """The value of a flag; text stays as it was typed."""
+    if isinstance(value, bool) or expected is None:
+        return value
+    if isinstance(value, tuple):
+        return [_from_flag(expected.lists[0], item) for item in value]
+    return value if str in expected.scalars else parse_value(value)
+
+
+def _note(flag: Flag, value: Any) -> str:
+    """The setting to use in place of a flag of an older version."""
+    shown = str(value).lower() if isinstance(value, bool) else " ".join(value) if isinstance(value, tuple) else value
+    chosen = f"method={flag.kind} " if flag.kind else ""
+    return f"note: {flag.name} is now the setting {chosen}{flag.place}={shown}"
