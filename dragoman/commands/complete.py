@@ -41,6 +41,11 @@ class CompleteSettings:
     allow_unknown: bool = setting(False, help="read words outside the vocabulary as <unk>")
     batch_size: Annotated[int, Range(1, 100_000)] = setting(64, help="prompts in a batch")
 
+    def problems(self) -> Iterator[str]:
+        """Several texts of greedy search, which has one."""
+        if self.samples > 1 and self.method is None:
+            yield "samples: needs --sample"
+
 
 FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("max_length", "one_line", "samples", "batch_size")}
 SCHEMA = Schema(CompleteSettings, daily=FLAGS, kinds=("sampling",))
@@ -132,7 +137,7 @@ def evaluate_text(run: Run, files: str | Pairs, settings: Settings, as_json: boo
     """Print the perplexities of a text."""
     from dragoman.inference.completer import Completer
 
-    allowed = {*PREDICT_ARGUMENTS, "source", "target"} - {"data.columns", "data.header"}
+    allowed = PREDICT_ARGUMENTS - {"data.columns", "data.header"}
     refuse_options(run, allowed, "has no meaning for a text: {run} is a language model", settings)
     completer = Completer(run, device)
     examples = read_examples(run.config.data, files, run.task.example_format(run.config), "line")

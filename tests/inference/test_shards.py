@@ -251,7 +251,7 @@ def test_the_command(inside: Workshop, text: Path, monkeypatch: pytest.MonkeyPat
     assert (inside.folder / "out" / "part-00000.txt").read_text(encoding="utf-8").splitlines() == expected(inside, text)
     for arguments, message in (
         (("-", "--shards", "out"), "needs a FILE"),
-        ((text, "--part", "0/2"), "--part needs --shards"),
+        ((text, "--part", "0/2"), "--part: needs --shards FOLDER"),
         ((text, "--shards", "out2", "--part", "2/2"), "expected I/N"),
         ((text, "--shards", "out2", "--part", "0/2", "--processes", "2"), "expected one of them"),
         ((text, "--shards", inside.folder / "out", "--beam", "2"), "another job"),

@@ -315,8 +315,8 @@ REFUSED = [
     (["evaluate", "tag", "tag.test.tsv", "--intervals"], "--intervals is for runs that output texts"),
     (["predict", "apart", "one.txt"], "input 1: found 1 text, expected two texts with a tab"),
     (["predict", "classify", "two.txt"], "input 1: found 2 texts with tabs between them, expected one"),
-    (["predict", "classify", "--media", "x"], "--media is for recordings and pictures"),
-    (["evaluate", "tag", "tag.test.tsv", "--skip-unreadable"], "--skip-unreadable is for recordings and pictures"),
+    (["predict", "classify", "--media", "x"], "data.media is for recordings and pictures"),
+    (["evaluate", "tag", "tag.test.tsv", "--skip-unreadable"], "data.skip_unreadable is for recordings and pictures"),
     (["evaluate", "series", "series.test.tsv", "--skip-unknown"], "--skip-unknown (skip_unknown=True) is for label"),
     (["predict", "classify", "fields.jsonl"], "fields.jsonl:1: found the field \"prefix\", which constrains"),
     (["predict", "series", "one.txt"], "input 1: found 'one', expected a number"),
@@ -420,9 +420,13 @@ def test_a_file_that_is_laid_out_otherwise_can_be_evaluated(folder: Path, monkey
         other = call("evaluate", "joined", *options, "--json")
         assert (other.out, other.code) == (usual.out, 0), other.err
     for options, expected in {
-        ("named.jsonl", "--columns", "a,,l"): "--columns: found 'a,,l', expected numbers or names separated by commas",
+        (
+            "named.jsonl",
+            "--columns",
+            "a,,l",
+        ): "data.columns: found 'a,,l', expected numbers or names separated by",
         ("named.jsonl", "--columns", "a,b,l", "--header"): "data.header: found true for named.jsonl, expected false",
-        ("--source", "bare.tsv", "--target", "bare.tsv", "--columns", "1"): "--columns goes with FILE, not with two",
+        ("--source", "bare.tsv", "--target", "bare.tsv", "--columns", "1"): "data.columns goes with FILE, not with two",
         ("--source", "bare.tsv", "--target", "bare.tsv", "--no-header"): "--header goes with FILE, not with two files",
     }.items():
         wrong = call("evaluate", "joined", *options)

@@ -47,6 +47,11 @@ class TokenWriter(nn.Module):
         scores, state = self.scores(tokens, state)
         return log_probabilities(scores), state
 
+    def hidden_step(self, tokens: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """Like `step`, with the decoder's vectors (N, D): contrastive search and others compare them."""
+        hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
+        return log_probabilities(self.decoder.suppress(self.output(hidden[:, -1]), state)), hidden[:, -1], state
+
     def scores(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Like `step`, with logits (N, V)."""
         hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
