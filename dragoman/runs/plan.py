@@ -39,12 +39,12 @@ from dragoman.training.checkpoints import Checkpoints, read_tensors, write_tenso
 from dragoman.training.fitter import Fitter
 from dragoman.training.lora import BASE, add_adapters, check_random_weights
 from dragoman.training.metrics_log import tensorboard_writer
+from dragoman.training.named_weights import freeze, rate_factors
 from dragoman.training.objectives.table import build_objective
 from dragoman.training.optimizer import load_weights
 from dragoman.training.recovery import has_trained_weights
 from dragoman.training.runtime import Runtime, use_bfloat16
 from dragoman.training.trainer import Pause, Trainer
-from dragoman.training.transfer import freeze, rate_factors
 from dragoman.training.validation.general import GeneralText
 from dragoman.training.validation.result import Validator
 

@@ -17,8 +17,13 @@ from dragoman.files import copy_into
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
 from dragoman.runs.folder import IMPORTED, Run, licence_of
 from dragoman.tasks.config import Config
-from dragoman.training.start_from import load_parts, load_whole_model
-from dragoman.training.transfer import EMBEDDING_TABLES, TransferReport, all_named_weights
+from dragoman.training.transfer import (
+    EMBEDDING_TABLES,
+    TransferReport,
+    all_named_weights,
+    load_parts,
+    load_whole_model,
+)
 
 # Settings that do not change the meaning of a weight, though they may change how many there are.
 HARMLESS = re.compile(r"dropout$|layers$|max_positions$")

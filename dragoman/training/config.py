@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 
 from dragoman.config.settings import Range, setting
 from dragoman.training.lora import LoRAConfig
+from dragoman.training.named_weights import RateConfig
 from dragoman.training.objectives.likelihood import LikelihoodConfig
 from dragoman.training.objectives.table import ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
-from dragoman.training.transfer import RateConfig, StartFromConfig
+from dragoman.training.transfer import StartFromConfig
 
 Count = Annotated[int, Range(1, None)]
 

@@ -13,7 +13,7 @@ from dragoman.config.settings import Range, Share, setting
 from dragoman.errors import ConfigError, hint
 from dragoman.layers.linear import Linear
 from dragoman.layers.lora import LoRALinear, merge
-from dragoman.training.transfer import below, matching, some
+from dragoman.training.named_weights import abbreviated, is_matched, matching, top_modules
 
 BASE = "base.safetensors"  # the frozen weights of a run with adapters; its checkpoints hold only what is trained
 
@@ -46,7 +46,7 @@ def add_adapters(model: nn.Module, config: LoRAConfig, seed: int) -> int:
     layers = {name: layer for name, layer in model.named_modules() if type(layer) is Linear}
     chosen: dict[str, Linear] = {}
     for pattern in config.modules:
-        found = {name: layer for name, layer in layers.items() if below(name, pattern)}
+        found = {name: layer for name, layer in layers.items() if is_matched(name, pattern)}
         if not found:
             parts = {name.partition(".")[0] for name in layers} | {name.rpartition(".")[2] for name in layers}
             if not layers:
@@ -73,12 +73,11 @@ def adapters(model: nn.Module) -> dict[str, LoRALinear]:
 
 def check_random_weights(left: Sequence[str], config: LoRAConfig) -> None:
     """Refuse frozen weights that train.start_from did not load: they would stay random."""
-    random = [name for name in left if not any(below(name, pattern) for pattern in config.modules_to_save)]
+    random = [name for name in left if not any(is_matched(name, pattern) for pattern in config.modules_to_save)]
     if random:
-        parts = list(dict.fromkeys(name.partition(".")[0] for name in random))
-        names = ", ".join(f'"{part}"' for part in parts)
+        names = ", ".join(f'"{part}"' for part in top_modules(random))
         raise ConfigError(
-            f"train.lora: {some(random)} were not loaded and would stay random; train them whole with "
+            f"train.lora: {abbreviated(random)} were not loaded and would stay random; train them whole with "
             f"train.lora.modules_to_save=[{names}]"
         )
 

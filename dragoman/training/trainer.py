@@ -26,12 +26,12 @@ from dragoman.training.display import duration
 from dragoman.training.divergence import DivergenceDetector
 from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import MetricsLog
+from dragoman.training.named_weights import freeze
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import learning_rate_at, swap_weights
 from dragoman.training.runtime import Runtime, side_stream
 from dragoman.training.signals import Signals, Stopped
 from dragoman.training.step import build_step
-from dragoman.training.transfer import freeze
 from dragoman.training.validation.general import GeneralText
 from dragoman.training.validation.result import ValidationResult, Validator
 

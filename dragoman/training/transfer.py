@@ -1,4 +1,4 @@
-"""Transfer learning: copy parts of another run's weights, freeze weights, scale learning rates by name.
+"""Transfer learning: copy the weights of another run, or parts of them, into a new model.
 
 Weights are matched by name. A part is a name with everything below it: "encoder" of one run becomes "encoder" of
 another, and "stack:decoder" copies the stack of a language model into a decoder. A report lists what was loaded, what
@@ -7,22 +7,29 @@ kept its initial weights and what of the other run was not used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, setting
+from dragoman.config.settings import setting
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.labels import LabelVocabulary
+from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import ConfigError, RunError, hint
+from dragoman.training.named_weights import abbreviated, is_matched, top_modules
+from dragoman.training.optimizer import load_weights
 
+Tokenizers = tuple[Tokenizer, Tokenizer]  # source and target
+SIDES = ("source", "target")
 ALL, EMBEDDINGS = "all", "embeddings"
 EMBEDDING_TABLES = "*embedding.weight"
 TABLES = ("*embedding.weight", "output.weight", "output.bias")  # one row per token
 POSITIONS = ("*.positions", "*positions.table")  # one row per position
-MAX_NAMES_SHOWN = 6
+LABEL_PARTS = ("output", "chain")  # parts whose weights depend on the labels
 
 
 @dataclass(frozen=True)
@@ -38,27 +45,16 @@ class StartFromConfig:
     by_token: bool = setting(False, help="if vocabularies differ, load the embeddings of the tokens that both have")
 
 
-@dataclass(frozen=True)
-class RateConfig:
-    """A learning-rate factor for some weights."""
-
-    names: str = setting(help='module or weight name, or a pattern such as "*.attention.*"')
-    factor: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
-        0.1, help="multiplies the learning rate of the schedule"
-    )
-
-
 class VocabularyPair(NamedTuple):
     """Two different vocabularies, whose embedding rows are matched by token."""
 
     theirs: Sequence[str]
     ours: Sequence[str]
-    tables: tuple[str, ...] = TABLES
 
     def hold(self, name: str, theirs: Tensor, ours: Tensor) -> bool:
         """Whether a weight has one row per token in both models."""
         return (
-            any(fnmatchcase(name, table) for table in self.tables)
+            any(fnmatchcase(name, table) for table in TABLES)
             and (theirs.shape[0], ours.shape[0]) == (len(self.theirs), len(self.ours))
             and theirs.shape[1:] == ours.shape[1:]
         )
@@ -101,16 +97,10 @@ class TransferReport(NamedTuple):
         out += [f"loaded in part: {name} ({how})" for name, how in self.partly]
         for reason in dict.fromkeys(reason for _, reason in self.left):
             names = [name for name, why in self.left if why == reason]
-            out.append(f"not loaded: {some(names)} ({reason})")
+            out.append(f"not loaded: {abbreviated(names)} ({reason})")
         if self.unused:
-            out.append(f"not used of {run}: {some(self.unused)}")
+            out.append(f"not used of {run}: {abbreviated(self.unused)}")
         return out
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = len(names) - MAX_NAMES_SHOWN
-    return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def all_named_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -118,12 +108,7 @@ def all_named_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: part.detach() for name, part in model.named_parameters(remove_duplicate=False)}
 
 
-def below(name: str, beginning: str) -> bool:
-    """Whether a weight is named by a module name, its own name or a pattern."""
-    return name == beginning or name.startswith(f"{beginning}.") or fnmatchcase(name, beginning)
-
-
-def renamed(name: str, part: str) -> str | None:
+def own_name(name: str, part: str) -> str | None:
     """The name here of a weight of the other run; None if the part does not include it."""
     theirs, _, ours = part.partition(":")
     ours = ours or theirs
@@ -149,10 +134,10 @@ def transfer(
     offered: dict[str, Tensor] = {}
     used: dict[str, str] = {}
     for part in parts:
-        found = {new: name for name in weights if (new := renamed(name, part)) is not None}
-        check_part(part, weights, own, found, run)
-        offered |= {new: weights[name] for new, name in found.items()}
-        used |= {name: new for new, name in found.items()}
+        named = {new: name for name in weights if (new := own_name(name, part)) is not None}
+        check_part(part, weights, own, named, run)
+        offered |= {new: weights[name] for new, name in named.items()}
+        used |= {name: new for new, name in named.items()}
     loaded, partly, left, numbers = [], [], [], 0
     for name, weight in model.named_parameters():
         aliases = [other for other, same in own.items() if same is weight]
@@ -161,17 +146,10 @@ def transfer(
             left.append((name, f"not in the parts loaded from {run}"))
             continue
         theirs, ours = offered[given], own[given]
-        change = next((one for one in vocabularies if one.hold(given, theirs, ours)), None)
-        if change is not None:
-            there, here = change.rows()
-            ours[here] = theirs[there].to(ours)
-            partly.append((name, f"{len(here):,} of {len(ours):,} tokens, those that both vocabularies have"))
-            numbers += len(here) * (ours.numel() // len(ours))
-        elif are_position_tables(given, theirs, ours):
-            rows = min(len(theirs), len(ours))
-            ours[:rows] = theirs[:rows].to(ours)
-            partly.append((name, f"{rows:,} of {len(ours):,} positions, the first of both"))
-            numbers += rows * (ours.numel() // len(ours))
+        if (rows := shared_rows(given, theirs, ours, vocabularies)) is not None:
+            ours[rows.ours] = theirs[rows.theirs].to(ours)
+            partly.append((name, rows.share))
+            numbers += ours[rows.ours].numel()
         elif theirs.shape != ours.shape:
             left.append((name, f"found {shape(theirs)}, expected {shape(ours)}"))
         else:
@@ -189,10 +167,25 @@ def transfer(
     return TransferReport(tuple(loaded), tuple(partly), tuple(left), unused, numbers)
 
 
-def are_position_tables(name: str, theirs: Tensor, ours: Tensor) -> bool:
-    """Whether both are position tables of different lengths."""
-    named = any(fnmatchcase(name, table) for table in POSITIONS)
-    return named and len(theirs) != len(ours) and theirs.shape[1:] == ours.shape[1:]
+class SharedRows(NamedTuple):
+    """The rows that two tables have in common."""
+
+    theirs: list[int]
+    ours: list[int]
+    share: str  # how many of all, in words
+
+
+def shared_rows(name: str, theirs: Tensor, ours: Tensor, vocabularies: Sequence[VocabularyPair]) -> SharedRows | None:
+    """The rows to copy between tables of different vocabularies or lengths; None for all other weights."""
+    for pair in vocabularies:
+        if pair.hold(name, theirs, ours):
+            there, here = pair.rows()
+            return SharedRows(there, here, f"{len(here):,} of {len(ours):,} tokens, those that both vocabularies have")
+    is_table = any(fnmatchcase(name, table) for table in POSITIONS)
+    if is_table and len(theirs) != len(ours) and theirs.shape[1:] == ours.shape[1:]:
+        rows = list(range(min(len(theirs), len(ours))))
+        return SharedRows(rows, rows, f"{len(rows):,} of {len(ours):,} positions, the first of both")
+    return None
 
 
 def shape(part: Tensor) -> str:
@@ -201,67 +194,109 @@ def shape(part: Tensor) -> str:
 
 
 def check_part(
-    part: str, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], found: Mapping[str, str], run: str
+    part: str, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], named: Mapping[str, str], run: str
 ) -> None:
     """Refuse a part that one of the two models does not have."""
     first = part.partition(":")[0]
-    if not found:
-        names = beginnings(theirs)
+    if not named:
+        names = top_modules(theirs)
         raise ConfigError(f"train.start_from.parts: {run} has no weights of {first!r}. {hint(first, names)}")
-    if not found.keys() & ours.keys():
-        named = part.partition(":")[2] or first
-        names = beginnings(ours)
-        if part == ALL or any(below(name, named) for name in ours):
-            sides = (found, [name for name in ours if part == ALL or below(name, named)])
-            theirs_shown, ours_shown = (some(beginnings(side) if part == ALL else list(side)) for side in sides)
+    if not named.keys() & ours.keys():
+        target = part.partition(":")[2] or first
+        names = top_modules(ours)
+        if part == ALL or any(is_matched(name, target) for name in ours):
+            sides = (named, [name for name in ours if part == ALL or is_matched(name, target)])
+            theirs_shown, ours_shown = (abbreviated(top_modules(side) if part == ALL else list(side)) for side in sides)
             raise ConfigError(
                 f"train.start_from.parts: {part!r} of {run} ({theirs_shown}) has no name in common with this "
                 f"model ({ours_shown})"
             )
-        raise ConfigError(f"train.start_from.parts: this model has no weights of {named!r}. {hint(named, names)}")
+        raise ConfigError(f"train.start_from.parts: this model has no weights of {target!r}. {hint(target, names)}")
 
 
-def beginnings(names: Iterable[str]) -> list[str]:
-    """The distinct first components of dotted names."""
-    return list(dict.fromkeys(name.partition(".")[0] for name in names))
+def side_of(name: str) -> int:
+    """Whether the rows of a table are source (0) or target (1) tokens."""
+    return 0 if name.startswith("encoder") else 1
 
 
-# Freezing and learning-rate factors
+def inner_tokenizer(tokenizer: Any) -> Any:
+    """A tokenizer without the separator or the tags around it."""
+    while hasattr(tokenizer, "inner"):
+        tokenizer = tokenizer.inner
+    return tokenizer
 
 
-def matching(model: nn.Module, pattern: str, place: str) -> list[nn.Parameter]:
-    """The weights that a name or pattern matches; ConfigError if there are none."""
-    if not pattern.strip():
-        raise ConfigError(
-            f'{place}: found {pattern!r}, expected the beginning of names, or a pattern ("*": all weights)'
-        )
-    names = dict(model.named_parameters(remove_duplicate=False))
-    found = [part for name, part in names.items() if below(name, pattern)]
-    if not found:
-        near = {*beginnings(names), *(name.rpartition(".")[0] for name in names)}
-        raise ConfigError(f"{place}: no weight is called {pattern!r}. {hint(pattern, near)}")
-    return found
+def load_whole_model(
+    model: nn.Module, weights: Mapping[str, Tensor], theirs: Tokenizers, ours: Tokenizers, run: str
+) -> TransferReport:
+    """Load all weights of a run with the same task; everything must match."""
+    for side, old, new in zip(SIDES, theirs, ours, strict=True):
+        if old.fingerprint() != new.fingerprint():
+            raise other_vocabulary(run, setting_of(side, ours), side, old)
+    names = [name for name, _ in model.named_parameters()]
+    load_weights(
+        model, {name: weights[name] for name in weights if name in names or name not in all_named_weights(model)}
+    )
+    return TransferReport(tuple(names), (), (), (), sum(part.numel() for part in model.parameters()))
 
 
-def freeze(model: nn.Module, patterns: Sequence[str], place: str = "train.freeze") -> list[str]:
-    """Exclude weights from training; returns the names of all frozen weights, a shared one under its first name."""
-    for pattern in patterns:
-        for part in matching(model, pattern, place):
-            part.requires_grad_(False)
-    frozen = [name for name, part in model.named_parameters() if not part.requires_grad]
-    if len(frozen) == len(list(model.parameters())):
-        raise ConfigError(f"{place}: found {list(patterns)}, which freezes all weights")
-    return frozen
-
-
-def rate_factors(model: nn.Module, rates: Sequence[RateConfig], place: str = "train.rates") -> dict[str, float]:
-    """The learning-rate factor of every weight, by its first name; the last matching entry counts."""
-    factors: dict[int, float] = {}
-    for number, rate in enumerate(rates):
-        found = matching(model, rate.names, f"{place}[{number}].names")
-        if not any(part.requires_grad for part in found):
-            raise ConfigError(
-                f"{place}[{number}].names: found {rate.names!r}, whose weights are all frozen by train.freeze"
+def load_parts(
+    model: nn.Module, weights: Mapping[str, Tensor], theirs: Tokenizers, ours: Tokenizers, start: StartFromConfig
+) -> TransferReport:
+    """Load parts of another run where names and shapes match."""
+    vocabularies: list[VocabularyPair] = []
+    unusable: list[str] = []
+    for there, here in sorted(shared_tables(model, weights, start.parts)):
+        old, new = theirs[there], ours[here]
+        if isinstance(old, LabelVocabulary | NumberScaler) or isinstance(new, LabelVocabulary | NumberScaler):
+            if old.fingerprint() != new.fingerprint():  # the layers that predict labels must be trained anew
+                unusable = [name for name in weights if name.partition(".")[0] in LABEL_PARTS]
+            continue
+        same = inner_tokenizer(old).fingerprint() == inner_tokenizer(new).fingerprint()
+        if not same and not start.by_token:
+            alternative = "; or match rows by token: start_from.by_token = true"
+            raise other_vocabulary(start.run, setting_of(SIDES[here], ours), SIDES[there], old, alternative)
+        if not same or len(old) != len(new):  # separator and tags come after the vocabulary
+            vocabularies.append(VocabularyPair(old.pieces(range(len(old))), new.pieces(range(len(new)))))
+    for part in start.parts:
+        if unusable and part.partition(":")[0].partition(".")[0] in LABEL_PARTS:
+            raise RunError(
+                f"train.start_from.parts: found {part!r}, which predicts the labels of {start.run}, but these data "
+                "have other labels or numbers; leave it out"
             )
-        factors |= {id(part): rate.factor for part in found}
-    return {name: factors.get(id(part), 1.0) for name, part in model.named_parameters()}
+    usable = {name: part for name, part in weights.items() if name not in unusable}
+    report = transfer(model, usable, start.parts, vocabularies, start.run)
+    shared = {part.data_ptr() for part in usable.values()}  # a shared table may be listed under another name
+    unused = [name for name in unusable if weights[name].data_ptr() not in shared]
+    return report._replace(unused=(*report.unused, *unused))
+
+
+def shared_tables(model: nn.Module, weights: Mapping[str, Tensor], parts: Sequence[str]) -> set[tuple[int, int]]:
+    """(their side, our side) of every table of tokens or labels that is loaded."""
+    own = all_named_weights(model)
+    sides = set()
+    for name in weights:
+        for part in parts:
+            new = own_name(name, part)
+            if new in own and any(fnmatchcase(new, table) for table in (*TABLES, "chain.*")):
+                sides.add((side_of(name), side_of(new)))
+    return sides
+
+
+def setting_of(side: str, ours: Tokenizers) -> str:
+    """The tokenizer setting of a side: "source" if both sides share one vocabulary."""
+    return "source" if ours[0].fingerprint() == ours[1].fingerprint() else side
+
+
+def other_vocabulary(run: str, here: str, there: str, theirs: Tokenizer, alternative: str = "") -> RunError:
+    """The error for a run with another vocabulary: the tokens of its side `there` are needed on side `here`."""
+    if isinstance(theirs, LabelVocabulary):
+        labels = ", ".join(theirs.names[:12])
+        return RunError(
+            f"train.start_from: {run} has other labels ({labels}) than these data; load parts without labels: "
+            f'start_from = {{ run = "{run}", parts = ["encoder"] }}'
+        )
+    return RunError(
+        f"train.start_from: {run} has another {here} vocabulary than these data; use its own: leave out the table "
+        f'tokenizer, or set tokenizer.{here} = {{ kind = "run", run = "{run}", side = "{there}" }}{alternative}'
+    )

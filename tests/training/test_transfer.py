@@ -26,15 +26,13 @@ from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.models.transformer import TransformerConfig
+from dragoman.training.named_weights import RateConfig, freeze, rate_factors
 from dragoman.training.optimizer import OptimizerConfig, build_optimizer
-from dragoman.training.start_from import load_parts
 from dragoman.training.transfer import (
-    RateConfig,
     StartFromConfig,
     VocabularyPair,
     all_named_weights,
-    freeze,
-    rate_factors,
+    load_parts,
     transfer,
 )
 
