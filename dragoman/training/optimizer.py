@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -161,15 +162,16 @@ def mean_weights(models: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-Restore = Callable[[], None]
-
-
-@torch.no_grad()
-def swap_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> Restore:
-    """Load other weights into a model; call the result to restore the old ones."""
+@contextmanager
+def averaged_weights(model: nn.Module, average: MovingAverage | None) -> Iterator[None]:
+    """Inside the block a model has its averaged weights, where there is an average."""
+    if average is None:
+        yield
+        return
     before = {name: parameter.detach().clone() for name, parameter in saved_weights(model).items()}
-    load_weights(model, weights)
-    return lambda: load_weights(model, before)
+    load_weights(model, average.weights)
+    yield
+    load_weights(model, before)
 
 
 @torch.no_grad()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 
@@ -35,26 +36,34 @@ class SearchStopped(Stopped):
 
 
 @contextmanager
+def handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
+    """Handle signals inside the block; yields the handlers that are put back. Only the main thread can do this."""
+    if threading.current_thread() is not threading.main_thread():
+        yield {}
+        return
+    before: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield before
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+@contextmanager
 def exit_cleanly_on_signals(step: Callable[[], int]) -> Iterator[None]:
     """Outside the training loop, SIGTERM and SIGHUP raise Stopped at once, so that clean-ups run as after Ctrl-C."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(128 + number, step())
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[int, Any] = {number: signal.signal(number, stop) for number in stop_signals()}
-    try:
-        yield
-    except BaseException as error:
-        if getattr(error, "abrupt", False):
-            # When a process is lost, torchrun ends the others: not before this one has printed its error.
-            before[signal.SIGTERM] = signal.SIG_IGN
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handling(stop_signals(), stop) as before:
+        try:
+            yield
+        except BaseException as error:
+            if getattr(error, "abrupt", False):
+                # When a process is lost, torchrun ends the others: not before this one has printed its error.
+                before[signal.SIGTERM] = signal.SIG_IGN
+            raise
 
 
 @contextmanager
@@ -64,41 +73,29 @@ def stop_search_on_signals() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise SearchStopped(128 + number, 0)
 
-    if threading.current_thread() is not threading.main_thread():
+    with handling((signal.SIGINT, *stop_signals()), stop):
         yield
-        return
-    numbers = (signal.SIGINT, *stop_signals())
-    before: dict[int, Any] = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
-class Signals:
-    """Stores a signal as an exit code: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP.
+@contextmanager
+def recorded_signals() -> Iterator[Signals]:
+    """Inside the block a signal only sets `code`; a second Ctrl-C raises KeyboardInterrupt at once."""
+    signals = Signals()
 
-    A second Ctrl-C raises KeyboardInterrupt at once.
-    """
-
-    def __init__(self) -> None:
-        self.code = 0
-        self._before: dict[int, Any] = {}
-
-    def _store(self, number: int, frame: FrameType | None) -> None:
-        if self.code and number == signal.SIGINT:
+    def record(number: int, frame: FrameType | None) -> None:
+        if signals.code and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.code = 128 + number
+        signals.code = 128 + number
 
-    def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, *stop_signals()):
-                self._before[number] = signal.signal(number, self._store)
-        return self
+    with handling((signal.SIGINT, *stop_signals()), record):
+        yield signals
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+
+@dataclass
+class Signals:
+    """The last signal as an exit code: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP; 0: none."""
+
+    code: int = 0
+
+    def received(self) -> bool:
+        return bool(self.code)

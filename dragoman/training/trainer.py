@@ -28,19 +28,16 @@ from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import MetricsLog
 from dragoman.training.named_weights import freeze
 from dragoman.training.objectives.base import Objective
-from dragoman.training.optimizer import learning_rate_at, swap_weights
+from dragoman.training.optimizer import averaged_weights, learning_rate_at
 from dragoman.training.runtime import Runtime, side_stream
-from dragoman.training.signals import Signals, Stopped
+from dragoman.training.signals import Signals, Stopped, recorded_signals
 from dragoman.training.step import build_step
 from dragoman.training.validation.general import GeneralText
 from dragoman.training.validation.result import ValidationResult, Validator
 
 Pause = Callable[[TrainingState], bool]  # whether to stop after this step for now
 
-PREVIEW_AFTER, PREVIEW_STEPS = (
-    90.0,
-    5,
-)  # a preview after so many seconds and steps, if validation is as many seconds off
+PREVIEW_AFTER, PREVIEW_STEPS = 90.0, 5  # a preview comes after so many seconds and steps, if validation is as far off
 
 
 class Trainer:
@@ -98,7 +95,7 @@ class Trainer:
         if self.general is not None and self.processes.is_main and (line := self.general.start(self.model, state.step)):
             self.display.info(line)
         self.display.start(state.step, config.steps)
-        with Signals() as signals, side_stream(self.device):
+        with recorded_signals() as signals, side_stream(self.device):
             while True:
                 if self._validation_due() and not self._saved_step:
                     self._save()  # before the best weights: from those alone a killed run could not resume exactly
@@ -256,21 +253,16 @@ class Trainer:
         Only the main process scores; all learn the result. False if a signal interrupted the validation.
         """
         self._check_finite()
-        is_main, average = self.processes.is_main, self.train_step.average
-        result: ValidationResult | None = None
-        restore = None
-        if is_main:
-            restore = swap_weights(self.model, average.weights) if average is not None else None
-            result = self.validator.measure(self.model, lambda: bool(signals.code))
-        score = self._score(result) if result is not None else 0.0
-        interrupted, score = self.processes.all_reduce_sum([float(is_main and result is None), score])
-        if not interrupted:
-            is_best = self.best_weights.rank(self.state, score)
-            if result is not None:
-                self._report(result, is_best, lambda: bool(signals.code))
-                self.best_weights.keep(self.model, self.state)
-        if restore is not None:
-            restore()
+        is_main = self.processes.is_main
+        with averaged_weights(self.model, self.train_step.average if is_main else None):
+            result = self.validator.measure(self.model, signals.received) if is_main else None
+            score = self._score(result) if result is not None else 0.0
+            interrupted, score = self.processes.all_reduce_sum([float(is_main and result is None), score])
+            if not interrupted:
+                is_best = self.best_weights.rank(self.state, score)
+                if result is not None:
+                    self._report(result, is_best, signals)
+                    self.best_weights.keep(self.model, self.state)
         return not interrupted
 
     def _preview(self, signals: Signals) -> None:
@@ -285,31 +277,28 @@ class Trainer:
             wait = min(wait, 60 * config.minutes - state.seconds)
         if wait < PREVIEW_AFTER:
             return
-        average = self.train_step.average
-        restore = swap_weights(self.model, average.weights) if average is not None else None
-        result = self.validator.measure(self.model, lambda: bool(signals.code))
-        if restore is not None:
-            restore()
+        with averaged_weights(self.model, self.train_step.average):
+            result = self.validator.measure(self.model, signals.received)
         if result is not None:
-            self.display.info(
-                f"preview at step {state.step}  {result.line(config.metric)}  (first validation in {duration(wait)})"
-            )
-            if sample := result.sample_line():
-                self.display.info(sample)
+            end = f"  (first validation in {duration(wait)})"
+            self._show(f"preview at step {state.step}  {result.line(config.metric)}{end}", result)
+
+    def _show(self, line: str, result: ValidationResult) -> None:
+        self.display.info(line)
+        if sample := result.sample_line():
+            self.display.info(sample)
 
     def _score(self, result: ValidationResult) -> float:
         """The score that selects the best weights: higher is better."""
         value = result.scores[self.config.metric]
         return value if higher_is_better(self.config.metric) else -value
 
-    def _report(self, result: ValidationResult, is_best: bool, interrupted: Callable[[], bool]) -> None:
+    def _report(self, result: ValidationResult, is_best: bool, signals: Signals) -> None:
         state = self.state
-        self.display.info(f"valid {state.step}  {result.line(self.config.metric)}{'  best so far' if is_best else ''}")
-        if sample := result.sample_line():
-            self.display.info(sample)
+        best = "  best so far" if is_best else ""
+        self._show(f"valid {state.step}  {result.line(self.config.metric)}{best}", result)
         row: dict[str, Any] = {"step": state.step, "valid": result.scores, "seconds": round(state.seconds, 2)}
-        general = self.general.measure(self.model, interrupted) if self.general is not None else None
-        if self.general is not None and general is not None:
+        if self.general is not None and (general := self.general.validator.measure(self.model, signals.received)):
             self.display.info(self.general.line(general))
             row["general"] = general.scores
         self.metrics_log.append(row)

@@ -16,13 +16,13 @@ from dragoman.training.optimizer import (
     MovingAverage,
     MovingAverageConfig,
     OptimizerConfig,
+    averaged_weights,
     build_optimizer,
     learning_rate_at,
     load_weights,
     mean_weights,
     optimizer_tensors,
     restore_optimizer,
-    swap_weights,
 )
 
 
@@ -186,7 +186,9 @@ def test_the_mean_of_weights_is_summed_in_double_precision() -> None:
 def test_swapped_weights_come_back() -> None:
     model = network()
     before = weights(model)
-    restore = swap_weights(model, {name: torch.zeros_like(part) for name, part in before.items()})
-    assert all(not part.any() for part in weights(model).values())
-    restore()
+    average = MovingAverage(MovingAverageConfig(), model)
+    for part in average.weights.values():
+        part.zero_()
+    with averaged_weights(model, average):
+        assert all(not part.any() for part in weights(model).values())
     assert all(torch.equal(part, before[name]) for name, part in weights(model).items())

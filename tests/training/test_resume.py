@@ -32,7 +32,7 @@ from dragoman.training import trainer as loop
 from dragoman.training.best_weights import BestWeights
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
-from dragoman.training.signals import Signals, Stopped, stop_signals
+from dragoman.training.signals import Signals, Stopped, recorded_signals, stop_signals
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 from tests.processes import Command
 from tests.training.conftest import Configure
@@ -230,19 +230,12 @@ def test_a_cut_validation_is_done_again_and_noted_once(
 def test_a_signal_before_any_step_saves_the_start(
     configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enter = Signals.__enter__
-
-    def at_once(self: Signals) -> Signals:
-        enter(self)
-        self.code = 143
-        return self
-
-    monkeypatch.setattr(Signals, "__enter__", at_once)
-    with pytest.raises(Stopped) as stopped:
-        train(configure(), tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "recorded_signals", lambda: contextlib.nullcontext(Signals(143)))
+        with pytest.raises(Stopped) as stopped:
+            train(configure(), tmp_path / "run")
     assert stopped.value.step == 0
     assert Checkpoints(tmp_path / "run").steps() == [0]
-    monkeypatch.setattr(Signals, "__enter__", enter)
     train(configure(), tmp_path / "run")
     assert result(tmp_path / "run") == straight()
 
@@ -258,11 +251,11 @@ def test_a_lost_terminal_ends_no_run_and_nohup_is_respected() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert stop_signals() == [signal.SIGTERM]
-        with Signals() as signals:
+        with recorded_signals() as signals:
             signal.raise_signal(signal.SIGHUP)
             assert signals.code == 0
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        with Signals() as signals:
+        with recorded_signals() as signals:
             signal.raise_signal(signal.SIGHUP)
             assert signals.code == 129
     finally:
@@ -271,7 +264,7 @@ def test_a_lost_terminal_ends_no_run_and_nohup_is_respected() -> None:
 
 def test_a_second_ctrl_c_is_obeyed_at_once() -> None:
     before = signal.getsignal(signal.SIGINT)  # a shell's background job ignores it
-    with Signals() as signals:
+    with recorded_signals() as signals:
         signal.raise_signal(signal.SIGINT)
         assert signals.code == 130
         with pytest.raises(KeyboardInterrupt):

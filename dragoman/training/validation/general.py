@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,6 @@ class GeneralText:
         except (OSError, ValueError, TypeError, AttributeError):
             self.before = {}
         return ""
-
-    def measure(self, model: Any, interrupted: Callable[[], bool]) -> ValidationResult | None:
-        """The scores now; None if interrupted."""
-        return self.validator.measure(model, interrupted)
 
     def line(self, result: ValidationResult) -> str:
         """The scores now, each with that before training."""
