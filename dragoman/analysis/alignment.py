@@ -263,7 +263,7 @@ def most_agreeing_views(
     forward_links = links_by_view(forward, pairs, all_views(forward), threshold, batch_size)
     backward_links = links_by_view(backward, backward_pairs, all_views(backward), threshold, batch_size)
     swapped = {
-        view: [GoldAlignment(swap_direction(one), swap_direction(one)) for one in links]
+        view: [GoldAlignment(swap_direction(link_set), swap_direction(link_set)) for link_set in links]
         for view, links in backward_links.items()
     }
     rates = [

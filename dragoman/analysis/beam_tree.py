@@ -93,7 +93,7 @@ def continue_prefixes(predictor: Predictor, text: str, prefixes: Sequence[Sequen
             hypothesis = scorer.hypothesis((*prefixes[index], *tokens), (*before, *scores))
             text_ = predictor.codec.target_of(text).decode([*prefixes[index], *tokens])
             out[index] = GreedyContinuation(tokens, scores, hypothesis.score, hypothesis.normalised, text_)
-    return [one for one in out if one is not None]
+    return [continuation for continuation in out if continuation is not None]
 
 
 def _greedy(

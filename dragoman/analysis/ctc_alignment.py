@@ -96,7 +96,9 @@ def transcribe(
     codec = media_codec(predictor)[0]
     codec.preload({location: file.features for location, file in zip(locations, files, strict=True)})
     try:
-        return [" ".join(one.text.splitlines()) for one in predictor.predict(locations, batch_size=batch_size)]
+        return [
+            " ".join(prediction.text.splitlines()) for prediction in predictor.predict(locations, batch_size=batch_size)
+        ]
     finally:
         codec.preload({})
 

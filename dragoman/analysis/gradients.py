@@ -58,7 +58,7 @@ def loss_gradients(losses: Tensor, states: Sequence[Tensor]) -> Tensor:
     rows = []
     for loss in losses:
         found = torch.autograd.grad(loss, states, retain_graph=True, allow_unused=True)
-        rows.append([0.0 if one is None else float(one.norm()) for one in found])
+        rows.append([0.0 if gradient is None else float(gradient.norm()) for gradient in found])
     return torch.tensor(rows)
 
 

@@ -50,7 +50,7 @@ def layer_table(model: Any, batch: Batch, depth: int = 4) -> list[LayerRow]:
     for name, module in model.named_modules():
         if not name or name.count(".") >= depth or isinstance(module, nn.Dropout | nn.Identity | WordDropout):
             continue
-        own = (one for one in module.parameters() if owners[id(one)].startswith(f"{name}."))
+        own = (parameter for parameter in module.parameters() if owners[id(parameter)].startswith(f"{name}."))
         count = sum(parameter.numel() for parameter in own)
         if count or shapes.get(id(module)):
             rows.append(LayerRow(name, type(module).__name__, shapes.get(id(module), ""), count))

@@ -48,7 +48,7 @@ def _relative(name: str, module: RelativePositions, positions: int) -> PositionP
     kind = type(module).__name__
     heads = module.table.shape[1] if isinstance(module, RelativeBias) else 1
     depth = module.table.shape[1] if isinstance(module, Relative) else 64
-    device = next((one.device for one in module.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     query = torch.ones(1, heads, 1, depth, device=device) * depth**-0.5
     distances = torch.arange(-positions + 1, positions, device=device)
     bias = module.bias(query, distances[None], 1.0)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.classical.lexicon import learn_lexicon
+from dragoman.classical.vocabulary import same_spelling
 from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.store import TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
@@ -41,10 +42,9 @@ def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list
 
 def same_spelling_tokens(source: Tokenizer, target: Tokenizer) -> NDArray[np.int64]:
     """For every source token the target token with the same spelling, else <eos>; for names and numbers."""
-    ids = {piece: token for token, piece in enumerate(target.pieces(range(len(target))))}
-    same = [ids.get(piece, EOS) for piece in source.pieces(range(len(source)))]
-    same[:SPECIAL] = [EOS] * SPECIAL
-    return np.array(same, np.int64)
+    same = np.array(same_spelling(*(side.pieces(range(len(side))) for side in (source, target))), np.int64)
+    same[:SPECIAL] = EOS
+    return np.where(same < 0, EOS, same)
 
 
 def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shortlist, ShortlistCoverage]:

@@ -89,11 +89,10 @@ def _forced_tokens(subject: Subject, before: Tensor, alternatives: int = 3) -> I
     if found is None or not isinstance(loaded, Predictor) or subject.source is None:
         return
     target = subject.batch.target[0].tolist()
-    places = [
-        (step, token)
-        for step, row in enumerate(found.tokens.tolist())
-        for token in [one for one in row if one != target[step] and one not in (*SUPPRESSED_TOKENS, EOS)][:alternatives]
-    ]
+    places: list[tuple[int, int]] = []
+    for step, row in enumerate(found.tokens.tolist()):
+        others = [token for token in row if token not in (target[step], *SUPPRESSED_TOKENS, EOS)]
+        places += [(step, token) for token in others[:alternatives]]
     continued = continue_prefixes(loaded, subject.source.text, [[*target[:step], token] for step, token in places])
     pieces = loaded.codec.target_of(subject.source.text).pieces
     for (step, token), one in zip(places, continued, strict=True):
@@ -142,7 +141,7 @@ def without_word(subject: Subject, word: int) -> str | None:
         if not 1 < len(spans) == len(axis.words) - 1:
             return None
         return axis.text[: spans[word][0]] + axis.text[spans[word][1] :]
-    words = [one for one in axis.words if one != "<eos>"]
+    words = [word for word in axis.words if word != "<eos>"]
     if " ".join(words) != " ".join(axis.text.split()) or len(words) < 2:
         return None
     return " ".join(one for index, one in enumerate(words) if index != word)
@@ -169,7 +168,7 @@ def _with_outputs(subject: Subject, changes: list[Change]) -> list[Change]:
     assert isinstance(loaded, Predictor)
     assert subject.source is not None
     layers, cells = attention_layers(subject), _cells(subject)
-    strongest = {id(one) for one in sorted(changes, key=lambda one: one.difference)[:MAX_OUTPUTS]}
+    strongest = {id(change) for change in sorted(changes, key=lambda change: change.difference)[:MAX_OUTPUTS]}
     out = []
     for change in changes:
         text = subject.source.text

@@ -17,7 +17,7 @@ from torch import Tensor
 from dragoman.analysis.alignment import Pair, WordAlignment, token_word_shares, word_spans
 from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import Note
-from dragoman.classical.phrases import phrase_spans
+from dragoman.classical.phrase_table import phrase_spans
 from dragoman.classical.rows import Floats, Ragged
 from dragoman.classical.vocabulary import Vocabulary
 from dragoman.classical.word_alignment import BothDirections
@@ -200,7 +200,7 @@ def shares(tokenizer: Tokenizer, text: str, words: Sequence[tuple[int, int]], to
 
 def links_of_words(links: Links, columns: Tensor, rows: Tensor) -> Links:
     left, right = ([row.nonzero().flatten().tolist() for row in side] for side in (columns, rows))
-    return frozenset((one, other) for source, target in links for one in left[source] for other in right[target])
+    return frozenset((word, other) for source, target in links for word in left[source] for other in right[target])
 
 
 class Term(NamedTuple):

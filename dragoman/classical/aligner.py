@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.classical.model import Note, Output, Tokens, Transducer, rows_of
+from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer, rows_of
 from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.tensors import TensorSpec
 from dragoman.classical.vocabulary import fold_case, same_spelling, without_case
@@ -113,11 +113,11 @@ class WordAlignerModel(Transducer):
         best[: EOS + 1] = -1
         return best
 
-    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         rows = [tuple(source) for source in sources]
         found = [tuple(token for token in self.translations[list(row)].tolist() if token >= 0) for row in rows]
         logs = self.log_probabilities(rows, found)
-        return [[Output.of(tokens, log)] for tokens, log in zip(found, logs, strict=True)]
+        return [[ScoredTokens.of(tokens, log)] for tokens, log in zip(found, logs, strict=True)]
 
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         rows = self.numbered(Ragged.of(sources), Ragged.of(targets))

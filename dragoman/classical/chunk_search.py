@@ -118,7 +118,7 @@ class ChunkSearch:
             done = done & (frontier.written == lengths[frontier.rows])
         if not done.any():
             return
-        contexts = [one[done] for one in frontier.contexts]
+        contexts = [context[done] for context in frontier.contexts]
         logs, _ = self.model.advance(contexts, np.full(int(done.sum()), EOS))
         scores = frontier.scores[done] + logs
         for row, score, number in zip(
@@ -141,7 +141,7 @@ class ChunkSearch:
                 hypotheses, chunks, written = hypotheses[keep], chunks[keep], written[keep]
             if not len(hypotheses):
                 continue
-            contexts = [one[hypotheses] for one in frontier.contexts]
+            contexts = [context[hypotheses] for context in frontier.contexts]
             logs, after = self.model.advance(contexts, self.table.gram_array[chunks])
             out.append((size, Frontier(
                 frontier.rows[hypotheses], frontier.scores[hypotheses] + logs, after, numbers[hypotheses], chunks,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.classical.model import Note, Output, Tokens, Transducer
+from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer
 from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, stored_rows
 from dragoman.config.settings import Range, setting
@@ -66,8 +66,8 @@ class Copy(Transducer):
         self.load({"pairs": torch.tensor(len(corpus.train))})
         return []
 
-    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
-        return [[Output.of(source)] for source in sources]
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
+        return [[ScoredTokens.of(source)] for source in sources]
 
 
 class Dictionary(Transducer):
@@ -125,12 +125,12 @@ class Dictionary(Transducer):
             found[source] = (found[source][0] if source in found else index, index + 1)
         return found
 
-    def known(self, source: Tokens, n_best: int) -> list[Output]:
+    def known(self, source: Tokens, n_best: int) -> list[ScoredTokens]:
         """The targets of a training source, most frequent first; none if it is not one."""
         first, end = self.entries.get(source, (0, 0))
         counts = self.tensors["counts"][first:end].double()
         logs = (counts / counts.sum()).log().tolist()
-        return [Output.of(self.targets[first + rank], log) for rank, log in enumerate(logs[:n_best])]
+        return [ScoredTokens.of(self.targets[first + rank], log) for rank, log in enumerate(logs[:n_best])]
 
 
 class Memorise(Dictionary):
@@ -141,9 +141,9 @@ class Memorise(Dictionary):
         super().__init__(vocabulary)
         self.space, self.shared = space, shared
 
-    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         rows = [tuple(source) for source in sources]
-        return [self.known(row, n_best) or [Output.of(self.longest_match(row), UNSEEN)] for row in rows]
+        return [self.known(row, n_best) or [ScoredTokens.of(self.longest_match(row), UNSEEN)] for row in rows]
 
     def longest_match(self, source: Tokens) -> Tokens:
         """From left to right the longest known sequence of words; a word that begins none is copied, or left out."""
@@ -188,14 +188,14 @@ class Nearest(Dictionary):
         bags = np.bincount(owner * BUCKETS + rows.flat % BUCKETS, minlength=len(rows) * BUCKETS)
         return firsts, rows, bags.reshape(-1, BUCKETS).astype(np.int16), rows.lengths
 
-    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         return [self.known_or_nearest(tuple(source), n_best) for source in sources]
 
-    def known_or_nearest(self, source: Tokens, n_best: int) -> list[Output]:
+    def known_or_nearest(self, source: Tokens, n_best: int) -> list[ScoredTokens]:
         if source in self.entries and n_best == 1:
-            return [Output.of(self.known(source, 1)[0].tokens, 0.0)]
+            return [ScoredTokens.of(self.known(source, 1)[0].tokens, 0.0)]
         near = self.nearest(source, n_best)
-        return [Output.of(self.targets[entry], -float(distance)) for entry, distance in near]
+        return [ScoredTokens.of(self.targets[entry], -float(distance)) for entry, distance in near]
 
     def nearest(self, source: Tokens, count: int) -> list[tuple[int, int]]:
         """The entries of the nearest sources and their distances.

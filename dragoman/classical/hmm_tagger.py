@@ -194,9 +194,9 @@ class HMMTagger(FittedModel):
         """The most probable tag sequence (B, W), and p(tag | sentence) (B, W, K)."""
         emissions, _, mask = self.lattice(batch)
         some = self.slices(mask)
-        values = np.concatenate([second_order_viterbi(emissions[one], self.transitions, mask[one]) for one in some])
+        values = np.concatenate([second_order_viterbi(emissions[part], self.transitions, mask[part]) for part in some])
         shares = np.concatenate(
-            [second_order_posteriors(emissions[one], self.transitions, mask[one])[0] for one in some]
+            [second_order_posteriors(emissions[part], self.transitions, mask[part])[0] for part in some]
         )
         device = batch.source.device
         return ClassifierOutput(*(torch.from_numpy(array).to(device) for array in (values, shares, mask)))
@@ -205,7 +205,7 @@ class HMMTagger(FittedModel):
         emissions, tags, mask = self.lattice(batch)
         joint = second_order_score(emissions, self.transitions, tags, mask)
         total = np.concatenate(
-            [second_order_posteriors(emissions[one], self.transitions, mask[one])[1] for one in self.slices(mask)]
+            [second_order_posteriors(emissions[part], self.transitions, mask[part])[1] for part in self.slices(mask)]
         )
         return Loss(torch.tensor((total - joint).sum()), torch.tensor(int(mask.sum())))
 

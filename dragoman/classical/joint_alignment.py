@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from dragoman.classical.key_index import distinct
 from dragoman.classical.model import Note
-from dragoman.classical.pair_groups import by_source_length
-from dragoman.classical.rows import Bools, Floats, Ints, Ragged
+from dragoman.classical.rows import Bools, Floats, Ints, Ragged, by_source_length
 
 GROUP = 4096  # pairs handled together
 PAIRS = 200_000  # pairs that EM reads at most; all are aligned

@@ -179,7 +179,9 @@ def prune(levels: list[Level], vocabulary: int, threshold: float) -> list[Level]
     to is therefore always that of an n-gram, whatever else is dropped, and the back-off weights, computed anew, make
     the probabilities after every context sum to one.
     """
-    levels = [Level(one.keys, one.log_probabilities.astype(float), one.backoffs.astype(float)) for one in levels]
+    levels = [
+        Level(level.keys, level.log_probabilities.astype(float), level.backoffs.astype(float)) for level in levels
+    ]
     links = suffix_links(levels, vocabulary)
     for n in range(len(levels), 1, -1):
         level, below = levels[n - 1], levels[n - 2]

@@ -55,14 +55,14 @@ class FittedModel(BaseModel):
         raise NotImplementedError
 
 
-class Output(NamedTuple):
+class ScoredTokens(NamedTuple):
     """One output of a fitted model."""
 
     tokens: Tokens  # without <eos>
     token_scores: tuple[float, ...]  # of the tokens and of <eos>; they sum to the score
 
     @classmethod
-    def of(cls, tokens: Iterable[int], score: float = 0.0) -> Output:
+    def of(cls, tokens: Iterable[int], score: float = 0.0) -> ScoredTokens:
         """An output with the whole score at its <eos>."""
         row = tuple(tokens)
         return cls(row, (*(0.0,) * len(row), score))
@@ -71,7 +71,7 @@ class Output(NamedTuple):
 class Transducer(FittedModel):
     """A fitted model from tokens to tokens, which finds its outputs on its own."""
 
-    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         """Between one and `n_best` outputs for every source (token ids without <eos>), best first."""
         raise NotImplementedError
 

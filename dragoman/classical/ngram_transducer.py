@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dragoman.classical.chunk_search import ChunkTable, search_chunks
 from dragoman.classical.joint_alignment import align_jointly, shapes_of
-from dragoman.classical.model import Note, Output, Tokens, Transducer
+from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, stored_rows
@@ -112,10 +112,10 @@ class NGramTransducer(Transducer):
         assert self.model is not None
         return ChunkTable(self.model, left, right, self.same)
 
-    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         width = max(beam, self.config.hypotheses, 4 * n_best if n_best > 1 else 0)
         found = search_chunks(self.table, [tuple(source) for source in sources], width, n_best)
-        return [[Output.of(tokens, score) for tokens, score in several] for several in found]
+        return [[ScoredTokens.of(tokens, score) for tokens, score in several] for several in found]
 
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         width = 4 * self.config.hypotheses

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.classical.model import Note, Output, Tokens, Transducer
+from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.phrase_decoder import (
     FEATURES,
@@ -168,18 +168,18 @@ class PhraseBased(Transducer):
         limit = self.config.distance
         return PhraseDecoder(self.model, weights, stack=stack, limit=limit, pool=4 * stack)
 
-    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         decoder = self.decoder(self.tensors["weights"].numpy(), beam)
         out = []
         for source in sources:
             parts = [tuple(source[first : first + MAX_TOKENS]) for first in range(0, len(source), MAX_TOKENS)] or [()]
             found = [decoder.translate(len(part), self.options(part), n_best) if part else [] for part in parts]
             if len(parts) == 1 and parts[0]:
-                out.append([Output.of(derivation.tokens, derivation.score) for derivation in found[0]])
+                out.append([ScoredTokens.of(derivation.tokens, derivation.score) for derivation in found[0]])
             else:
                 best = [derivations[0] for derivations in found if derivations]
                 tokens = tuple(token for derivation in best for token in derivation.tokens)
-                out.append([Output.of(tokens, math.fsum(derivation.score for derivation in best))])
+                out.append([ScoredTokens.of(tokens, math.fsum(derivation.score for derivation in best))])
         return out
 
 

@@ -122,12 +122,12 @@ class PhraseDecoder:
     def phrase_scores(self, contexts: list[Ints], targets: Ints) -> tuple[Floats, list[Ints]]:
         """log p of target phrases (N, L) after contexts, and the contexts after them."""
         total = np.zeros(len(targets))
-        contexts = [one.copy() for one in contexts]
+        contexts = [context.copy() for context in contexts]
         for column in range(targets.shape[1]):
             rows = np.flatnonzero(targets[:, column] >= 0)
             if not len(rows):
                 break
-            logs, after = self.model.advance([one[rows] for one in contexts], targets[rows, column])
+            logs, after = self.model.advance([context[rows] for context in contexts], targets[rows, column])
             total[rows] += logs
             for one, new in zip(contexts, after, strict=True):
                 one[rows] = new
@@ -182,7 +182,7 @@ class PhraseDecoder:
         estimate = base + self.estimates[columns] + future
         kept = self.best_of_each_size(options.ends[columns] - options.starts[columns], estimate)
         rows, columns, future, base = rows[kept], columns[kept], future[kept], base[kept]
-        logs, contexts = self.phrase_scores([one[rows] for one in stack.contexts], options.targets[columns])
+        logs, contexts = self.phrase_scores([context[rows] for context in stack.contexts], options.targets[columns])
         features = stack.features[rows].copy()
         features[:, :TABLE] += options.features[columns]
         features[:, PHRASES] += 1

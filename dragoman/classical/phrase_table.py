@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from dragoman.classical.key_index import KeyIndex
 from dragoman.classical.model import Note, Tokens
-from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Floats, Ints, Ragged
 from dragoman.classical.tensors import row_tensors
+from dragoman.scoring.alignment import Link
 from dragoman.scoring.symmetrization import LinkRows
 
+Span = tuple[int, int]  # first word, and the one behind the last
 DISCOUNT = 0.5  # of phrase counts: what was seen once may be chance
 UNLIKELY = 1e-7  # lexical probability of a token that no token of the other side was linked with
 NOTED = 16384  # sentence pairs between two reports of progress
@@ -51,6 +53,40 @@ class PhraseCounts(NamedTuple):
     counts: Ints
 
 
+def phrase_spans(source: int, target: int, links: Collection[Link], max_length: int) -> Iterator[tuple[Span, Span]]:
+    """All pairs of spans of at most `max_length` words that have links, and no link that leaves one of them alone.
+
+    Unaligned words at the borders of the target may belong to a phrase or not: all ways are given.
+    """
+    rows: list[list[int]] = [[] for _ in range(source)]
+    columns: list[list[int]] = [[] for _ in range(target)]
+    for i, j in links:
+        rows[i].append(j)
+        columns[j].append(i)
+    lowest = [min(row, default=source) for row in columns]
+    highest = [max(row, default=-1) for row in columns]
+    row_lowest = [min(row, default=target) for row in rows]
+    row_highest = [max(row, default=-1) for row in rows]
+    for first in range(source):
+        left, right = target, -1
+        for last in range(first, min(source, first + max_length)):
+            left, right = min(left, row_lowest[last]), max(right, row_highest[last])
+            if right < 0:
+                continue
+            if right - left >= max_length:
+                break
+            inside = range(left, right + 1)
+            if any(highest[j] > last for j in inside) or any(-1 < lowest[j] < first for j in inside if highest[j] >= 0):
+                continue
+            begin = left
+            while begin >= 0 and right - begin < max_length and (begin == left or highest[begin] < 0):
+                end = right
+                while end < target and end - begin < max_length and (end == right or highest[end] < 0):
+                    yield (first, last + 1), (begin, end + 1)
+                    end += 1
+                begin -= 1
+
+
 def extract_phrases(left: Ragged, right: Ragged, links: LinkRows, max_length: int, note: Note) -> PhraseCounts:
     """Count the phrase pairs of all sentence pairs."""
     sources, targets, found = dict[Tokens, int](), dict[Tokens, int](), array("q")
@@ -79,7 +115,10 @@ def phrase_tensors(phrases: PhraseCounts, keep: int, words: WordTable) -> dict[s
         seen - np.log(totals[0][left]), seen - np.log(totals[1][right]),
         *lexical_weights(Ragged.of(phrases.sources), Ragged.of(phrases.targets), left, right, words),
     ], 1)  # fmt: skip
-    sources, targets = Ragged.of(sorted(phrases.sources)), Ragged.of([phrases.targets[one] for one in right.tolist()])
+    sources, targets = (
+        Ragged.of(sorted(phrases.sources)),
+        Ragged.of([phrases.targets[number] for number in right.tolist()]),
+    )
     entries = np.concatenate([[0], np.cumsum(np.bincount(ranks[0][left], minlength=len(sources)))])
     return {
         **row_tensors("sources", "source_offsets", sources),

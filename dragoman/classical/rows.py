@@ -98,3 +98,9 @@ class Ragged:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[rows], lengths)
         return Ragged(self.flat[places], offsets)
+
+
+def by_source_length(sources: Ragged, targets: Ragged, indices: Ints) -> list[Ints]:
+    """The indices of pairs with sources of one length, each sorted by the length of its target."""
+    order = indices[np.lexsort((indices, targets.lengths[indices], sources.lengths[indices]))]
+    return np.split(order, np.flatnonzero(np.diff(sources.lengths[order])) + 1)

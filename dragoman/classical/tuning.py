@@ -73,8 +73,8 @@ def sample_pairs(seen: Sequence[dict[Tokens, tuple[Floats, Floats]]], generator:
     """Differences of features, better minus worse translation, of the most different pairs of each sentence: (P, F)."""
     rows: list[Floats] = []
     for known in seen:
-        features = np.stack([one[0] for one in known.values()])
-        scores = np.array([bleu(one[1], 1.0) for one in known.values()])
+        features = np.stack([entry[0] for entry in known.values()])
+        scores = np.array([bleu(entry[1], 1.0) for entry in known.values()])
         left, right = generator.integers(0, len(scores), (2, SAMPLES))
         gap = scores[left] - scores[right]
         order = np.argsort(-np.abs(gap), kind="stable")[:KEPT]

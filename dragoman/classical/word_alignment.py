@@ -20,8 +20,7 @@ from dragoman.classical.fertility import FAR, MAX_FERTILITY, FertilityModel
 from dragoman.classical.hmm_alignment import JUMPS, forward_backward
 from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.model import Note
-from dragoman.classical.pair_groups import CELLS, Group, padded_groups
-from dragoman.classical.rows import Floats, Ints, Ragged
+from dragoman.classical.rows import Bools, Floats, Ints, Ragged, by_source_length
 from dragoman.classical.tensors import TensorSpec
 from dragoman.errors import RunError
 from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
@@ -30,7 +29,37 @@ NULL = 0  # the number of the empty word
 MAX_LINKS = 30_000_000  # of the pairs that EM reads; more pairs are sampled evenly
 FLOOR = 1e-9  # probability of links that EM has not seen
 PRIOR = 0.01  # of a word's translations: few words have many
+CELLS = 250_000  # links handled at a time: few enough for the processor's cache
 KINDS = ("ibm1", "ibm2", "ibm3", "hmm")
+
+
+class Group(NamedTuple):
+    """Pairs whose sources have one length S, sorted by the length of their targets."""
+
+    indices: Ints  # (N,)
+    links: NDArray[np.int32]  # (T, S+1, N) numbers of links, the empty word first; the last number is for padding
+    lengths: Ints  # (N,) of the targets
+
+    @property
+    def real(self) -> Bools:
+        """(T, N), True = a target word."""
+        return np.arange(len(self.links))[:, None] < self.lengths
+
+    @property
+    def first(self) -> Ints:
+        """For every target word the first pair that has it: (T,)."""
+        return np.searchsorted(self.lengths, np.arange(len(self.links)), "right")
+
+    def most_probable(self, posterior: Floats) -> LinkRows:
+        """Each target word with its most probable source word, unless that is the empty one."""
+        best = posterior.argmax(1)  # (T, N); of padding 0
+        targets, rows = np.nonzero(best)
+        return LinkRows(self.indices[rows], best[targets, rows] - 1, targets)
+
+    def probable(self, posterior: Floats, threshold: float) -> LinkRows:
+        """All links that are at least so probable."""
+        targets, sources, rows = np.nonzero(posterior[:, 1:] >= threshold)
+        return LinkRows(self.indices[rows], sources, targets)
 
 
 class AlignedPairs(NamedTuple):
@@ -278,6 +307,24 @@ class WordAligner:
             self.fertility = FertilityModel(sizes[0] + 1)
             self.fertility.fertility, self.fertility.distances = arrays["fertility"], arrays["distances"]
             self.fertility.empty = float(arrays["empty"][0])
+
+
+def padded_groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
+    """Pairs by source length: indices (N,), sources (S+1, N), the empty word first, targets (T, N), lengths (N,).
+
+    Padding of targets is −1.
+    """
+    for same in by_source_length(sources, targets, indices):
+        first = 0
+        while first < len(same):
+            width = int(sources.lengths[same[first]]) + 1
+            count = max(1, CELLS // (width * max(1, int(targets.lengths[same[min(first + 64, len(same) - 1)]]))))
+            some = same[first : first + count]
+            first += count
+            left, right = sources.take(some), targets.take(some)
+            rows = np.zeros((width, len(some)), np.int64)
+            rows[1:] = left.flat.reshape(len(some), -1).T
+            yield some, rows, np.ascontiguousarray(right.padded().T), right.lengths
 
 
 class BothDirections:

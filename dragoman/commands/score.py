@@ -46,9 +46,9 @@ def score(hypotheses: str, references: tuple[str, ...], **options: Any) -> None:
     dragoman score out.txt ref.txt --source src.txt --by-length --metric bleu --plot lengths.png
     dragoman score out.txt ref.txt --alignment --characters --substitution 2
     """
-    from dragoman.reports.score_files import ScoreRequest, score_report
+    from dragoman.reports.score_files import ScoreOptions, score_report
 
-    request = ScoreRequest(hypotheses, references, **options)
+    request = ScoreOptions(hypotheses, references, **options)
     scores, lines = score_report(request)
     as_utf8()
     if not request.as_json:

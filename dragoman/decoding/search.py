@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.classical.model import Output, Transducer, rows_of
+from dragoman.classical.model import ScoredTokens, Transducer, rows_of
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import ctc, length_nat
@@ -107,7 +107,7 @@ def search(
 def transduce(model: Transducer, batch: Batch, config: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
     """The hypotheses of a fitted model, which searches on its own."""
 
-    def hypothesis(output: Output) -> Hypothesis:
+    def hypothesis(output: ScoredTokens) -> Hypothesis:
         score = math.fsum(output.token_scores)
         return Hypothesis((*output.tokens, EOS), output.token_scores, score, score)
 

@@ -23,7 +23,7 @@ class Unit(NamedTuple):
     translated: bool = False  # the document has a translation of it already
 
 
-class Output(NamedTuple):
+class UnitTranslation(NamedTuple):
     """The translation of a unit."""
 
     markup: str  # with the inline tags of the unit, escaped as the format needs it
@@ -55,7 +55,7 @@ class Document(ABC):
     units: list[Unit]
 
     @abstractmethod
-    def render(self, outputs: Sequence[Output | None]) -> bytes:
+    def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         """The file with these translations; None leaves a unit as it is."""
 
 
@@ -67,15 +67,15 @@ class TextDocument(Document):
         self.text = self.file.text
         self.units = []
 
-    def edits(self, index: int, output: Output) -> Iterable[Edit]:
+    def edits(self, index: int, output: UnitTranslation) -> Iterable[Edit]:
         """The edits that put the translation of a unit into the text."""
         return ()
 
-    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
+    def further_edits(self, outputs: Sequence[UnitTranslation | None]) -> Iterable[Edit]:
         """Edits that belong to no single unit; at least one output is not None."""
         return ()
 
-    def render(self, outputs: Sequence[Output | None]) -> bytes:
+    def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         edits: list[Edit] = []
         for index, output in enumerate(outputs):
             if output is not None:
@@ -112,7 +112,7 @@ class PartsDocument(TextDocument):
         self.units.append(Unit(block, f"line {self._line}"))
         self.spans.append((start, end))
 
-    def edits(self, index: int, output: Output) -> Iterable[Edit]:
+    def edits(self, index: int, output: UnitTranslation) -> Iterable[Edit]:
         yield Edit(*self.spans[index], output.markup)
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dragoman.documents.base import Output
+from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html_tokens import tag_names
 from dragoman.documents.markup import Block, Escape, Token, block_of, escape_text
 from dragoman.documents.references import REFERENCE, XML, escape_like, unescape_html, without_forbidden
@@ -44,7 +44,7 @@ class Content:
     def blocks(self) -> list[Block]:
         return [part for part in self.parts if isinstance(part, Block)]
 
-    def written(self, outputs: Sequence[Output | None]) -> tuple[str, str, float | None] | None:
+    def written(self, outputs: Sequence[UnitTranslation | None]) -> tuple[str, str, float | None] | None:
         """Markup, text and least confidence with these outputs of the blocks; None: one of them is missing."""
         waiting = iter(outputs)
         markup, text, known = [], [], list[float | None]()

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dragoman.documents.base import Edit, Output, PartsDocument, Reading
+from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
 from dragoman.documents.html import placed_blocks
 from dragoman.documents.markdown_inline import DEFINITION, inline_markdown, label_of
 
@@ -166,7 +166,7 @@ class MarkdownDocument(PartsDocument):
             self.wrapped.append((0, ""))
             self.add(block, start + place, start + place + len(block.raw))
 
-    def edits(self, index: int, output: Output) -> Iterable[Edit]:
+    def edits(self, index: int, output: UnitTranslation) -> Iterable[Edit]:
         width, prefix = self.wrapped[index]
         start, end = self.spans[index]
         block = self.units[index].block

@@ -323,7 +323,7 @@ class _Projection:
             spans = list(pairwise([0, *offsets, len(word)]))
             pieces = spans, spans
         else:
-            pieces = tuple([match.span() for match in _PART.finditer(one)] for one in (word, other))  # type: ignore[assignment]
+            pieces = tuple([match.span() for match in _PART.finditer(text)] for text in (word, other))  # type: ignore[assignment]
             if len(pieces[0]) != len(pieces[1]):
                 return None
         first, second = (
@@ -486,8 +486,8 @@ class _Projection:
             return place, self.over_space(element, place)
         after = not self.source[start - 1].isspace()
         word = bisect_right(self.words, start - after, key=lambda span: span[1])
-        own = [one for one in self.outputs.get(word, ()) if low <= one < high]
-        own = own or [one for one in self.targets[word : word + 1] if low <= one < high]
+        own = [target for target in self.outputs.get(word, ()) if low <= target < high]
+        own = own or [target for target in self.targets[word : word + 1] if low <= target < high]
         if low == high:
             place = begin
         elif own:

@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from dragoman.documents.base import MAX_BYTES, Document, Output, Unit
+from dragoman.documents.base import MAX_BYTES, Document, Unit, UnitTranslation
 from dragoman.errors import DataError
 
 MAX_MEMBERS = 10_000
@@ -143,7 +143,7 @@ class PackageDocument(Document):
         self.parts[name] = part, len(self.units)
         self.units += [unit._replace(location=f"{name}, {unit.location}") for unit in part.units]
 
-    def render(self, outputs: Sequence[Output | None]) -> bytes:
+    def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         """See Document; without a translation these are the very same bytes."""
         changed = {}
         for name, (part, first) in self.parts.items():

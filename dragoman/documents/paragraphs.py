@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dragoman.documents.base import Document, Output, Unit, declared_encoding, decode
+from dragoman.documents.base import Document, Unit, UnitTranslation, declared_encoding, decode
 from dragoman.documents.markup import Block, Token, block_of, escape_text
 from dragoman.documents.references import without_forbidden
 from dragoman.documents.xml import XMLToken, check_xml, element_ends, local, unescape_xml, xml_tokens
@@ -248,10 +248,10 @@ class PackagePart(Document):
         pieces, fields = self.dialects[paragraph.name].read(content)
         return content, segments_of(pieces), fields
 
-    def render(self, outputs: Sequence[Output | None]) -> bytes:
+    def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         return self.file.encode(self._stretch(0, len(self.text), outputs), references=True)
 
-    def _stretch(self, start: int, end: int, outputs: Sequence[Output | None]) -> str:
+    def _stretch(self, start: int, end: int, outputs: Sequence[UnitTranslation | None]) -> str:
         """A stretch of the text with the paragraphs in it translated."""
         parts, place = [], start
         for index in self._inside(start, end):
@@ -260,7 +260,7 @@ class PackagePart(Document):
             place = paragraph.end
         return "".join([*parts, self.text[place:end]])
 
-    def _paragraph(self, paragraph: _Paragraph, outputs: Sequence[Output | None]) -> str:
+    def _paragraph(self, paragraph: _Paragraph, outputs: Sequence[UnitTranslation | None]) -> str:
         own = outputs[paragraph.first : paragraph.first + paragraph.units]
         if all(output is None for output in own):
             return self._stretch(paragraph.start, paragraph.end, outputs)

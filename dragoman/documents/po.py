@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dragoman.documents.base import Edit, Output, Reading, TextDocument, Unit, declared_encoding
+from dragoman.documents.base import Edit, Reading, TextDocument, Unit, UnitTranslation, declared_encoding
 from dragoman.documents.markup import Block, unchanged
 from dragoman.errors import DataError
 
@@ -142,7 +142,7 @@ class PODocument(TextDocument):
             self.units.append(Unit(Block(source.text, escape=unchanged), f"line {entry.line}", translated))
             self.places.append((target or last, "" if target else name, source.text))
 
-    def edits(self, index: int, output: Output) -> Iterable[Edit]:
+    def edits(self, index: int, output: UnitTranslation) -> Iterable[Edit]:
         place, missing, source = self.places[index]
         # gettext demands the same line break at both ends
         text = "\n" * source.startswith("\n") + output.markup.strip("\n") + "\n" * source.endswith("\n")
@@ -152,7 +152,7 @@ class PODocument(TextDocument):
         else:
             yield Edit(place.start, place.end, written)
 
-    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
+    def further_edits(self, outputs: Sequence[UnitTranslation | None]) -> Iterable[Edit]:
         for entry in self.entries:
             if any(outputs[index] is not None for index in entry.units) and self._fuzzy(entry) is not self.review:
                 yield self._flag(entry)

@@ -38,7 +38,7 @@ def escape_like(source: str, unescape: Escape, needed: Mapping[str, str], bare: 
     written = {**needed, **{one: next((way for way in several if way != one), "") for one, several in ways.items()}}
     written = {character: reference or needed[character] for character, reference in written.items()}
     pattern = re.compile("|".join(map(re.escape, written)))
-    required = re.compile("|".join(_REQUIRED[one] for one in bare)) if bare else None
+    required = re.compile("|".join(_REQUIRED[character] for character in bare)) if bare else None
 
     def escape(text: str) -> str:
         counts = Counter(pattern.findall(text))

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from dragoman.config.table import Table
 from dragoman.documents.base import Document, Reading
 from dragoman.documents.epub import BookDocument
+from dragoman.documents.html import HTMLDocument, XHTMLDocument
 from dragoman.documents.markdown import MarkdownDocument
 from dragoman.documents.odt import OpenDocument
 from dragoman.documents.office import PresentationDocument, WordDocument
@@ -16,7 +17,6 @@ from dragoman.documents.plain import PlainDocument
 from dragoman.documents.po import PODocument
 from dragoman.documents.subtitles import SRTDocument, WebVTTDocument
 from dragoman.documents.tmx import TMXDocument
-from dragoman.documents.web_page import HTMLDocument, XHTMLDocument
 from dragoman.documents.xliff import XLIFFDocument
 from dragoman.errors import DataError, hint
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
 from dragoman.decoding.options import DecodingOptions
-from dragoman.documents.base import Document, Output
+from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.markup import Block, words_of
 from dragoman.documents.translate import Align, Predict, Steps, advance, translate_blocks
 from dragoman.errors import DragomanError
@@ -62,7 +62,7 @@ class DocumentTranslator:
     def translate(self, document: Document, everything: bool = False) -> Translation:
         """Translate the units that have no translation yet; with `everything` all of them."""
         chosen = [index for index, unit in enumerate(document.units) if everything or not unit.translated]
-        outputs: list[Output | None] = [None] * len(document.units)
+        outputs: list[UnitTranslation | None] = [None] * len(document.units)
         counts = Counter({"already translated": len(document.units) - len(chosen)})
         translation = Translation(b"", +counts)
         results = self.blocks([document.units[index].block for index in chosen])
@@ -79,12 +79,12 @@ class DocumentTranslator:
         translation.unseen, self.unseen = self.unseen, {}
         return translation
 
-    def blocks(self, blocks: Sequence[Block]) -> list[Output | Exception]:
+    def blocks(self, blocks: Sequence[Block]) -> list[UnitTranslation | Exception]:
         """An output for every block, or its error."""
         outputs = self._drive(translate_blocks(blocks, lambda text: fits(self.predictor, text)))
         return rated(outputs, self.predictor, self.options)
 
-    def _drive(self, steps: Steps) -> list[Output | Exception]:
+    def _drive(self, steps: Steps) -> list[UnitTranslation | Exception]:
         answer: list[Any] | None = None
         while True:
             request, outputs = advance(steps, answer)
@@ -126,12 +126,12 @@ class DocumentTranslator:
 
 
 def rated(
-    outputs: list[Output | Exception], predictor: Predictor, options: DecodingOptions
-) -> list[Output | Exception]:
+    outputs: list[UnitTranslation | Exception], predictor: Predictor, options: DecodingOptions
+) -> list[UnitTranslation | Exception]:
     """The outputs, without confidence where the scores of a model are no probabilities, as of phrases or a copy."""
     if getattr(predictor.backend(options).model, "likelihood", "tokens") != "none":
         return outputs
-    return [one._replace(confidence=None) if isinstance(one, Output) else one for one in outputs]
+    return [one._replace(confidence=None) if isinstance(one, UnitTranslation) else one for one in outputs]
 
 
 def fits(predictor: Predictor, text: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from dragoman.documents.base import Edit, Output, PartsDocument, Reading
+from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
 from dragoman.documents.markup import Escape, Token, block_of, unchanged
 from dragoman.documents.references import MARKUP, escape_like, unescape_html
 
@@ -112,7 +112,7 @@ class SRTDocument(PartsDocument):
         if place < len(raw):
             yield Token("text", "", raw[place:])
 
-    def edits(self, index: int, output: Output) -> Iterable[Edit]:
+    def edits(self, index: int, output: UnitTranslation) -> Iterable[Edit]:
         groups, after = self.groups[index], self.after[index]
         texts = output.markup.split("\n")
         if len(texts) != len(groups):  # the model wrote a line break of its own

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.data.languages import same_language
-from dragoman.documents.base import Edit, Output, Reading, Unit
+from dragoman.documents.base import Edit, Reading, Unit, UnitTranslation
 from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.xml import XMLDocument, XMLToken, attributes_of, local, quoted
 from dragoman.errors import DataError
@@ -87,7 +87,7 @@ class TMXDocument(XMLDocument):
             raise DataError(f"document: found {found}; name the target language with --to")
         return source, others[0]
 
-    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
+    def further_edits(self, outputs: Sequence[UnitTranslation | None]) -> Iterable[Edit]:
         for first, other, content, index in self.places:
             found = content.written(outputs[index : index + len(content.blocks)])
             if found is None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dragoman.analysis.alignment import WordAlignment
 from dragoman.data.sentences import Sentence, split_fields, split_long, split_sentences
-from dragoman.documents.base import Output
+from dragoman.documents.base import UnitTranslation
 from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
 from dragoman.inference.parts import has_letter
 from dragoman.inference.prediction import Prediction
@@ -32,7 +32,7 @@ class Align(NamedTuple):
     pairs: list[tuple[str, str]]
 
 
-Steps = Generator[Predict | Align, list[Any], list[Output | Exception]]
+Steps = Generator[Predict | Align, list[Any], list[UnitTranslation | Exception]]
 
 
 def sentences_of(text: str, fits: Fits, preserve: bool = False) -> list[Sentence]:
@@ -50,7 +50,7 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
     read = [sentence.text for plan in plans for sentence in plan if has_letter(sentence.text)]
     answers: Iterator[Any] = iter((yield Predict(read)) if read else ())
     rows = [[next(answers) if has_letter(sentence.text) else None for sentence in plan] for plan in plans]
-    faults = [next((one for one in row if isinstance(one, Exception)), None) for row in rows]
+    faults = [next((prediction for prediction in row if isinstance(prediction, Exception)), None) for row in rows]
     needed = [
         (sentence.text, prediction.text)
         for block, plan, row, fault in zip(blocks, plans, rows, faults, strict=True)
@@ -58,7 +58,7 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
         if block.elements and prediction is not None and fault is None
     ]
     alignments = iter((yield Align(needed)) if needed else ())
-    outputs: list[Output | Exception] = []
+    outputs: list[UnitTranslation | Exception] = []
     for block, plan, row, fault in zip(blocks, plans, rows, faults, strict=True):
         if fault is not None:
             outputs.append(fault)
@@ -76,8 +76,8 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
                 links.append((found, place, len(text)))
             text += output + sentence.space
             place += len(sentence.text) + len(sentence.space)
-        confidence = mean_probability([one for one in row if one is not None])
-        outputs.append(Output(place_markup(block, joined(text, links)), text, confidence))
+        confidence = mean_probability([prediction for prediction in row if prediction is not None])
+        outputs.append(UnitTranslation(place_markup(block, joined(text, links)), text, confidence))
     return outputs
 
 
@@ -123,8 +123,8 @@ def joined(text: str, sentences: Iterable[tuple[Aligned, int, int]]) -> Aligned:
     sources, targets = list[int](), list[int]()
     words, others = list[Span](), list[Span]()
     for links, source, output in sentences:
-        sources += [one + len(words) if one >= 0 else one for one in links.sources]
-        targets += [one + len(others) if one >= 0 else one for one in links.targets]
+        sources += [word + len(words) if word >= 0 else word for word in links.sources]
+        targets += [word + len(others) if word >= 0 else word for word in links.targets]
         words += [(start + source, end + source) for start, end in links.source_words or ()]
         others += [(start + output, end + output) for start, end in links.output_words or ()]
     return Aligned(text, sources, targets, words, others)
@@ -142,7 +142,7 @@ def mean_probability(predictions: Sequence[Prediction]) -> float | None:
     return min(1.0, found) if math.isfinite(found) else None
 
 
-def advance(steps: Steps, answer: list[Any] | None) -> tuple[Predict | Align | None, list[Output | Exception]]:
+def advance(steps: Steps, answer: list[Any] | None) -> tuple[Predict | Align | None, list[UnitTranslation | Exception]]:
     """The next thing that is needed, or None and the outputs."""
     try:
         return (next(steps) if answer is None else steps.send(answer)), []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dragoman.documents.base import Edit, Output, Reading, Unit
+from dragoman.documents.base import Edit, Reading, Unit, UnitTranslation
 from dragoman.documents.content import Content, content_of, percent
 from dragoman.documents.markup import escape_text
 from dragoman.documents.references import without_forbidden
@@ -26,7 +26,7 @@ class _Piece:
     first: int  # of its units
     existing: str = ""  # the translation that the file has
 
-    def written(self, outputs: Sequence[Output | None]) -> tuple[str, str, float | None] | None:
+    def written(self, outputs: Sequence[UnitTranslation | None]) -> tuple[str, str, float | None] | None:
         """Markup, text and confidence of the new translation; None: there is none."""
         return self.content.written(outputs[self.first : self.first + len(self.content.blocks)])
 
@@ -151,7 +151,7 @@ class XLIFFDocument(XMLDocument):
                 if mid:
                     yield mid, tokens[first : index + 1]
 
-    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
+    def further_edits(self, outputs: Sequence[UnitTranslation | None]) -> Iterable[Edit]:
         """All edits: a target depends on all units of its segment, the matches of XLIFF 2 on all segments of a unit."""
         name = "trgLang" if self.version2 else "target-language"
         for root in self.roots if self.reading.target else ():

@@ -382,11 +382,11 @@ class CTranslate2Exporter(Exporter):
 def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
     """The files that turn text into tokens and back, and how to use them: CTranslate2 itself reads tokens alone."""
     sides = {"source": source, "target": target}
-    if not all(isinstance(one, SubwordTokenizer | SentencePieceTokenizer) for one in sides.values()):
+    if not all(isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer) for tokenizer in sides.values()):
         (folder / "tokenizer").mkdir()
         for side, tokenizer in sides.items():
             tokenizer.save(folder / "tokenizer", side)
-        kinds = " and ".join(dict.fromkeys(one.kind for one in sides.values()))
+        kinds = " and ".join(dict.fromkeys(tokenizer.kind for tokenizer in sides.values()))
         (folder / "README.md").write_text(OTHER_README.format(kinds=kinds), encoding="utf-8")
         return
     for side, tokenizer in sides.items():

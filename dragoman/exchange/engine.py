@@ -238,7 +238,7 @@ class Engine:
             if hypotheses is None:
                 out.append(None)
                 continue
-            rows = [self._hypothesis(one.tokens, next(scored).log_probs, config) for one in hypotheses]
+            rows = [self._hypothesis(hypothesis.tokens, next(scored).log_probs, config) for hypothesis in hypotheses]
             out.append(sorted(rows, key=lambda one: -one.normalised))
         return out
 

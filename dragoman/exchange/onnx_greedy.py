@@ -29,7 +29,7 @@ class GreedyDecoder:
             onnxruntime.InferenceSession(folder / f"{name}.onnx", quiet, providers=["CPUExecutionProvider"])
             for name in ("encoder", "decoder")
         )
-        self.decoder_inputs = {one.name for one in self.decoder.get_inputs()}
+        self.decoder_inputs = {argument.name for argument in self.decoder.get_inputs()}
 
     def decode(self, sources: Sequence[Sequence[int]], max_length: int = 0) -> list[list[int]]:
         """The target tokens, without <eos>, of every source, whose tokens are given without <eos>."""
@@ -42,7 +42,7 @@ class GreedyDecoder:
         factor = math.ceil(self.config["length_ratio"] * 16)
         limits = np.full(rows, max_length + 1) if max_length else lengths * factor // 16 + 12  # <eos> included
         capacity = int(limits.max()) + len(self.config["prompt"])
-        names = [one.name for one in self.encoder.get_outputs()]
+        names = [argument.name for argument in self.encoder.get_outputs()]
         state: dict[str, Any] = dict(zip(names, self.encoder.run(None, {"source": source}), strict=True))
         for cache in self.config["caches"]:
             if cache["shape"] is not None:  # keys and values of earlier tokens: none yet

@@ -57,7 +57,7 @@ def measure_run(
     name: str, folders: Sequence[Path], test: Sequence[Example], metrics: Mapping[str, TextMetric], device: str
 ) -> System:
     """Decode the test set with every seed of a system and measure its cost."""
-    sources, references = [one.source for one in test], [one.references for one in test]
+    sources, references = [example.source for example in test], [example.references for example in test]
     seeds: dict[str, list[float]] = {metric: [] for metric in metrics}
     first: tuple[list[str], dict[str, Statistics]] | None = None
     measured: dict[str, Any] = {}
@@ -65,7 +65,7 @@ def measure_run(
         predictor = load_predictor(folder, device)
         list(predictor.stream(sources[:8], on_unknown=told_elsewhere))  # warm up
         started = time.perf_counter()
-        outputs = [one.text for one in predictor.predict(sources)]
+        outputs = [prediction.text for prediction in predictor.predict(sources)]
         seconds = time.perf_counter() - started
         found = text_statistics(outputs, references, metrics)
         for metric, how in metrics.items():
@@ -84,12 +84,14 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
     valid = [row for row in rows if "valid" in row]
     model = predictor.model
     some = list(test[:MEMORY_ROWS])
-    encoded = predictor.codec.encode_pairs([one.source for one in some], [one.references[0] for one in some])
+    encoded = predictor.codec.encode_pairs(
+        [example.source for example in some], [example.references[0] for example in some]
+    )
     batch = predictor.collator.collate(*encoded).to(predictor.device)
     fitted = isinstance(model, FittedModel)
     closed = fitted or several  # nothing to look into
     return {
-        "parameters": sum(one.numel() for one in model.tensors.values()) if fitted else parameter_count(model),
+        "parameters": sum(tensor.numel() for tensor in model.tensors.values()) if fitted else parameter_count(model),
         # All of the training counts: start-up, validation and checkpoints too.
         "training_tokens_per_second": logged[-1]["tokens"] / max(1e-9, logged[-1]["seconds"]) if logged else None,
         "decoding_sentences_per_second": sentences_per_second,
@@ -300,7 +302,7 @@ def outputs_view(systems: Sequence[System], sources: Sequence[str] | None, refer
 
 def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: str | None, device: str) -> list[View]:
     """Attention of each system for one sentence, and gradient flow of the recurrent ones over a long one."""
-    letters = in_letters([one.source for one in test])
+    letters = in_letters([example.source for example in test])
     lengths = sorted(test, key=lambda one: text_length(one.source, letters))
     middle = sentence or lengths[len(lengths) // 2].source
     long = lengths[int(len(lengths) * 0.97)].source
@@ -335,7 +337,7 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
         except DragomanError:
             continue
     views = []
-    if any(one["weights"] is not None for one in maps):
+    if any(shown["weights"] is not None for shown in maps):
         views.append(
             View(
                 "attentions",
@@ -390,7 +392,7 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
                 {
                     "name": fit.layer, "seconds_exponent": fit.seconds, "saved_exponent": fit.saved,
                     "expected": fit.expected, "expected_saved": fit.expected_saved,
-                    "points": [(one.length, one.seconds, one.saved) for one in costs if one.layer == fit.layer],
+                    "points": [(cost.length, cost.seconds, cost.saved) for cost in costs if cost.layer == fit.layer],
                 }
                 for fit in fits
             ]
@@ -434,12 +436,12 @@ def compare_runs(
         raise DataError("nothing to compare on: no test pair was read")
     test = as_examples(list(test))
     first = Run(next(iter(runs.values()))[0])
-    chosen = chosen_metrics(first, metrics, in_letters([one.references[0] for one in test]))
+    chosen = chosen_metrics(first, metrics, in_letters([example.references[0] for example in test]))
     systems = []
     for name, folders in runs.items():
         say(f"decoding {len(test):,} test pairs with {name}")
         systems.append(measure_run(name, folders, test, chosen, device))
-    sources, references = [one.source for one in test], [one.references for one in test]
+    sources, references = [example.source for example in test], [example.references for example in test]
     views = [
         table_view(systems, chosen, draws, seed),
         curves_view(systems),

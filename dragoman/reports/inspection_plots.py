@@ -50,7 +50,7 @@ def _size(rows: int, columns: int, panels: int = 1) -> tuple[float, float]:
 
 
 def _attention(view: View, layer: str | None) -> Any:
-    crosses = [one for one in view.data["layers"] if one["kind"] == "cross"]
+    crosses = [layer_data for layer_data in view.data["layers"] if layer_data["kind"] == "cross"]
     if not view.data["layers"]:
         return _attribution(view, layer)
     one = chosen(view.data["layers"], layer if layer or not crosses else crosses[-1]["name"])
@@ -165,8 +165,8 @@ def _next(view: View, layer: str | None) -> Any:
 def _what_if(view: View, layer: str | None) -> Any:
     changes = [change for change in view.data["changes"] if change["kind"] != "token"]
     changes = sorted(changes, key=lambda change: change["difference"])[:30]
-    names = [f"without {one['name']}" if one["kind"] != "gate" else one["name"] for one in changes]
-    return _bars(names, [one["difference"] for one in changes], view.title, "change of log p of the output")
+    names = [f"without {change['name']}" if change["kind"] != "gate" else change["name"] for change in changes]
+    return _bars(names, [change["difference"] for change in changes], view.title, "change of log p of the output")
 
 
 def _surprise(view: View, layer: str | None) -> Any:

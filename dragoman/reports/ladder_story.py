@@ -16,7 +16,7 @@ def story_view(steps: Sequence[tuple[str, str, str]], views: Sequence[View]) -> 
     """One paragraph for each rung (name, what changes, what theory expects), with what these runs show."""
     rows = {row["name"]: row for row in _table(views, "scores")["rows"]}
     metric = _table(views, "scores")["metrics"][0]
-    lengths = {one["name"]: one["points"] for one in _table(views, "lengths")["systems"]}
+    lengths = {system["name"]: system["points"] for system in _table(views, "lengths")["systems"]}
     labels, unit = (_table(views, "lengths")[key] for key in ("buckets", "unit"))
     flows = _table(views, "flows")
     told = []

@@ -44,7 +44,7 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         fitted: Any = run.model(torch.device("cpu"))
         (layers, count), size_text = tensor_table(fitted), fitted.size
     elif len(members) > 1:
-        count = sum(parameter_count(one.task.model(one.config, *one.tokenizers())) for one in members)
+        count = sum(parameter_count(member.task.model(member.config, *member.tokenizers())) for member in members)
         size_text = f"{count:,} parameters in an ensemble of {len(members)} models"
     else:
         layers, count = layer_table(model, batch, depth), parameter_count(model)
@@ -59,7 +59,7 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "fitted": isinstance(model, FittedModel),
         "parameters": count,
         "size": size_text,
-        "members": [member_information(one) for one in members] if len(members) > 1 else [],
+        "members": [member_information(member) for member in members] if len(members) > 1 else [],
         "layers": [layer._asdict() for layer in layers],
         "example": f"2 streams of {size} tokens"
         if run.task.is_language_model
@@ -245,7 +245,7 @@ def describe_weights(run: Run, validated: list[dict[str, Any]]) -> str:
         return f"predict has no weights: {error}"
     if path.parent != run.folder:
         return f"predict uses the weights of the newest checkpoint, {path.parent.name}: no validation is done yet"
-    steps = sorted(int(one.stem) for one in (run.folder / "best").glob("*.safetensors") if one.stem.isdigit())
+    steps = sorted(int(path.stem) for path in (run.folder / "best").glob("*.safetensors") if path.stem.isdigit())
     if not steps or not validated:
         return "predict uses weights.safetensors"
     average = train.average

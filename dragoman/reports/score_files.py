@@ -26,7 +26,7 @@ _TAG = re.compile(r"^<2([^<>\s]+)> ")
 
 
 @dataclass(frozen=True)
-class ScoreRequest:
+class ScoreOptions:
     """The options of `dragoman score`."""
 
     hypotheses: str
@@ -74,7 +74,7 @@ class ScoreRequest:
             check_plot_path(self.plot)
 
 
-def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
+def score_report(request: ScoreOptions) -> tuple[dict[str, Any], list[str]]:
     """The scores for JSON, and lines of text for alignments and buckets."""
     request.check()
     metrics = select_metrics(request.metrics, request.units)
@@ -91,7 +91,7 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
         cost = request.substitution if request.all_alignments else None
         lines += [*alignment_lines(alignments, unit, table=request.table, substitution=cost), ""]
         kinds = ("substitutions", "insertions", "deletions", "matches", "cost")
-        scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in alignments]
+        scores["alignment"] = [{kind: getattr(alignment, kind) for kind in kinds} for alignment in alignments]
         if cost is not None:
             for row, one in zip(scores["alignment"], alignments, strict=True):
                 every = all_edit_alignments(one.left, one.right, substitution=cost)
@@ -117,7 +117,7 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
 
 
 def _groups(
-    request: ScoreRequest, hypotheses: list[str], references: list[list[str]]
+    request: ScoreOptions, hypotheses: list[str], references: list[list[str]]
 ) -> dict[str, tuple[str, list[Bucket]]]:
     """The requested bucketings by option: what they bucket by, and the buckets."""
     beside = (request.hypotheses, len(hypotheses))

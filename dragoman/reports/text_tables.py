@@ -39,7 +39,10 @@ def alignment_lines(
         if table:
             yield from alignment.render_table().split("\n")
         yield ""
-    kinds = [sum(getattr(one, kind) for one in alignments) for kind in ("substitutions", "insertions", "deletions")]
+    kinds = [
+        sum(getattr(alignment, kind) for alignment in alignments)
+        for kind in ("substitutions", "insertions", "deletions")
+    ]
     length = sum(len(alignment.left) for alignment in alignments)
     rate = sum(kinds) / max(1, length)
     yield f"all lines: {_counts(*kinds)} of {length:,} {unit}, {100 * rate:.2f} %"

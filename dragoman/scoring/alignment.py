@@ -101,7 +101,7 @@ class AlignmentScore:
     segments: tuple[LinkCounts, ...]
 
     def _total(self, name: str) -> int:
-        return sum(getattr(one, name) for one in self.segments)
+        return sum(getattr(counts, name) for counts in self.segments)
 
     @property
     def precision(self) -> float:

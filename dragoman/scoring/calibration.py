@@ -27,12 +27,12 @@ class Reliability:
 
     @property
     def count(self) -> int:
-        return sum(one.size for one in self.bins)
+        return sum(part.size for part in self.bins)
 
     @property
     def error(self) -> float:
         """Expected calibration error: Σ n/N |accuracy − confidence|."""
-        gaps = (one.size * abs(one.accuracy - one.confidence) for one in self.bins)
+        gaps = (part.size * abs(part.accuracy - part.confidence) for part in self.bins)
         return sum(gaps) / max(1, self.count)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
 EditKind = Literal["equal", "substitute", "insert", "delete"]
 
@@ -122,6 +123,19 @@ def align_edits(
 
     Ties are broken from the end: a match or substitution before a deletion, a deletion before an insertion.
     """
+    return next(_alignments(left, right, substitution, insertion, deletion))
+
+
+def all_edit_alignments(
+    left: Sequence[Hashable], right: Sequence[Hashable], *, substitution: int = 1, limit: int = 100
+) -> list[EditAlignment]:
+    """All cheapest edit alignments, the one of `align_edits` first; at most `limit`, since they may be very many."""
+    return list(islice(_alignments(left, right, substitution, 1, 1), limit))
+
+
+def _alignments(
+    left: Sequence[Hashable], right: Sequence[Hashable], substitution: int, insertion: int, deletion: int
+) -> Iterator[EditAlignment]:
     table = [[column * insertion for column in range(len(right) + 1)]]
     for symbol in left:
         previous = table[-1]
@@ -131,48 +145,27 @@ def align_edits(
             row.append(min(paired, previous[column + 1] + deletion, row[column] + insertion))
         table.append(row)
 
-    operations: list[EditOperation] = []
-    i, j = len(left), len(right)
-    while i or j:
-        cost = table[i][j]
-        if i and j:
-            same = left[i - 1] == right[j - 1]
-            if cost == table[i - 1][j - 1] + (0 if same else substitution):
-                operations.append(EditOperation("equal" if same else "substitute", left[i - 1], right[j - 1]))
-                i, j = i - 1, j - 1
-                continue
-        if i and cost == table[i - 1][j] + deletion:
-            operations.append(EditOperation("delete", left[i - 1], None))
-            i -= 1
-        else:
-            operations.append(EditOperation("insert", None, right[j - 1]))
-            j -= 1
-    return EditAlignment(table, tuple(reversed(operations)), table[-1][-1])
-
-
-def all_edit_alignments(
-    left: Sequence[Hashable], right: Sequence[Hashable], *, substitution: int = 1, limit: int = 100
-) -> list[EditAlignment]:
-    """All cheapest edit alignments, the one of `align_edits` first; at most `limit`, since they may be very many."""
-    best = align_edits(left, right, substitution=substitution)
-    table, found = best.table, list[EditAlignment]()
-    paths: list[tuple[int, int, tuple[EditOperation, ...]]] = [(len(left), len(right), ())]
-    while paths and len(found) < limit:
-        i, j, after = paths.pop()
+    # Paths back from the last cell. The operations behind a cell are a linked list, which branches share.
+    paths: list[tuple[int, int, Any]] = [(len(left), len(right), None)]
+    while paths:
+        i, j, behind = paths.pop()
         if not (i or j):
-            found.append(EditAlignment(table, after, best.cost))
+            operations = list[EditOperation]()
+            while behind is not None:
+                operation, behind = behind
+                operations.append(operation)
+            yield EditAlignment(table, tuple(operations), table[-1][-1])
             continue
-        cost = table[i][j]
-        if j and cost == table[i][j - 1] + 1:  # the last one pushed is tried first, in the order of `align_edits`
-            paths.append((i, j - 1, (EditOperation("insert", None, right[j - 1]), *after)))
-        if i and cost == table[i - 1][j] + 1:
-            paths.append((i - 1, j, (EditOperation("delete", left[i - 1], None), *after)))
+        cost = table[i][j]  # the last path pushed is tried first
+        if j and cost == table[i][j - 1] + insertion:
+            paths.append((i, j - 1, (EditOperation("insert", None, right[j - 1]), behind)))
+        if i and cost == table[i - 1][j] + deletion:
+            paths.append((i - 1, j, (EditOperation("delete", left[i - 1], None), behind)))
         if i and j:
             same = left[i - 1] == right[j - 1]
             if cost == table[i - 1][j - 1] + (0 if same else substitution):
-                step = EditOperation("equal" if same else "substitute", left[i - 1], right[j - 1])
-                paths.append((i - 1, j - 1, (step, *after)))
-    return found
+                operation = EditOperation("equal" if same else "substitute", left[i - 1], right[j - 1])
+                paths.append((i - 1, j - 1, (operation, behind)))
 
 
 def printable(symbol: Hashable) -> str:

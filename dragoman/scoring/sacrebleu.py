@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -12,10 +13,10 @@ from typing import Any, cast
 import numpy as np
 
 from dragoman.errors import DataError, MissingExtraError
-from dragoman.scoring.chrf_pairwise import pairwise_chrf
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio
 
 MAX_ORDER = 4  # longest n-gram of BLEU
+CHRF_ORDER = 6  # longest n-gram of characters
 CHRF_BETA = 2.0  # recall counts twice as much as precision
 
 
@@ -112,6 +113,42 @@ def combine_chrf(sums: FloatArray) -> FloatArray:
     recall = ratio((ratio(matches, in_reference) * occurring).sum(axis=-1), orders)
     factor = CHRF_BETA**2
     return 100 * ratio((1 + factor) * precision * recall, factor * precision + recall)
+
+
+def pairwise_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> FloatArray:
+    """1 − chrF of each pair: (H, R). sacreBLEU's sentence_score would count the n-grams of a text for every pair."""
+    precision = np.zeros((len(hypotheses), len(references)))
+    recall, orders = np.zeros_like(precision), np.zeros_like(precision)
+    for order in range(1, CHRF_ORDER + 1):
+        index: dict[str, int] = {}
+        counters = [_count_ngrams(texts, order, index) for texts in (hypotheses, references)]
+        left, right = (_count_matrix(rows, len(index)) for rows in counters)  # (H, n-grams), (R, n-grams)
+        matches = np.array([np.minimum(row, right).sum(1) for row in left]).reshape(precision.shape)
+        in_hypothesis, in_reference = left.sum(1)[:, None], right.sum(1)[None]
+        both = (in_hypothesis > 0) & (in_reference > 0)  # an order counts where both texts are long enough for it
+        precision += np.where(both, matches / np.maximum(in_hypothesis, 1), 0.0)
+        recall += np.where(both, matches / np.maximum(in_reference, 1), 0.0)
+        orders += both
+    precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
+    weight = CHRF_BETA**2
+    return np.asarray(1.0 - ratio((1 + weight) * precision * recall, weight * precision + recall))
+
+
+def _count_ngrams(texts: Sequence[str], order: int, index: dict[str, int]) -> list[Counter[int]]:
+    """The n-grams of each text, spaces removed; `index` numbers the n-grams and grows."""
+    rows = []
+    for text in texts:
+        text = "".join(text.split())
+        ngrams = (text[start : start + order] for start in range(len(text) - order + 1))
+        rows.append(Counter(index.setdefault(ngram, len(index)) for ngram in ngrams))
+    return rows
+
+
+def _count_matrix(rows: Sequence[Counter[int]], width: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    matrix = np.zeros((len(rows), width), dtype=np.int64)
+    for number, row in enumerate(rows):
+        matrix[number, list(row)] = list(row.values())
+    return matrix
 
 
 def combine_ter(sums: FloatArray) -> FloatArray:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dragoman.errors import DataError
 from dragoman.progress import track
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric
 
@@ -94,16 +93,11 @@ def paired_bootstrap(one: FloatArray, other: FloatArray, observed: float) -> flo
     return _p_value(differences - differences.mean(), observed)
 
 
-def approximate_randomisation(
-    metric: TextMetric, one: Statistics, other: Statistics, draws: int = DEFAULT_DRAWS, seed: int = 1
-) -> float:
-    """The two-sided p-value of two systems when the outputs of random segments are exchanged (Noreen 1989)."""
-    if one.rows.shape != other.rows.shape:
-        raise DataError(f"found {len(one.rows)} and {len(other.rows)} segments, expected as many of each system")
-    return _randomised(metric, one.rows, other.rows, exchange_sums(other.rows - one.rows, draws, seed))
+def approximate_randomisation(metric: TextMetric, one: FloatArray, other: FloatArray, exchanged: FloatArray) -> float:
+    """The two-sided p-value of two systems when the outputs of random segments are exchanged (Noreen 1989).
 
-
-def _randomised(metric: TextMetric, one: FloatArray, other: FloatArray, exchanged: FloatArray) -> float:
+    `exchanged` are `exchange_sums` of the difference other − one.
+    """
     left, right = one.sum(axis=0), other.sum(axis=0)
     differences = metric.combine(left + exchanged) - metric.combine(right - exchanged)
     return _p_value(differences, float(metric.combine(left) - metric.combine(right)))
@@ -149,7 +143,7 @@ def compare(
     ]
     # The statistics of all metrics are columns of one matrix, so that segments are drawn once for all metrics.
     widths = np.cumsum([counts[0][name].rows.shape[1] for name in metrics])[:-1]
-    wholes = [np.concatenate([one.rows for one in own.values()], axis=1) for own in counts]
+    wholes = [np.concatenate([counted.rows for counted in own.values()], axis=1) for own in counts]
 
     def parts(sums: FloatArray) -> dict[str, FloatArray]:
         return dict(zip(metrics, np.split(sums, widths, axis=1), strict=True))
@@ -168,7 +162,7 @@ def compare(
                     difference,
                     difference > 0 if metric.higher_is_better else difference < 0,
                     paired_bootstrap(own_draws, baseline, difference),
-                    _randomised(metric, own.rows, counts[0][name].rows, exchanged[number][name]),
+                    approximate_randomisation(metric, own.rows, counts[0][name].rows, exchanged[number][name]),
                 )
             scores.append(SystemScore(name, system, score, interval(own_draws, confidence), versus, own.signature))
     return scores

@@ -15,7 +15,7 @@ from dragoman.data.languages import UNKNOWN, detect, same_language
 from dragoman.data.tokenizers.base import UNK
 from dragoman.decoding.constraints.source import find_placeholders
 from dragoman.decoding.options import DecodingOptions
-from dragoman.documents.base import Output, Reading
+from dragoman.documents.base import Reading, UnitTranslation
 from dragoman.documents.registry import open_document
 from dragoman.errors import ConfigError
 from dragoman.serving.formality import Formality, tag_with_formality
@@ -221,7 +221,7 @@ async def translate_document(
     state.check_texts([text])
     source = detected_language(state, text, job)[0] if job.source == AUTO else job.source
     route = find_route(state, job, source)
-    outputs: list[Output | None] = [None] * len(document.units)
+    outputs: list[UnitTranslation | None] = [None] * len(document.units)
     if route is not None:
         model, tag = route
         options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)

@@ -15,7 +15,7 @@ from dragoman.analysis.alignment import WordAlignment, token_word_shares, word_s
 from dragoman.data.sentences import Sentence, join_sentences
 from dragoman.data.tokenizers.base import SPECIALS, UNK
 from dragoman.decoding.options import DecodingOptions
-from dragoman.documents.base import Output
+from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html import parse_blocks
 from dragoman.documents.markup import Block
 from dragoman.documents.run import rated
@@ -133,7 +133,7 @@ class Translator:
             )
         return found
 
-    async def blocks(self, blocks: Sequence[Block]) -> list[Output]:
+    async def blocks(self, blocks: Sequence[Block]) -> list[UnitTranslation]:
         """Translations of texts with inline tags."""
         steps = translate_blocks(blocks, self.fits)
         answer: list[Any] | None = None
@@ -149,7 +149,7 @@ class Translator:
             if isinstance(output, Exception):
                 raise output
         outputs = rated(outputs, self.model.predictor, self.options)
-        return [output for output in outputs if isinstance(output, Output)]
+        return [output for output in outputs if isinstance(output, UnitTranslation)]
 
     async def html(self, documents: Sequence[str]) -> list[Translated]:
         """Translations of HTML documents with all their tags."""

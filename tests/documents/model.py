@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from dragoman.analysis.alignment import WordAlignment
-from dragoman.documents.base import Document, Output
+from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.translate import Align, Predict, advance, translate_blocks
 from dragoman.inference.prediction import Prediction
 
@@ -24,9 +24,9 @@ def translated(document: Document, change: Callable[[str], str] = str, everythin
             assert isinstance(request, Align)
             answers = [_same_order(*pair) for pair in request.pairs]
         request, outputs = advance(steps, answers)
-    found: list[Output | None] = [None] * len(document.units)
+    found: list[UnitTranslation | None] = [None] * len(document.units)
     for index, output in zip(wanted, outputs, strict=True):
-        assert isinstance(output, Output), output
+        assert isinstance(output, UnitTranslation), output
         found[index] = output
     return document.render(found)
 

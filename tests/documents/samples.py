@@ -6,7 +6,7 @@ import io
 import zipfile
 from collections.abc import Callable
 
-from dragoman.documents.base import Document, Output
+from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.markup import Aligned, place_markup, words_of
 
 XLIFF1 = """<?xml version="1.0" encoding="UTF-8"?>
@@ -153,12 +153,12 @@ SAMPLES: dict[str, bytes] = {
 }
 
 
-def outputs(document: Document, change: Callable[[str], str], everything: bool = False) -> list[Output | None]:
+def outputs(document: Document, change: Callable[[str], str], everything: bool = False) -> list[UnitTranslation | None]:
     """Translations of one word for each word, by a function."""
-    found: list[Output | None] = []
+    found: list[UnitTranslation | None] = []
     for unit in document.units:
         words = list(range(len(words_of(unit.block.text))))
         text = change(unit.block.text)
         aligned = place_markup(unit.block, Aligned(text, words, words))
-        found.append(None if unit.translated and not everything else Output(aligned, text, 0.876))
+        found.append(None if unit.translated and not everything else UnitTranslation(aligned, text, 0.876))
     return found

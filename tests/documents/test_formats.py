@@ -14,11 +14,11 @@ import pytest
 
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.documents.base import Output, Reading, decode
+from dragoman.documents.base import Reading, UnitTranslation, decode
+from dragoman.documents.html import HTMLDocument
 from dragoman.documents.markup import Aligned, place_markup
 from dragoman.documents.registry import open_document
 from dragoman.documents.translate import Align, Predict, advance, translate_blocks
-from dragoman.documents.web_page import HTMLDocument
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.isolate import predict_each
 from dragoman.inference.prediction import Prediction
@@ -294,11 +294,11 @@ def test_attributes_that_people_read_are_translated() -> None:
     assert [text for text in texts if text in attributes] == attributes
     assert not any("no" in text.split() for text in texts)
     assert document.render([None] * len(texts)) == PAGE.encode()
-    translated: list[Output | None] = []
+    translated: list[UnitTranslation | None] = []
     for unit in document.units:
         text = re.sub("  +", " ", unit.block.text.upper())  # a tag was between two spaces
         markup = place_markup(unit.block, Aligned(text, list(range(len(text.split())))))
-        translated.append(Output(markup, text))
+        translated.append(UnitTranslation(markup, text))
     page = document.render(translated).decode()
     assert page == UPPER
     # Blocks alone, or attributes alone: the other ones stay as they were.

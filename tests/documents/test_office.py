@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from dragoman.documents.base import Document, Output
+from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.markup import Aligned, place_markup
 from dragoman.documents.registry import open_document
 from tests.documents.samples import outputs, package
@@ -158,7 +158,7 @@ def test_a_container_moves_with_its_words() -> None:
     document = open_document("a.docx", word(body))
     (unit,) = document.units
     assert unit.block.text == "see this page now"
-    output = Output(place_markup(unit.block, Aligned("nun diese Seite sehen", [3, 1, 2, 0], [3, 1, 2, 0])), "")
+    output = UnitTranslation(place_markup(unit.block, Aligned("nun diese Seite sehen", [3, 1, 2, 0], [3, 1, 2, 0])), "")
     expected = paragraph(run("nun "), LINK, run("diese Seite", BOLD), "</w:hyperlink>", run(" sehen"))
     assert content_of(document.render([output]), ".docx") == expected
 
@@ -272,7 +272,7 @@ def test_ranges_stay_around_their_words_and_never_end_before_they_begin() -> Non
     (unit,) = document.units
     for order in itertools.permutations(range(6)):
         words = " ".join("ABCDEF"[index] for index in order)
-        output = Output(
+        output = UnitTranslation(
             place_markup(unit.block, Aligned(words, list(order), [order.index(n) for n in range(6)])), words
         )
         written = content_of(document.render([output]), ".docx")
@@ -455,9 +455,9 @@ def bodies(draw: st.DrawFn, suffix: str) -> str:
     return "".join(make() for _ in range(draw(st.integers(1, 2))))
 
 
-def random_outputs(document: Document, draw: Callable[[st.SearchStrategy[int]], int]) -> list[Output | None]:
+def random_outputs(document: Document, draw: Callable[[st.SearchStrategy[int]], int]) -> list[UnitTranslation | None]:
     """For each unit none, or numbered words with any alignment."""
-    found: list[Output | None] = []
+    found: list[UnitTranslation | None] = []
     numbers = itertools.count()
     for unit in document.units:
         size = draw(st.integers(-1, 6))
@@ -465,7 +465,7 @@ def random_outputs(document: Document, draw: Callable[[st.SearchStrategy[int]], 
         sources = [draw(st.integers(-1, 6)) for _ in words]
         targets = [draw(st.integers(-1, 6)) for _ in unit.block.text.split()]
         output = Aligned(" ".join(words), sources, targets)
-        found.append(None if size < 0 else Output(place_markup(unit.block, output), output.text))
+        found.append(None if size < 0 else UnitTranslation(place_markup(unit.block, output), output.text))
     return found
 
 
@@ -512,7 +512,7 @@ def test_what_a_model_copies_comes_back(suffix: str, data: st.DataObject) -> Non
     """Every character with the elements that it is in and its formatting, for one translated unit after the other."""
     body = data.draw(bodies(suffix))
     document = open_document(f"a{suffix}", MAKE[suffix](body))
-    same: list[Output | None] = [Output(unit.block.raw, unit.block.text) for unit in document.units]
+    same: list[UnitTranslation | None] = [UnitTranslation(unit.block.raw, unit.block.text) for unit in document.units]
     before = characters(MAKE[suffix](body), suffix)
     for index in range(len(same)):
         assert (

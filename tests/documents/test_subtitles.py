@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.documents.base import Document, Output
+from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.registry import open_document
 from tests.documents.samples import outputs
 
@@ -23,7 +23,7 @@ def changed(name: str, text: str, change: Callable[[str], str] = str.upper) -> s
 
 
 def written(document: Document, *texts: str) -> str:
-    return document.render([Output(text, text) for text in texts]).decode()
+    return document.render([UnitTranslation(text, text) for text in texts]).decode()
 
 
 @pytest.mark.parametrize("name", ["a.srt", "a.vtt"])

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dragoman.data.sentences import split_fields
-from dragoman.documents.base import Output, Reading
+from dragoman.documents.base import Reading, UnitTranslation
 from dragoman.documents.registry import open_document
 from dragoman.documents.translate import Align, Predict, advance, translate_blocks
 from dragoman.inference.prediction import Prediction
@@ -55,7 +55,7 @@ def squeezed(text: str, name: str = "a.xlf", change: Callable[[str], str] = str.
         else:
             assert isinstance(request, Align)
             answer = [None] * len(request.pairs)
-    return document.render([one if isinstance(one, Output) else None for one in found]).decode()
+    return document.render([one if isinstance(one, UnitTranslation) else None for one in found]).decode()
 
 
 def target(text: str, name: str = NAME1) -> ElementTree.Element:
@@ -126,7 +126,7 @@ def test_bare_line_ends_are_line_feeds() -> None:
 def test_characters_that_xml_forbids_are_left_out() -> None:
     document = open_document("a.xlf", version1('<trans-unit id="1"><source>a > b</source></trans-unit>').encode())
     text = "\x00b\x1b\ufffe\r\n]]>"
-    found = document.render([Output(document.units[0].block.escape(text), text, 0.5)])
+    found = document.render([UnitTranslation(document.units[0].block.escape(text), text, 0.5)])
     assert target(found.decode()).text == "b\r\n]]>"
 
 
@@ -222,9 +222,9 @@ def test_a_machine_never_claims_a_perfect_match(confidence: float) -> None:
         ("a.tmx", memory('<tu><tuv xml:lang="en"><seg>a</seg></tuv></tu>'), r"quality\">(\d+)<"),
     ):
         document = open_document(name, text.encode(), Reading(target="de"))
-        found = re.findall(pattern, document.render([Output("A", "A", confidence)]).decode())
+        found = re.findall(pattern, document.render([UnitTranslation("A", "A", confidence)]).decode())
         assert [float(one) for one in found] == [99.0]
-        assert not re.search(r"(?i)match", document.render([Output("A", "A")]).decode())
+        assert not re.search(r"(?i)match", document.render([UnitTranslation("A", "A")]).decode())
 
 
 @pytest.mark.parametrize("preset", ["copy", "phrase-based"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import DataError
-from dragoman.scoring.labels import (
+from dragoman.scoring.label_metrics import (
     TagSpan,
     accuracy,
     bio_spans,

@@ -17,7 +17,7 @@ from dragoman.reports.score_plots import draw_buckets, draw_comparison
 from dragoman.reports.text_tables import comparison_lines
 from dragoman.scoring import significance
 from dragoman.scoring.buckets import Bucket, by_frequency, by_length, by_tag, score_buckets
-from dragoman.scoring.metric import Statistics
+from dragoman.scoring.metric import Statistics, TextMetric
 from dragoman.scoring.registry import metrics_for, select_metrics
 from dragoman.scoring.significance import (
     approximate_randomisation,
@@ -62,6 +62,11 @@ def test_identical_systems_do_not_differ_and_different_ones_do() -> None:
             assert versus.randomisation >= 1 / 201
 
 
+def randomisation(metric: TextMetric, one: Statistics, other: Statistics, draws: int, seed: int = 1) -> float:
+    exchanged = exchange_sums(other.rows - one.rows, draws, seed)
+    return approximate_randomisation(metric, one.rows, other.rows, exchanged)
+
+
 def test_comparing_many_metrics_at_once_equals_comparing_each_alone() -> None:
     outputs, references = systems(40)
     metrics = select_metrics(["bleu", "wer", "chrf"])
@@ -73,7 +78,7 @@ def test_comparing_many_metrics_at_once_equals_comparing_each_alone() -> None:
         assert versus is not None
         assert found[name, "worse"].interval == pytest.approx(interval(drawn[0]))
         assert versus.bootstrap == paired_bootstrap(*drawn, versus.difference)
-        assert versus.randomisation == approximate_randomisation(metric, other, base, 64, 5)
+        assert versus.randomisation == randomisation(metric, other, base, 64, 5)
 
 
 def test_p_values_of_equal_systems_are_uniform() -> None:
@@ -82,7 +87,7 @@ def test_p_values_of_equal_systems_are_uniform() -> None:
     small, metric = 0, METRICS["exact_match"]
     for seed in range(200):
         one, other = (Statistics(np.stack([draw.random(80) < 0.5, np.ones(80)], 1).astype(float), "") for _ in "ab")
-        small += approximate_randomisation(metric, one, other, 100, seed) < 0.1
+        small += randomisation(metric, one, other, 100, seed) < 0.1
     assert 5 <= small <= 36  # mean 20, deviation 4.2; discrete scores make it a little smaller
 
 
@@ -91,9 +96,9 @@ def test_exact_randomisation_of_few_segments() -> None:
     one = Statistics(np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]), "")
     other = Statistics(np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 1.0]]), "")
     # Differences ±2/3 in 2 of 4 exchanges of the two segments that differ.
-    assert approximate_randomisation(METRICS["exact_match"], one, other, 20_000) == pytest.approx(0.5, abs=0.02)
-    with pytest.raises(DataError, match="found 3 and 2 segments"):
-        approximate_randomisation(METRICS["exact_match"], one, Statistics(other.rows[:2], ""))
+    assert randomisation(METRICS["exact_match"], one, other, 20_000) == pytest.approx(0.5, abs=0.02)
+    with pytest.raises(DataError, match="cannot score 2 hypotheses against references for 3 segments"):
+        compare({"one": ["a", "b"], "other": ["a", "b"]}, [["a"]] * 3, {"exact_match": METRICS["exact_match"]})
 
 
 def test_the_interval_of_a_share_is_binomial() -> None:

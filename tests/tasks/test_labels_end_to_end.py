@@ -22,7 +22,7 @@ from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.rerank import Reranker
 from dragoman.runs import train
-from dragoman.scoring.labels import accuracy, mean_squared_error
+from dragoman.scoring.label_metrics import accuracy, mean_squared_error
 from dragoman.tasks.config import build, load
 from dragoman.tasks.table import TASKS
 from dragoman.training.display import Display

@@ -42,7 +42,7 @@ Names = dict[str, tuple[str, ...]]
 
 def linear(ours: str, *theirs: str, parts: Sequence[str] = ("weight", "bias")) -> Names:
     """The parameters of a linear layer or a norm."""
-    return {f"{ours}.{part}": tuple(f"{one}.{part}" for one in theirs) for part in parts}
+    return {f"{ours}.{part}": tuple(f"{their}.{part}" for their in theirs) for part in parts}
 
 
 def layer_names(
@@ -54,7 +54,7 @@ def layer_names(
         for layer in range(layers)
         for part, several in table.items()
         for name, parameters in linear(
-            f"{ours}.{layer}.{part}", *(f"{theirs}.{layer}.{one}" for one in several.split()), parts=parts
+            f"{ours}.{layer}.{part}", *(f"{theirs}.{layer}.{their}" for their in several.split()), parts=parts
         ).items()
     }
 

@@ -147,7 +147,7 @@ def encoder_settings(checkpoint: Checkpoint) -> FramesConfig:
 
 def sizes(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
     found = checkpoint.setting(name, list)
-    if not found or not all(type(one) is int and 1 <= one <= 100_000 for one in found):
+    if not found or not all(type(size) is int and 1 <= size <= 100_000 for size in found):
         raise DataError(f"{checkpoint.folder / 'config.json'}: {name}: found {found!r}, expected sizes of convolutions")
     return tuple(found)
 

@@ -77,7 +77,7 @@ def read_whisper(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported
 
 def ids(checkpoint: Checkpoint, name: str, size: int) -> list[int]:
     found = checkpoint.generation.get(name) or []
-    return [one for one in found if type(one) is int and 0 <= one < size] if isinstance(found, list) else []
+    return [token for token in found if type(token) is int and 0 <= token < size] if isinstance(found, list) else []
 
 
 def language_and_task(checkpoint: Checkpoint, tokens: tuple[str, ...], options: Mapping[str, str]) -> list[int]:
