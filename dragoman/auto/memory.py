@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,7 +11,6 @@ from torch import nn
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError
-from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.heads.softmax import PartitionedSoftmaxConfig, SampledSoftmaxConfig
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for
@@ -25,7 +25,7 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device
     """Compare the memory that training needs for the largest batch with the memory that is free."""
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
     torch.manual_seed(config.train.seed)
-    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
+    model: Any = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
     # The largest batch has the most tokens on one side or both, or the longest rows: attention grows quadratically.
@@ -39,7 +39,7 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device
     activations, (rows, source, target) = max(
         (batch_memory(model, shape, corpus.collator), shape) for shape in candidates
     )
-    outputs = model.positions(source, target) if isinstance(model, NonAutoregressiveModel) else target
+    outputs = model.positions(source, target)
     vocabulary = sizes[1]
     softmax = getattr(config.model, "softmax", None)
     if isinstance(softmax, SampledSoftmaxConfig):

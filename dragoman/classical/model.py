@@ -71,6 +71,8 @@ class ScoredTokens(NamedTuple):
 class Transducer(FittedModel):
     """A fitted model from tokens to tokens, which finds its outputs on its own."""
 
+    decodes = "own-search"
+
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         """Between one and `n_best` outputs for every source (token ids without <eos>), best first."""
         raise NotImplementedError

@@ -45,6 +45,8 @@ UNDECIDED = -2  # in place of a token: the most probable one is not known yet
 class NGramModel(FittedModel):
     """p(token | the last n − 1 tokens). Every line begins anew: an n-gram never spans two lines."""
 
+    decodes = "stepwise"
+
     def __init__(self, config: NGramConfig, vocabulary: int) -> None:
         super().__init__()
         self.config, self.vocabulary = config, vocabulary

@@ -283,7 +283,7 @@ _DECODERS: WeakKeyDictionary[nn.Module, GraphDecoder] = WeakKeyDictionary()
 def graph_decoder(model: Any, batch: Batch) -> GraphDecoder | None:
     """The graph decoder of a model; None where its steps cannot be captured."""
     is_text = isinstance(batch.source, Tokens) and batch.source.data.dim() == 2
-    if batch.source.data.is_cuda and is_text and isinstance(model, nn.Module) and hasattr(model, "decoder"):
+    if batch.source.data.is_cuda and is_text and getattr(model, "steps_in_graphs", False):
         return _DECODERS.setdefault(model, GraphDecoder(model))
     return None
 

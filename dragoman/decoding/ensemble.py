@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.errors import ConfigError, hint
-from dragoman.models.contracts import Likelihood, Model, NonAutoregressiveModel, TokenScores
+from dragoman.models.contracts import Decodes, Likelihood, Model, TokenScores, decodes
 
 Average = Literal["probability", "log"]
 DEFAULT_AVERAGE: Average = "probability"
@@ -50,13 +50,14 @@ class Ensemble:
     """Models that share their vocabularies, averaged token by token; searched and scored like one model."""
 
     likelihood: Likelihood = "tokens"
+    decodes: Decodes = "stepwise"
 
     def __init__(self, models: Sequence[Model], average: Average = DEFAULT_AVERAGE) -> None:
         if average not in AVERAGES:
             raise ConfigError(f"average: found {average!r}. {hint(average, AVERAGES)}")
         if not models:
             raise ConfigError("an ensemble needs at least one model, found none")
-        if any(isinstance(model, NonAutoregressiveModel) for model in models):
+        if any(decodes(model) == "parallel" for model in models):
             raise ConfigError("an ensemble needs models that write token by token; one of these writes all at once")
         self.models = tuple(models)
         self.average = AVERAGES[average]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from torch import Tensor
 
@@ -12,7 +12,7 @@ from dragoman.data.batch import Batch
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import ConfigError
-from dragoman.models.contracts import NonAutoregressiveModel
+from dragoman.models.contracts import NonAutoregressiveModel, decodes
 
 # tokens (N,), state → log-probabilities (N, V), the decoder's vectors (N, D) behind them, and the next state
 HiddenStep = Callable[[Tensor, Any], tuple[Tensor, Tensor, Any]]
@@ -47,9 +47,9 @@ class Request(NamedTuple):
 
     def stepwise(self, method: str) -> AutoregressiveModel:
         """The model, which must be autoregressive."""
-        if isinstance(self.model, NonAutoregressiveModel):
+        if decodes(self.model) == "parallel":
             raise ConfigError(f"{method} needs a model that outputs token by token; this one outputs all at once")
-        return self.model
+        return cast(AutoregressiveModel, self.model)
 
     def hidden_step(self, method: str) -> HiddenStep:
         """A step that also gives the decoder's vectors, for a method that compares them (`Method.needs_hidden`)."""

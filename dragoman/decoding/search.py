@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.step_contract import check_model, checked_step
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, DragomanError
-from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel
+from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel, decodes
 from dragoman.progress import check_interrupted
 
 BEAM_ONLY = {"beam_groups": 1, "coverage_penalty": 0.0, "min_length": 0, "no_repeat_ngram": 0}
@@ -70,10 +70,11 @@ def search(
     constraints of each source. The search may end between two steps (`progress.interruptible`).
     """
     check_interrupted()
-    if isinstance(model, Transducer):
+    way, given = decodes(model), cast(Any, model)
+    if way == "own-search":
         check_fitted(config, method, constraints, trace)
-        return transduce(model, batch, config, n_best)
-    if not isinstance(model, NonAutoregressiveModel):
+        return transduce(given, batch, config, n_best)
+    if way != "parallel":
         check_model(model)
     limits = limits_for(batch, config, ratio)
     if constraints and not config.max_length:
@@ -87,13 +88,13 @@ def search(
         for name, usual in BEAM_ONLY.items():
             if (value := getattr(config, name)) != usual:
                 raise ConfigError(f"search.{name}: found {value}, which goes with beam search alone; expected {usual}")
-        outputs = method.search(Request(model, batch, limits, config, n_best, text))
-    elif isinstance(model, NonAutoregressiveModel):
+        outputs = method.search(Request(given, batch, limits, config, n_best, text))
+    elif way == "parallel":
         check_non_autoregressive(config, constraints, trace)
-        outputs = decode_at_once(model, batch, limits, config, n_best)
+        outputs = decode_at_once(given, batch, limits, config, n_best)
     else:
         check_possible(constraints, limits)
-        outputs = autoregressive_search(model, batch, limits, config, n_best, constraints, trace)
+        outputs = autoregressive_search(given, batch, limits, config, n_best, constraints, trace)
     if any(not hypotheses or math.isnan(hypotheses[0].score) for hypotheses in outputs):
         if constraints or config.no_repeat_ngram or config.min_length:
             raise DragomanError(

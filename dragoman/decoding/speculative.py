@@ -20,7 +20,7 @@ from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
 from dragoman.decoding.method import AutoregressiveModel, Method, OpenMethod, Request
 from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
-from dragoman.models.contracts import NonAutoregressiveModel
+from dragoman.models.contracts import decodes
 from dragoman.progress import check_interrupted
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class PrefixReader:
 class Speculative(OpenMethod):
     """Greedy search with a draft model that shares the vocabularies; `stats` counts over all calls of `search`."""
 
-    def __init__(self, draft: AutoregressiveModel | NonAutoregressiveModel, tokens: int = 4) -> None:
+    def __init__(self, draft: AutoregressiveModel, tokens: int = 4) -> None:
         """The draft proposes `tokens` at a time."""
-        if isinstance(draft, NonAutoregressiveModel):
+        if decodes(draft) == "parallel":
             raise ConfigError("a draft model must write token by token; this one writes all at once")
         if tokens < 1:
             raise ConfigError(f"draft tokens: found {tokens}, expected at least 1")

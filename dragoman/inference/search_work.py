@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from dragoman.classical.model import Transducer
 from dragoman.data.collate import batches_by_length
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.data.tokenizers.language_tags import add_tag, ensure_tag, split_tag
@@ -33,7 +32,7 @@ from dragoman.inference.parts import Part, Planner, constraints_of_part, join_pa
 from dragoman.inference.pipeline import Done, Row, Work, as_input
 from dragoman.inference.prediction import NO_PREDICTION, Prediction, with_confidences
 from dragoman.inference.rerank import Reranker
-from dragoman.models.contracts import NonAutoregressiveModel
+from dragoman.models.contracts import decodes
 from dragoman.tasks.base import encoder_of, length_limit
 
 Automata = Sequence[ConstraintAutomaton | None]
@@ -85,7 +84,7 @@ class SearchWork(Work[Prediction]):
     @property
     def constrainable(self) -> bool:
         """Whether the search can force texts into an output: a search token by token, by greedy or beam search."""
-        return self.method is None and not isinstance(self.backend.model, Transducer | NonAutoregressiveModel)
+        return self.method is None and decodes(self.backend.model) == "stepwise"
 
     @property
     def scores(self) -> bool:

@@ -78,6 +78,7 @@ def with_attention(model: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor,
 class Captioner(BaseModel):
     """Encodes an image and writes a caption one token after another."""
 
+    decodes = "stepwise"
     encoder: Encoder
 
     def __init__(self, config: CaptionerConfig, features: int, target_vocabulary: int) -> None:

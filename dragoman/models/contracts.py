@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +132,7 @@ class Encoder(nn.Module):
 
     width: int  # D of the memory
     entries_are_tokens: ClassVar[bool] = True  # entry i of the memory is source token i, so that a decoder may copy it
+    reads_lower_case: ClassVar[bool] = False  # `embedding.folded` must tell which tokens are each other's lower case
     graph_blockers: tuple[str, ...] = ()  # why a training step with it cannot be captured as a CUDA graph
 
     if TYPE_CHECKING:
@@ -141,6 +142,10 @@ class Encoder(nn.Module):
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """Encode sources (B, S) or (B, S, F) with mask (B, S)."""
         raise NotImplementedError
+
+    def load_pretrained(self) -> str:
+        """Load published weights into a new model; says which, empty if there are none."""
+        return ""
 
     @classmethod
     def cell_layout(cls, config: Any) -> CellLayout | None:
@@ -263,6 +268,17 @@ class TokenScores(NamedTuple):
     mask: Tensor  # (B, T)
 
 
+# How a search gets outputs: token by token (`start`, `step`, `read`), all at once (`emissions`), from the model's own
+# search (`transduce`), or not at all, since the model predicts labels.
+Decodes = Literal["stepwise", "parallel", "own-search", "none"]
+
+
+def decodes(model: Any) -> Decodes:
+    """How a search gets outputs of a model; one that does not say so, such as a user's own module, goes by steps."""
+    declared: Decodes = getattr(model, "decodes", "stepwise")
+    return declared
+
+
 class TrainableModel(Protocol):
     """What the trainer and every validator need of a model."""
 
@@ -331,9 +347,8 @@ class LengthBeam(NamedTuple):
     length_scores: Tensor  # (B, k) log-probability of each length, −∞ where there is none
 
 
-@runtime_checkable
 class NonAutoregressiveModel(TrainableModel, Protocol):
-    """A model that writes all target tokens in parallel, so it has no steps."""
+    """A model that writes all target tokens in parallel, so it has no steps; `decodes = "parallel"`."""
 
     length_advice: str  # which settings make room for longer targets
 

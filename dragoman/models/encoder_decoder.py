@@ -98,6 +98,8 @@ class EncoderDecoderConfig:
 class EncoderDecoder(TokenWriter, BaseModel):
     """Encodes a source and writes a target one token after another."""
 
+    decodes = "stepwise"
+    steps_in_graphs = True
     encoder: Encoder
 
     def __init__(

@@ -99,6 +99,8 @@ class LanguageModelConfig:
 class LanguageModel(BaseModel):
     """Predicts the next token of running text, or of texts after a prompt."""
 
+    decodes = "stepwise"
+
     def __init__(self, config: LanguageModelConfig, vocabulary: int) -> None:
         super().__init__()
         self.config = config

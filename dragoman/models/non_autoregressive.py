@@ -68,6 +68,7 @@ class NonAutoregressiveConfig:
 class NonAutoregressive(BaseModel):
     """Encodes a source and predicts all target tokens in one pass."""
 
+    decodes = "parallel"
     encoder: Encoder
     decoder: Encoder  # reads vectors in place of tokens
     has_unused_parameters = True  # those behind the encoder's final states

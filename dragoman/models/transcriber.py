@@ -71,6 +71,7 @@ def predict(logits: Tensor, mask: Tensor) -> Tensor:
 class Transcriber(BaseModel):
     """Encodes frames; writes in parallel by CTC (`emissions`) or token by token with the decoder (`step`)."""
 
+    decodes = "parallel"
     has_unused_parameters = True  # those behind the encoder's final states
     length_advice = "raise model.upsample, lower model.encoder.subsampling, or take larger units for the target"
 

@@ -30,7 +30,7 @@ from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.models.classifier import Classifier, Regressor
-from dragoman.models.contracts import CTCEmissions, NonAutoregressiveModel
+from dragoman.models.contracts import CTCEmissions, decodes
 from dragoman.models.tagger import Tagger
 from dragoman.scoring.edit import align_edits
 
@@ -252,7 +252,7 @@ def _beam(subject: Subject, beam: int | None) -> Iterator[View]:
     loaded = subject.loaded
     if not isinstance(loaded, Predictor) or not hasattr(subject.model, "step") or subject.source is None:
         return
-    if isinstance(subject.model, NonAutoregressiveModel) and getattr(subject.model, "attention_decoder", None) is None:
+    if decodes(subject.model) == "parallel" and getattr(subject.model, "attention_decoder", None) is None:
         return
     try:
         tree = beam_tree(loaded, subject.source.text, beam=beam)
@@ -435,7 +435,7 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
         tables.append(
             _table("Viterbi", "best score of a path that ends in this tag", found, list(loaded.labels), words)
         )
-    if isinstance(model, NonAutoregressiveModel) and isinstance(loaded, Predictor):
+    if decodes(model) == "parallel" and isinstance(loaded, Predictor):
         limits = subject.batch.source.mask.sum(1)
         emitted = model.emissions(subject.batch, limits, 1)
         if isinstance(emitted, CTCEmissions):
@@ -497,7 +497,7 @@ def _media(subject: Subject, beam: int | None) -> Iterator[View]:
         "target": subject.target.as_dict(),
         "emissions": None,
     }
-    if isinstance(model, NonAutoregressiveModel):
+    if decodes(model) == "parallel":
         emitted = model.emissions(subject.batch, subject.batch.source.mask.sum(1), 1)
         if isinstance(emitted, CTCEmissions):
             best = emitted.log_probabilities[0, : int(emitted.lengths[0])].float().exp()

@@ -14,7 +14,8 @@ from dragoman.config import settings
 from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
 from dragoman.files import copy_into
-from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
+from dragoman.models.contracts import Encoder
+from dragoman.models.encoders.images import TorchvisionConfig, trunk_of
 from dragoman.runs.folder import IMPORTED, Run, licence_of
 from dragoman.tasks.config import Config
 from dragoman.training.transfer import (
@@ -53,8 +54,8 @@ def check_optional_packages(model: Any) -> None:
 
 
 def load_torchvision_weights(model: nn.Module) -> list[str]:
-    """Load the pretrained weights of torchvision encoders; returns a line for each."""
-    lines = [module.load_pretrained() for module in model.modules() if isinstance(module, TorchvisionEncoder)]
+    """Load the published weights of the encoders that name some; returns a line for each."""
+    lines = [module.load_pretrained() for module in model.modules() if isinstance(module, Encoder)]
     return [f"starts with {line}" for line in lines if line]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from torch import nn
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
-from dragoman.models.contracts import NonAutoregressiveModel
+from dragoman.models.contracts import decodes
 from dragoman.tasks.config import Config
 
 EXAMINED_BATCHES = 200  # random batches whose target lengths are checked
@@ -35,12 +35,12 @@ class TargetLengths(NamedTuple):
 
 
 @torch.no_grad()
-def measure_target_lengths(config: Config, model: nn.Module, corpus: Corpus) -> TargetLengths | None:
+def measure_target_lengths(config: Config, model: Any, corpus: Corpus) -> TargetLengths | None:
     """Examine random batches of the training data; None for a model that can output any target.
 
     RunError if the model can output none of them.
     """
-    if not isinstance(model, NonAutoregressiveModel):
+    if decodes(model) != "parallel":
         return None
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, collator=corpus.collator)
     epoch = plan.epoch(0)

@@ -23,10 +23,10 @@ from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.pair_codec import COPYABLE
 from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig
 from dragoman.errors import ConfigError
-from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
+from dragoman.models.contracts import decodes
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.encoders.character_words import CharacterWordsEncoder
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
+from dragoman.models.registry import decoder_class
 from dragoman.tasks.base import Config, Starter, Task, too_long
 from dragoman.training.validation.result import Validator
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
@@ -103,8 +103,8 @@ def lower_case_ids(source: Tokenizer) -> torch.Tensor:
 
 def set_lower_case(model: nn.Module, source: Tokenizer) -> nn.Module:
     """Tell an encoder that builds words from characters which tokens are each other's lower case."""
-    encoder = getattr(model, "encoder", None)
-    if isinstance(encoder, CharacterWordsEncoder):
+    encoder: Any = getattr(model, "encoder", None)
+    if encoder is not None and encoder.reads_lower_case:
         encoder.embedding.folded = lower_case_ids(source)
     return model
 
@@ -130,7 +130,8 @@ class Translate(Task):
     )
 
     def example_format(self, config: Config) -> ExampleFormat:
-        copies = isinstance(getattr(config.model, "decoder", None), PointerGeneratorConfig)
+        model = config.model
+        copies = isinstance(model, EncoderDecoderConfig) and decoder_class(model.decoder).copies_words
         sides = {side.kind for side in (config.tokenizer.source, config.tokenizer.target) if side is not None}
         return COPY_FORMAT if copies and sides <= {*COPYABLE, RunTokenizerConfig.kind} else PAIR_FORMAT
 
@@ -146,7 +147,7 @@ class Translate(Task):
                 f'{len(target):,} tokens; set model.tie = "target"'
             )
         model = build_model(config, len(source), len(target), tags=len(source.tags), space=source.space)
-        if isinstance(model, EncoderDecoder):
+        if decodes(model) == "stepwise":
             model.copied = copied_ids(source, target)
         return set_lower_case(model, source)
 

@@ -23,7 +23,7 @@ class OwnModel(nn.Module):
     max_positions: Any = None
 
     def start(self, batch: Any) -> Any:
-        rows = batch.source.shape[0]
+        rows = len(batch.source.data)
         return State(static=(), cache=(torch.zeros(rows, dtype=torch.long),), length=0)
 
     def scores(self, written: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from dragoman.errors import ConfigError
 from dragoman.layers.augmentation import SpecAugmentConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.rnn_attention import AdditiveConfig
-from dragoman.models.contracts import NonAutoregressiveModel
+from dragoman.models.contracts import decodes
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig, FrameStackingConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -216,7 +216,7 @@ def test_attention_alone_scores_as_teacher_forcing_does() -> None:
 
 def test_decoding_modes_are_chosen_by_name() -> None:
     model, batch = build("none").eval(), batch_of(rows())
-    assert isinstance(model, NonAutoregressiveModel)
+    assert decodes(model) == "parallel"
     for method in (AttentionSearch(), JointSearch()):
         with pytest.raises(ConfigError, match="needs a model with CTC and a decoder"):
             search(model, batch, SearchConfig(), 1.0, method=method)

@@ -128,6 +128,7 @@ class CharacterWordsEncoder(Encoder):
     """A character CNN and an encoder of words; the memory has one entry per word."""
 
     entries_are_tokens = False
+    reads_lower_case = True
     graph_blockers = ("model.encoder 'character-words' counts the words of a batch on the CPU",)
     inner: Encoder
 
