@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
@@ -16,13 +15,11 @@ from dragoman.documents.markup import Block, words_of
 from dragoman.documents.translate import Align, Predict, Steps, advance, translate_blocks
 from dragoman.errors import DragomanError
 from dragoman.inference.inputs import StreamOptions
-from dragoman.inference.isolate import predict_each
-from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import UnseenInputs
 
 Progress = Callable[[int], None]
-WINDOW = 4096  # sentences
 
 
 @dataclass
@@ -33,18 +30,7 @@ class Translation:
     counts: Counter[str] = field(default_factory=Counter)  # translated, "already translated", failed
     faults: list[str] = field(default_factory=list)  # place and reason of each unit that failed
     confidences: list[float] = field(default_factory=list)
-    unseen: dict[str, list[str]] = field(default_factory=dict)  # by sentence: what training did not have
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a person should check: sentences with characters or words that training did not have."""
-        if not self.unseen:
-            return []
-        texts = Counter(text for surfaces in self.unseen.values() for text in surfaces)
-        shown = ", ".join(repr(text)[:40] for text, _ in texts.most_common(10))
-        count = f"{len(self.unseen):,} sentence{'s have' if len(self.unseen) > 1 else ' has'}"
-        first = next(iter(self.unseen))
-        return [f"{count} characters or words that training did not have: {shown} (first in {first[:40]!r})"]
+    warnings: list[str] = field(default_factory=list)  # what a person should check
 
 
 @dataclass
@@ -54,7 +40,7 @@ class DocumentTranslator:
     predictor: Predictor
     options: DecodingOptions
     progress: Progress = lambda count: None
-    unseen: dict[str, list[str]] = field(default_factory=dict)  # by sentence: what training did not have
+    unseen: UnseenInputs = field(default_factory=lambda: UnseenInputs("sentence"))
 
     def __post_init__(self) -> None:
         self.options = replace(self.options, placeholders=True, scores=True)
@@ -76,12 +62,13 @@ class DocumentTranslator:
         translation.counts["translated"] = len(chosen) - len(translation.faults)
         translation.counts["failed"] = len(translation.faults)
         translation.data = document.render(outputs)
-        translation.unseen, self.unseen = self.unseen, {}
+        if message := self.unseen.message():
+            translation.warnings.append(message)
         return translation
 
     def blocks(self, blocks: Sequence[Block]) -> list[UnitTranslation | Exception]:
         """An output for every block, or its error."""
-        outputs = self._drive(translate_blocks(blocks, lambda text: fits(self.predictor, text)))
+        outputs = self._drive(translate_blocks(blocks, self.predictor.fits))
         return rated(outputs, self.predictor, self.options)
 
     def _drive(self, steps: Steps) -> list[UnitTranslation | Exception]:
@@ -93,21 +80,21 @@ class DocumentTranslator:
             answer = self._predict(request) if isinstance(request, Predict) else self._align(request)
 
     def _predict(self, request: Predict) -> list[Any]:
-        """Predictions, equal texts once."""
+        """Predictions, or the errors of texts that fail; equal texts once."""
         repeated = Counter(request.texts)
-        found: dict[str, Any] = {}
-        for first in range(0, len(repeated), WINDOW):
-            texts = list(islice(repeated, first, first + WINDOW))
-            found |= zip(texts, predict_each(self._outputs, texts), strict=True)
-            self.progress(sum(repeated[text] for text in texts))
-        return [found[text] for text in request.texts]
-
-    def _outputs(self, texts: Sequence[str]) -> list[Prediction]:
-        def unseen(number: int, surfaces: list[str]) -> None:
-            self.unseen[texts[number - 1]] = surfaces
-
-        stream = StreamOptions(on_warning=lambda line: None, on_unknown=unseen, input_name=lambda number: "text")
-        return list(self.predictor.stream(texts, self.options, stream))
+        texts, failed = list(repeated), dict[int, DragomanError]()
+        stream = StreamOptions(
+            on_warning=lambda line: None,
+            on_unknown=lambda number, surfaces: self.unseen.add(texts[number - 1], surfaces),
+            on_failed=failed.__setitem__,
+            input_name=lambda number: "text",
+        )
+        results: dict[str, Prediction | DragomanError] = {}
+        for number, output in enumerate(self.predictor.stream(texts, self.options, stream), 1):
+            text = texts[number - 1]
+            results[text] = failed.get(number, output)
+            self.progress(repeated[text])
+        return [results[text] for text in request.texts]
 
     @cached_property
     def _view(self) -> AttentionView:
@@ -119,25 +106,16 @@ class DocumentTranslator:
         try:
             tag = self.options.tag
             aligned = align_pairs(self.predictor, distinct, view=self._view, tag=tag, segment=words_of)
-            found = dict(zip(distinct, aligned, strict=True))
+            alignments = dict(zip(distinct, aligned, strict=True))
         except DragomanError:
             return [None] * len(request.pairs)
-        return [found[pair] for pair in request.pairs]
+        return [alignments[pair] for pair in request.pairs]
 
 
 def rated(
     outputs: list[UnitTranslation | Exception], predictor: Predictor, options: DecodingOptions
 ) -> list[UnitTranslation | Exception]:
     """The outputs, without confidence where the scores of a model are no probabilities, as of phrases or a copy."""
-    if getattr(predictor.backend(options).model, "likelihood", "tokens") != "none":
+    if predictor.backend(options).model.likelihood != "none":
         return outputs
     return [one._replace(confidence=None) if isinstance(one, UnitTranslation) else one for one in outputs]
-
-
-def fits(predictor: Predictor, text: str) -> bool:
-    """Whether a model can read a text as one source."""
-    limits = predictor.length_limits
-    if len(text) > limits.characters:
-        return False
-    room = limits.tokens - 2  # a tag takes one, and a piece at the start may be split differently
-    return len(text) * MAX_TOKENS_PER_CHARACTER <= room or len(predictor.source_tokenizer.encode(text)) <= room

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from dragoman.data.examples import CONTROLS, FaultError, check_text
-from dragoman.errors import DragomanError
-from dragoman.inference.inputs import WINDOW, StreamOptions
-from dragoman.inference.isolate import predict_each
-from dragoman.inference.long_inputs import OnWarning, warn_caller
+from dragoman.inference.inputs import StreamOptions
+from dragoman.inference.long_inputs import OnWarning
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import UnseenInputs
@@ -65,20 +62,26 @@ class BackTranslation:
 
     def pairs(self, lines: Iterable[str]) -> Iterator[Pair]:
         """A pair for every line that gives a usable one, in order and with bounded memory."""
-        stream = iter(lines)
-        while window := list(islice(stream, WINDOW)):
-            texts = [text for line in window if (text := self._usable(line)) is not None]
-            for target, output in zip(texts, predict_each(self._predict, texts), strict=True):
-                if (pair := self._pair(output, target)) is not None:
-                    self.counts["pairs"] += 1
-                    yield pair
-            self.progress(len(window))
-        if message := self.unseen.message():
-            warn_caller(self.on_warning, message)
+        targets, failed = deque[str](), set[int]()  # usable lines that were read and have no source yet
 
-    def _predict(self, texts: Iterable[str]) -> list[Prediction]:
-        stream = StreamOptions(on_warning=lambda line: None, on_unknown=self.unseen.add, input_name="line {}".format)
-        return list(self.predictor.stream(texts, stream=stream))
+        def usable() -> Iterator[str]:
+            for line in lines:
+                self.progress(1)
+                if (text := self._usable(line)) is not None:
+                    targets.append(text)
+                    yield text
+
+        stream = StreamOptions(
+            on_warning=lambda line: None, on_unknown=self.unseen.add, on_failed=lambda number, error: failed.add(number)
+        )
+        for number, output in enumerate(self.predictor.stream(usable(), stream=stream), 1):
+            target = targets.popleft()
+            if number in failed:
+                self.counts["failed"] += 1
+            elif (pair := self._pair(output, target)) is not None:
+                self.counts["pairs"] += 1
+                yield pair
+        self.unseen.warn(self.on_warning)
 
     def _usable(self, line: str) -> str | None:
         text = " ".join(line.split())
@@ -89,10 +92,7 @@ class BackTranslation:
             return None
         return text
 
-    def _pair(self, output: Prediction | DragomanError, target: str) -> Pair | None:
-        if isinstance(output, DragomanError):
-            self.counts["failed"] += 1
-            return None
+    def _pair(self, output: Prediction, target: str) -> Pair | None:
         source = " ".join(output.text.split())
         if not source:
             self.counts["empty output"] += 1

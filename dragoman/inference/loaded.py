@@ -79,9 +79,14 @@ class LoadedRun:
         return self.source_tokenizer.tags
 
     @property
+    def scorer(self) -> Any:
+        """The model that scores given outputs: all members of an ensemble together, as they predict."""
+        return self.model
+
+    @property
     def likelihood(self) -> Likelihood:
-        """What probability of a given output it has: of every token, of the whole, or none."""
-        return self.model.likelihood  # type: ignore[no-any-return]
+        """What probability of a given text it has: of every token, of the whole, or none."""
+        return self.scorer.likelihood  # type: ignore[no-any-return]
 
     @property
     def is_calibrated(self) -> bool:

@@ -155,7 +155,10 @@ class Window(Generic[Output]):
         rows = [row for index, item in enumerate(items) for row in self.checked(index, item)]
         self.waiting.update(row.index for row in rows)
         rows = self.encoded(rows)
-        computed = self.isolated(rows, lambda some: self.work.outputs(some, self.done))
+        computed: list[tuple[Row, Output]] = []
+        for parts in (False, True):  # apart, so that a long input changes no bit of the scores of the others
+            some = [row for row in rows if (row.index in self.parts) is parts]
+            computed += self.isolated(some, lambda rows: self.work.outputs(rows, self.done))
         return self.restored(computed)
 
     def checked(self, index: int, item: str | ConstrainedInput) -> list[Row]:

@@ -37,7 +37,6 @@ from dragoman.inference.rerank import Reranker
 from dragoman.inference.search_work import SearchWork
 from dragoman.inference.target_scores import ReferenceLoss, reference_loss
 from dragoman.inference.training_texts import letter_sides
-from dragoman.models.contracts import Likelihood
 from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
@@ -71,8 +70,8 @@ class Predictor(Seq2SeqRun):
         return self.calibration is not None
 
     @property
-    def likelihood(self) -> Likelihood:
-        return self.backend(self.defaults).model.likelihood  # type: ignore[no-any-return]
+    def scorer(self) -> Any:
+        return self.backend(self.defaults).model
 
     @property
     def engine_name(self) -> str:

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
-from dragoman.data.examples import Fault
 from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
 from dragoman.data.media.archives import MediaError
-from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.data.tokenizers.text_pair import TextPairTokenizer
-from dragoman.decoding.complete import CompletionOptions
+from dragoman.decoding.complete import CompletionOptions, Observe
 from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.decoding.search import limits_of
-from dragoman.documents.run import fits
 from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
 from dragoman.inference.completer import Completed, Completer
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
-from dragoman.inference.long_inputs import InputTooLongError, LengthLimits, over_many_characters
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
@@ -40,7 +36,7 @@ from dragoman.serving.formality import languages_of_tags
 if TYPE_CHECKING:
     from dragoman.reports.inspection import Inspection
 
-
+T = TypeVar("T")
 COUNTED = {"beam", "n_best", "max_length", "length_penalty", "normalisation", "scores", "batch_size"}
 
 
@@ -106,7 +102,7 @@ class ServedModel:
         self.batch_size = serve.batch_size
         source, target = languages_of_name(self.name)
         self.source = config.source or source or UNKNOWN
-        self.tags: tuple[str, ...] = self.engine.tags if isinstance(self.engine, Predictor) else ()
+        self.tags = self.engine.tags if self.engine.searches else ()
         self.targets = languages_of_tags(self.tags) or (config.target or target or UNKNOWN,)
         self.operations: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
             "predict": self._predict,
@@ -120,7 +116,7 @@ class ServedModel:
     @property
     def translates(self) -> bool:
         """Whether it reads and writes text by a search."""
-        return isinstance(self.engine, Predictor) and not self.reads_files
+        return self.engine.searches and not self.reads_files
 
     @property
     def has_languages(self) -> bool:
@@ -130,7 +126,7 @@ class ServedModel:
     @property
     def reads_files(self) -> bool:
         """Whether its inputs are recordings or pictures."""
-        return isinstance(getattr(self.engine, "source_tokenizer", None), FeatureExtractor)
+        return self.engine.reads_files
 
     @property
     def predictor(self) -> Predictor:
@@ -139,9 +135,13 @@ class ServedModel:
         return self.engine
 
     @property
-    def calibrated(self) -> bool:
-        """Whether its outputs have a calibrated confidence."""
-        return isinstance(self.engine, Predictor) and self.engine.calibration is not None
+    def completer(self) -> Completer:
+        if not isinstance(self.engine, Completer):
+            raise ConfigError(
+                f'model: "{self.name}" has task = "{self.task}", expected a language model; for a translation ask '
+                "/v1/chat/completions"
+            )
+        return self.engine
 
     def run(self, work: Work, inputs: list[Any]) -> list[Any]:
         """One output for each input; called in the thread of the batcher."""
@@ -167,7 +167,7 @@ class ServedModel:
         lengths = torch.tensor([len(one.text) + 1 for one in inputs])
         steps = limits_of(lengths, config, backend.length_ratio, getattr(backend.model, "max_positions", None))
         return [
-            Cost(limit + phrases_of(one), rows * self.members)
+            Cost(limit + phrases_of(one), rows * len(self.engine.members))
             for limit, one in zip(steps.tolist(), inputs, strict=True)
         ]
 
@@ -179,62 +179,54 @@ class ServedModel:
 
     # --- the operations
 
-    def _predict(self, options: DecodingOptions, inputs: list[ConstrainedInput]) -> list[Prediction | DataError]:
+    def _predict(self, options: DecodingOptions, inputs: list[ConstrainedInput]) -> list[Prediction | DragomanError]:
         return self.predict(replace(options, batch_size=self.batch_size), inputs)
 
-    def predict(self, options: DecodingOptions, inputs: Sequence[ConstrainedInput]) -> list[Prediction | DataError]:
-        """The predictor's outputs; an error in place of each text that it refuses because it is too long."""
-        refused: dict[int, InputTooLongError] = {}
-        stream = StreamOptions(
-            input_name=_input_name, on_warning=_ignore, on_unknown=told_elsewhere, on_refused=refused.__setitem__
+    def predict(self, options: DecodingOptions, inputs: Sequence[ConstrainedInput]) -> list[Prediction | DragomanError]:
+        """The predictor's outputs; an error in place of each input that fails."""
+        return outputs_or_errors(lambda stream: self.predictor.stream(inputs, options, stream))
+
+    def _label(self, options: None, inputs: list[str]) -> list[LabelPrediction | DragomanError]:
+        labeler = self.engine
+        assert isinstance(labeler, Labeler)
+        return outputs_or_errors(
+            # A text of which the end would be left out has no answer.
+            lambda stream: labeler.stream(inputs, replace(stream, on_warning=_refuse), batch_size=self.batch_size)
         )
-        return with_refused(list(self.predictor.stream(inputs, options, stream)), refused)
+
+    def _complete(self, options: CompletionOptions, inputs: list[str]) -> list[list[Completed] | DragomanError]:
+        return outputs_or_errors(lambda stream: self.complete(options, inputs, stream))
+
+    def complete(
+        self, options: CompletionOptions, prompts: Sequence[str], stream: StreamOptions, observe: Observe | None = None
+    ) -> Iterator[list[Completed]]:
+        """The completions of prompts; a prompt that is too long is refused: nothing can interrupt its one step."""
+        return self.completer.stream(
+            prompts, options, stream, allow_unknown=True, batch_size=self.batch_size,
+            max_characters=self.engine.length_limits.characters, observe=observe,
+        )  # fmt: skip
 
     def _predict_files(self, options: DecodingOptions, inputs: list[Upload]) -> list[Any]:
-        assert isinstance(self.engine, Predictor | Labeler)
-        extractor = self.engine.source_tokenizer
-        assert isinstance(extractor, FeatureExtractor)
-        outputs: list[Any] = [None] * len(inputs)
+        extractor = self.engine.extractor
+        errors: dict[int, MediaError] = {}
         features: dict[str, Any] = {}
         for index, upload in enumerate(inputs):
             try:
                 features[f"upload {index}"] = extractor.config.decode(upload.data, upload.name)
             except MediaError as error:
-                outputs[index] = error
+                errors[index] = error
         extractor.preload(features)  # names that no file has: nothing is read from disk
         try:
-            if isinstance(self.engine, Labeler):
-                predictions = iter(self._label(None, list(features)))
-            else:
-                names = [ConstrainedInput(name) for name in features]
-                predictions = iter(self._predict(options, names)) if names else iter(())
+            names = list(features)
+            outputs: list[Any] = (
+                self._predict(options, [ConstrainedInput(name) for name in names])
+                if self.engine.searches
+                else self._label(None, names)
+            )
         finally:
             extractor.preload({})
-        return [next(predictions) if output is None else output for output in outputs]
-
-    def _label(self, options: None, inputs: list[str]) -> list[Any]:
-        assert isinstance(self.engine, Labeler)
-        refused: dict[int, InputTooLongError] = {}
-        outputs = self.engine.stream(
-            inputs,
-            batch_size=self.batch_size,
-            on_warning=_refuse,
-            on_unknown=told_elsewhere,
-            on_refused=refused.__setitem__,
-        )
-        return with_refused(list(outputs), refused)
-
-    def _complete(self, options: CompletionOptions, inputs: list[str]) -> list[list[Completed]]:
-        assert isinstance(self.engine, Completer)
-        for prompt in inputs:
-            self.check_prompt(prompt)
-        return self.engine.complete(inputs, options, allow_unknown=True, batch_size=self.batch_size, on_warning=_ignore)
-
-    def check_prompt(self, prompt: str) -> None:
-        """Raise an error for a prompt that is too long: it is read in one step, which nothing can interrupt."""
-        problem, _ = over_many_characters(prompt, LengthLimits.of(self.engine.config))
-        if problem:
-            raise DataError(f"input: {problem}; send the end of the prompt alone")
+        predictions = iter(outputs)
+        return [errors[index] if index in errors else next(predictions) for index in range(len(inputs))]
 
     def _score(self, options: None, inputs: list[tuple[str, str]]) -> list[ScoredPair]:
         if isinstance(self.engine, Completer):
@@ -254,29 +246,18 @@ class ServedModel:
             for row, scores in zip(rows, self._token_scores(sources, rows, collate), strict=True)
         ]
 
-    @property
-    def scorer(self) -> Any:
-        """The model that scores: all members of an ensemble together, as they predict."""
-        engine = self.engine
-        return engine.backend(engine.defaults).model if isinstance(engine, Predictor) else engine.model
-
-    @property
-    def members(self) -> int:
-        """How many models compute together."""
-        return len(self.engine.members) if isinstance(self.engine, Predictor) else 1
-
     def check_scores(self) -> None:
         """Raise an error for a run that has no probability of a given text."""
-        if isinstance(self.engine, Labeler) or self.reads_files:
+        if self.reads_files or not (self.engine.searches or self.engine.continues):
             raise ConfigError(f'model: "{self.name}" has task = "{self.task}", which has no probability of a text')
-        if getattr(self.scorer, "likelihood", "tokens") == "none":
+        if self.engine.likelihood == "none":
             kind = getattr(self.engine.config.model, "kind", "fitted")
             raise ConfigError(f'model: "{self.name}" has model.kind = "{kind}", which has no probability of a text')
 
     def _token_scores(self, sources: list[Any], rows: list[list[int]], collate: Any) -> list[tuple[float, ...]]:
         from dragoman.data.batch import batch_of
 
-        model = self.scorer
+        model = self.engine.scorer
         longest = getattr(model, "max_positions", None)
         for row in rows:
             if longest is not None and len(row) >= longest:
@@ -298,9 +279,9 @@ class ServedModel:
 
     def refuse_ensemble(self, what: str) -> None:
         """Raise an error where only one model can be looked at, for a run that is an ensemble of several."""
-        if self.members > 1:
+        if (members := len(self.engine.members)) > 1:
             raise ConfigError(
-                f'model: "{self.name}" is an ensemble of {self.members} models, and {what} is that of one model; serve '
+                f'model: "{self.name}" is an ensemble of {members} models, and {what} is that of one model; serve '
                 "a member as a run of its own"
             )
 
@@ -315,9 +296,7 @@ class ServedModel:
         inspector = second_copy(str(self.engine.run.folder), str(self.engine.device))
         if isinstance(text, str):
             return inspect(inspector, text, target, tag=tag, beam=beam)
-        assert isinstance(inspector, Predictor | Labeler)
-        extractor = inspector.source_tokenizer
-        assert isinstance(extractor, FeatureExtractor)
+        extractor = inspector.extractor
         extractor.preload({text.name: extractor.config.decode(text.data, text.name)})
         try:
             return inspect(inspector, text.name, target, tag=tag, beam=beam)
@@ -350,19 +329,10 @@ class ServedModel:
 
     # --- texts
 
-    @property
-    def texts(self) -> int:
-        """How many texts an input has: two for a run that labels pairs of texts."""
-        return 2 if isinstance(getattr(self.engine, "source_tokenizer", None), TextPairTokenizer) else 1
-
     def unknown(self, text: str) -> list[str]:
         """The characters or words of the lines of a text that training did not have."""
-        find = self.engine.unseen_in if isinstance(self.engine, Labeler) else self.engine.unseen
+        find = self.engine.unseen_in
         return list(dict.fromkeys(surface for line in text.split("\n") for surface in find(line)))
-
-    def fits(self, text: str) -> bool:
-        """Whether the encoder can read a text as one source."""
-        return fits(self.predictor, text)
 
 
 @lru_cache(maxsize=1)
@@ -377,20 +347,21 @@ def phrases_of(one: ConstrainedInput) -> int:
     return len(one.constraints.prefix) + required + max(map(len, one.constraints.allow), default=0)
 
 
-def with_refused(outputs: list[Any], refused: Mapping[int, InputTooLongError]) -> list[Any]:
-    """The outputs with the errors of inputs that are too long, by their numbers from 1."""
-    for number, error in refused.items():
-        outputs[number - 1] = DataError(f"input: {error.reason}")
-    return outputs
+def quiet_stream(failed: Callable[[int, DragomanError], None] | None = None) -> StreamOptions:
+    """How requests read their inputs: answers have fields of their own for what a stream would warn of.
+
+    Requests share batches, so the number of an input in its batch means nothing to a client.
+    """
+    return StreamOptions(
+        input_name=lambda number: "input", on_warning=lambda line: None, on_unknown=told_elsewhere, on_failed=failed
+    )
 
 
-def _input_name(number: int) -> str:
-    """Requests share batches, so the number of an input in its batch means nothing to a client."""
-    return "input"
-
-
-def _ignore(line: str) -> None:
-    """A warning that an answer has in a field of its own."""
+def outputs_or_errors(compute: Callable[[StreamOptions], Iterator[T]]) -> list[T | DragomanError]:
+    """All outputs; an error in place of each input that fails."""
+    failed: dict[int, DragomanError] = {}
+    outputs = list(compute(quiet_stream(failed.__setitem__)))
+    return [failed.get(number, output) for number, output in enumerate(outputs, 1)]
 
 
 def _refuse(line: str) -> None:
@@ -459,8 +430,6 @@ class Models:
 
 def fault_of(output: Any) -> str | None:
     """The message of an output that is a user's mistake; other exceptions are raised."""
-    if isinstance(output, Fault):
-        return str(output)
     if isinstance(output, DragomanError):
         return str(output)
     if isinstance(output, Exception):

@@ -17,11 +17,10 @@ from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DragomanError
-from dragoman.inference.completer import Completer
 from dragoman.inference.token_stream import OnToken, TokenStream, observed
 from dragoman.serving.answers import busy_message
 from dragoman.serving.batcher import Busy
-from dragoman.serving.models import ServedModel
+from dragoman.serving.models import ServedModel, quiet_stream
 from dragoman.serving.options import InputBuilder, decoding_options
 from dragoman.serving.schemas import PredictRequest
 from dragoman.serving.state import ServerState, TooLate
@@ -101,16 +100,7 @@ def search_tokens(model: ServedModel, text: ConstrainedInput, options: DecodingO
 
 def complete_tokens(model: ServedModel, prompt: str, options: CompletionOptions, on_token: OnToken) -> Any:
     """Continue a prompt, report every token, and return the completion as a table."""
-    completer = model.engine
-    assert isinstance(completer, Completer)
-    model.check_prompt(prompt)
-    ((completed,),) = completer.complete(
-        [prompt],
-        options,
-        allow_unknown=True,
-        on_warning=lambda line: None,
-        observe=lambda choose: observed(choose, on_token),
-    )
+    ((completed,),) = model.complete(options, [prompt], quiet_stream(), lambda choose: observed(choose, on_token))
     return asdict(completed)
 
 
@@ -194,10 +184,10 @@ def stream_prediction(
             raise ConfigError(f"stream: found {name} with it, expected one of them")
     if body.format == "html":
         raise ConfigError("stream: found format html with it, expected text")
-    if isinstance(model.engine, Completer):
+    if model.engine.continues:
         length = min(100, state.limits.tokens) if body.max_length is None else body.max_length
         completion = CompletionOptions(length, options.method)
-        decode = model.engine.decode
+        decode = model.completer.decode
 
         def search(on_token: OnToken) -> Any:
             return complete_tokens(model, text, completion, on_token)

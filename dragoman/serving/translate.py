@@ -63,7 +63,7 @@ class Translator:
 
     def fits(self, text: str) -> bool:
         """Whether a text can be one source."""
-        return len(text) <= self.state.limits.sentence and self.model.fits(text)
+        return len(text) <= self.state.limits.sentence and self.model.engine.fits(text)
 
     async def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """A prediction for each text as the model reads it; equal texts are computed once."""

@@ -20,7 +20,6 @@ from dragoman.documents.markup import Aligned, place_markup
 from dragoman.documents.registry import open_document
 from dragoman.documents.translate import Align, Predict, advance, translate_blocks
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.isolate import predict_each
 from dragoman.inference.prediction import Prediction
 from tests.conftest import Workshop, call
 from tests.documents.samples import PO, SAMPLES, WORD, XLIFF1, outputs, package
@@ -195,16 +194,6 @@ def test_one_sentence_that_fails_leaves_its_unit_alone() -> None:
     assert isinstance(found[0], DataError)
     rendered = document.render([None, found[1]])  # type: ignore[list-item]
     assert rendered == b"<p>a <b>b</b></p><p>C</p>"
-
-
-def test_inputs_that_fail_are_isolated() -> None:
-    def predict(numbers: list[int]) -> list[int]:
-        if 3 in numbers or 7 in numbers:
-            raise DataError("bad")
-        return [number * 2 for number in numbers]
-
-    found = predict_each(predict, list(range(9)))  # type: ignore[arg-type]
-    assert [one if isinstance(one, int) else None for one in found] == [0, 2, 4, None, 8, 10, 12, None, 16]
 
 
 def test_the_command(inside: Workshop) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, get_type_hints
+from types import SimpleNamespace
+from typing import Any, cast, get_type_hints
 
 import pytest
 
@@ -11,13 +13,14 @@ import dragoman
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.options import DecodingOptions
-from dragoman.errors import DragomanError
+from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
 from dragoman.inference.evaluation import EvaluationOptions
 from dragoman.inference.inputs import StreamKeywords, StreamOptions
 from dragoman.inference.keywords import CompletionKeywords, DecodingKeywords, EvaluationKeywords
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.pipeline import Done, Row, Work, stream_outputs
 from dragoman.inference.predictor import Predictor
 from tests.conftest import Workshop
 
@@ -58,3 +61,48 @@ def test_an_input_that_fails_leaves_the_others(inside: Workshop) -> None:
     assert sum(done) == 4
     with pytest.raises(DragomanError, match="pattern"):
         list(run.stream(inputs))
+
+
+class Doubling(Work[int]):
+    """Doubles numbers written as texts; 3 and 7 fail together with all that is computed with them."""
+
+    calls = 0
+
+    @property
+    def run(self) -> LoadedRun:
+        return cast("LoadedRun", SimpleNamespace(reads_files=False, tags=(), unseen_in=lambda text: []))
+
+    @property
+    def empty(self) -> int:
+        return -1
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            row.source = int(row.text)
+
+    def outputs(self, rows: Sequence[Row], done: Done) -> list[int]:
+        self.calls += 1
+        if any(row.source in (3, 7) for row in rows):
+            raise DataError("bad")
+        return [2 * row.source for row in rows]
+
+
+def test_inputs_that_fail_are_isolated() -> None:
+    failed: dict[int, DragomanError] = {}
+    texts = [str(number) for number in range(9)]
+    stream = StreamOptions(on_failed=failed.__setitem__)
+    assert list(stream_outputs(Doubling(), texts, stream)) == [0, 2, 4, -1, 8, 10, 12, -1, 16]
+    assert list(failed) == [4, 8]
+    work = Doubling()
+    list(stream_outputs(work, texts[:3], stream))
+    assert work.calls == 1
+    with pytest.raises(DataError, match="bad"):
+        list(stream_outputs(Doubling(), texts, StreamOptions()))
+
+
+def test_constraints_need_a_search() -> None:
+    """Shards of a labeler ignored them."""
+    run = SimpleNamespace(run=SimpleNamespace(task=SimpleNamespace(name="classify")))
+    work = type("Labels", (Doubling,), {"run": run})()
+    with pytest.raises(DataError, match=r'input 1: found constraints .* task = "classify" has none'):
+        work.prepare(ConstrainedInput("1", OutputConstraints(prefix="p")), "input 1")

@@ -13,9 +13,8 @@ import pytest
 
 from dragoman.decoding.constraints.source import restore_placeholders
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import DataError
+from dragoman.errors import DataError, DragomanError
 from dragoman.inference.inputs import StreamOptions
-from dragoman.inference.isolate import predict_each
 from dragoman.inference.load import load_predictor
 from dragoman.inference.long_inputs import InputTooLongError, split_text
 from dragoman.inference.parts import join_parts, parts_around
@@ -181,11 +180,12 @@ def test_a_text_that_cannot_be_split_is_refused_with_text_and_limit(subwords: Pr
     long = " ".join(VOCABULARY * 80)
     with pytest.raises(InputTooLongError, match=r"input 2: found .* expected at most data.max_characters"):
         subwords.predict([VOCABULARY[0], long], require=["a"], beam=2)
-    results = predict_each(lambda texts: subwords.predict(texts, require=["a"], beam=2), [VOCABULARY[0], long])
-    assert isinstance(results[0], Prediction)
-    assert isinstance(results[1], InputTooLongError)
-    assert isinstance(results[1], DataError)
-    assert (results[1].text, results[1].limit) == (long, 10_000)
+    failed: dict[int, DragomanError] = {}
+    list(subwords.stream([VOCABULARY[0], long], on_failed=failed.__setitem__, require=["a"], beam=2))
+    assert list(failed) == [2]
+    assert isinstance(failed[2], InputTooLongError)
+    assert isinstance(failed[2], DataError)
+    assert (failed[2].text, failed[2].limit) == (long, 10_000)
     refused: list[int] = []
     stream = StreamOptions(on_refused=lambda number, error: refused.append(number))
     found = list(subwords.stream([long, VOCABULARY[0]], stream=stream, require=["a"], beam=2))

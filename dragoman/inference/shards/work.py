@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,6 @@ from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_inp
 from dragoman.errors import DataError, DragomanError
 from dragoman.files import sync, write_text
 from dragoman.inference.inputs import WINDOW, StreamOptions, common_constraints
-from dragoman.inference.isolate import predict_each
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.predictor import Predictor
@@ -56,26 +54,19 @@ class RowPredictor:
                     inputs.append((index, constrained_input(*source, "row", self.constraints)))
                 except DragomanError as error:
                     faults[index] = reason_of(error)
-        outputs = predict_each(self._predict, inputs)
-        found: dict[int, Any] = {}
-        for (index, _), output in zip(inputs, outputs, strict=True):
-            if isinstance(output, DragomanError):
-                faults[index] = reason_of(output)
-            else:
-                found[index] = output
+        stream = StreamOptions(
+            on_warning=ignore,
+            on_unknown=lambda number, surfaces: self.unseen.update({inputs[number - 1][0]: surfaces}),
+            on_failed=lambda number, error: faults.update({inputs[number - 1][0]: reason_of(error)}),
+            input_name=lambda number: "row",
+        )
+        batch_size = self.job.options.batch_size
+        outputs = self.engine.stream((item for _, item in inputs), stream=stream, batch_size=batch_size)
+        predictions = dict(zip((index for index, _ in inputs), outputs, strict=True))
         return [
-            (self._line(found.get(index), faults.get(index, "")), faults.get(index, "")) for index in range(len(rows))
+            (self._line(None if index in faults else predictions[index], faults.get(index, "")), faults.get(index, ""))
+            for index in range(len(rows))
         ]
-
-    def _predict(self, inputs: Sequence[Numbered]) -> list[Any]:
-        def unseen(number: int, surfaces: list[str]) -> None:
-            self.unseen[inputs[number - 1][0]] = surfaces
-
-        if isinstance(self.engine, Labeler):
-            texts, size = [one.text for _, one in inputs], self.job.options.batch_size
-            return list(self.engine.stream(texts, batch_size=size, on_warning=ignore, on_unknown=unseen))
-        stream = StreamOptions(on_warning=ignore, on_unknown=unseen, input_name=str)
-        return list(self.engine.stream([one for _, one in inputs], stream=stream))
 
     def _line(self, output: Any, fault: str) -> str:
         if self.job.as_json:
@@ -91,7 +82,7 @@ def ignore(message: str) -> None:
 
 def reason_of(error: DragomanError) -> str:
     """A message without the name of the row, which the side file has."""
-    return re.sub(r"^(?:row|\d+): ", "", str(error))
+    return str(error).removeprefix("row: ")
 
 
 def predict_shard(

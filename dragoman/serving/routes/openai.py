@@ -121,14 +121,9 @@ async def retrieve_model(request: Request, name: str) -> dict[str, Any]:
 
 def completion_model(state: ServerState, name: str | None) -> tuple[ServedModel, Completer]:
     """The language model that a request names; without a name the first one."""
-    written = [model for model in state.models if isinstance(model.engine, Completer)]
+    written = [model for model in state.models if model.engine.continues]
     model = written[0] if name is None and written else state.model(name)
-    if not isinstance(model.engine, Completer):
-        raise ConfigError(
-            f'model: "{model.name}" has task = "{model.task}", expected a language model; for a translation ask '
-            "/v1/chat/completions"
-        )
-    return model, model.engine
+    return model, model.completer
 
 
 def completion_options(state: ServerState, body: Generation, max_tokens: int, temperature: float) -> CompletionOptions:

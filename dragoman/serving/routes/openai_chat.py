@@ -96,13 +96,13 @@ def chat_model(state: ServerState, name: str | None) -> tuple[ServedModel, str]:
     """The model that a request names, and the tag after a colon: "many:de" asks the run "many" for German."""
     tag = ""
     if name is None:
-        model = next((one for one in state.models if one.translates or isinstance(one.engine, Completer)), None)
+        model = next((one for one in state.models if one.translates or one.engine.continues), None)
         model = model or state.model(None)
     else:
         if ":" in name and name not in state.models.models:
             name, _, tag = name.rpartition(":")
         model = state.model(name)
-    if not model.translates and not isinstance(model.engine, Completer):
+    if not model.translates and not model.engine.continues:
         raise ConfigError(f'model: "{model.name}" has task = "{model.task}", expected a translation or language model')
     if tag and tag not in model.tags:
         raise ConfigError(f'model: found "{model.name}:{tag}", expected one of {names_with_tags(model)}')
@@ -130,8 +130,8 @@ async def chat(request: Request, body: ChatRequest) -> Any:
     model, tag = chat_model(state, body.model)
     if body.stream and (body.n or 1) > 1:
         raise ConfigError("stream: needs n = 1")
-    if isinstance(model.engine, Completer):
-        return await continue_message(request, state, model, model.engine, body, text)
+    if model.engine.continues:
+        return await continue_message(request, state, model, model.completer, body, text)
     return await translate_message(request, state, model, tag, body, text)
 
 

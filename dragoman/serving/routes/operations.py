@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from dragoman.data.languages import language_name
-from dragoman.decoding.ensemble import Ensemble
 from dragoman.serving.models import ServedModel
 from dragoman.serving.state import state_of
 from dragoman.version import __version__
@@ -54,8 +52,7 @@ async def metrics(request: Request) -> Response:
 
 def model_table(model: ServedModel) -> dict[str, Any]:
     """What a client needs to know about a model."""
-    engine, scorer = model.engine, model.scorer
-    members: Sequence[Any] = scorer.models if isinstance(scorer, Ensemble) else [scorer]
+    engine = model.engine
     table: dict[str, Any] = {
         "id": model.name,
         "object": "model",
@@ -63,19 +60,18 @@ def model_table(model: ServedModel) -> dict[str, Any]:
         "created": 0,
         "task": model.task,
         "input": engine.source_tokenizer.kind if model.reads_files else "text",
-        "parameters": sum(parameter.numel() for one in members for parameter in one.parameters()),
-        "members": len(members),
-        "calibrated": model.calibrated,
-        "texts": model.texts,
+        "parameters": engine.parameters,
+        "members": len(engine.members),
+        "calibrated": engine.is_calibrated,
+        "texts": engine.texts_per_input,
     }
     if model.translates:
         table["source"] = {"code": model.source, "name": language_name(model.source)}
         table["targets"] = [{"code": code, "name": language_name(code)} for code in model.targets]
         table["tags"] = list(model.tags)
         table["beam"] = engine.config.search.beam
-    labels = getattr(engine, "labels", ())
-    if labels:
-        table["labels"] = list(labels)
+    if engine.labels:
+        table["labels"] = list(engine.labels)
     return table
 
 

@@ -11,8 +11,6 @@ from fastapi.responses import JSONResponse
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.completer import Completer
-from dragoman.inference.labeler import Labeler
 from dragoman.inference.unseen import UnseenInputs
 from dragoman.serving.models import ServedModel, Upload, Work, fault_of
 from dragoman.serving.options import InputBuilder, decoding_options, tagged, with_enough_beam
@@ -55,10 +53,8 @@ async def predict(request: Request, body: PredictRequest) -> Any:
         if not single:
             raise ConfigError("stream: needs one input, found several")
         return stream_prediction(request, state, model, body)
-    if isinstance(model.engine, Labeler | Completer):
-        outputs = await other_outputs(request, state, model, body, texts)
-    else:
-        outputs = await translated_outputs(request, state, model, body, texts)
+    outputs_of = translated_outputs if model.engine.searches else other_outputs
+    outputs = await outputs_of(request, state, model, body, texts)
     warnings = unseen_warnings(outputs)
     return {"model": model.name, "outputs": outputs} | ({"warnings": warnings} if warnings else {})
 
@@ -95,7 +91,7 @@ async def other_outputs(
     """The outputs of labelers and language models."""
     allowed = {"model", "input"}
     work = Work(model.name, "label")
-    if isinstance(model.engine, Completer):
+    if model.engine.continues:
         allowed |= {"method", "max_length", "n_best"}
         work = Work(model.name, "complete", completion_options(body, state))
     for name in sorted(body.model_fields_set - allowed):
@@ -106,7 +102,7 @@ async def other_outputs(
         if fault := fault_of(output):
             raise DataError(fault)
     found = await in_thread(lambda: [model.unknown(text) for text in texts], texts)
-    if isinstance(model.engine, Completer):
+    if model.engine.continues:
         tables = [[asdict(one) for one in several] for several in outputs]
         return [
             {**best, **({"alternatives": others} if others else {}), **({"unknown": unknown} if unknown else {})}
@@ -138,7 +134,7 @@ async def predict_file(
     """The transcript, caption or label of a recording or picture."""
     state = state_of(request)
     served = file_model(state, model)
-    if isinstance(served.engine, Labeler) and (beam is not None or n_best > 1):
+    if not served.engine.searches and (beam is not None or n_best > 1):
         raise ConfigError(
             f'model: "{served.name}" has task = "{served.task}", which needs no search: no beam or n_best'
         )
@@ -170,7 +166,7 @@ async def score(request: Request, body: ScoreRequest) -> Any:
     texts = [text for pair in body.pairs for text in (pair.source, pair.target)]
     state.check_texts(texts)
     model.check_scores()
-    if isinstance(model.engine, Completer):
+    if model.engine.continues:
         pairs = [("", pair.target) for pair in body.pairs]
     else:
         if any(not pair.source.strip() for pair in body.pairs):
