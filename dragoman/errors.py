@@ -44,13 +44,22 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+# Installed plug-ins that cannot be imported, each with the line that says so (`dragoman.plugins` fills it): an unknown
+# name may be theirs.
+broken_plugins: dict[str, str] = {}
+
+
+def broken_note() -> str:
+    return "".join(f" ({line})" for line in broken_plugins.values())
+
+
 def hint(name: str, options: Iterable[str]) -> str:
     """The last sentence of an error about an unknown name: the nearest option, or all options."""
     options = list(options)
     match = nearest(name, options)
     if match:
-        return f"Did you mean '{match}'?"
-    return "Expected one of: " + ", ".join(sorted(options)) + "."
+        return f"Did you mean '{match}'?{broken_note()}"
+    return "Expected one of: " + ", ".join(sorted(options)) + f".{broken_note()}"
 
 
 def is_out_of_memory(error: Exception) -> bool:

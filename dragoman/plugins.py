@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, broken_plugins
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -53,7 +53,6 @@ class Plugin(NamedTuple):
 
 
 loaded = False  # whether all plug-ins of this process are imported; tables ask before each read
-broken: dict[str, str] = {}  # installed plug-ins that cannot be imported, each with the line that says so
 _lock = threading.RLock()
 _loading = False
 
@@ -86,10 +85,11 @@ def load() -> None:
                 try:
                     import_module(point.module)
                 except (Exception, SystemExit) as error:
-                    if point.module in broken:
+                    if point.module in broken_plugins:
                         continue
-                    broken[point.module] = f"the plug-in {plugin_of(point.module)} cannot be imported: {_brief(error)}"
-                    warnings.warn(broken[point.module], stacklevel=2)
+                    line = f"the plug-in {plugin_of(point.module)} cannot be imported: {_brief(error)}"
+                    broken_plugins[point.module] = line
+                    warnings.warn(line, stacklevel=2)
             import_named(names_in_environment())
             loaded = True
         finally:
@@ -114,9 +114,9 @@ def use(modules: Iterable[str]) -> None:
     """Import modules as plug-ins in this process and, through the environment, in those that it starts."""
     names = dict.fromkeys([*names_in_environment(), *modules])
     if names:
-        os.environ[VARIABLE] = ",".join(names)
         load()
         import_named(names)
+        os.environ[VARIABLE] = ",".join(names)
 
 
 def names_in_environment() -> list[str]:
@@ -140,11 +140,6 @@ def plugin_of(module: str) -> Plugin:
     for package in metadata.packages_distributions().get(root, [])[:1]:
         return Plugin(module, package, metadata.version(package))
     return Plugin(module)
-
-
-def broken_note() -> str:
-    """For an error about an unknown name: the plug-ins that may have had it, could they be imported."""
-    return "".join(f" ({line})" for line in broken.values())
 
 
 def _brief(error: BaseException) -> str:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pytest
 
 import dragoman
+from dragoman import plugins
 from dragoman.config import settings
 from dragoman.config.table import Table
 from dragoman.errors import ConfigError
+from tests.conftest import words
+from tests.test_extending import DRIVER
+
+ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
@@ -106,3 +116,144 @@ for module in pkgutil.walk_packages(dragoman.__path__, "dragoman."):
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------------- an installed package, from the command line
+
+SHORT = ["train.steps=4", "train.validate_every=4", "train.decode=4", "train.device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with examples/plugin, installed as pip installs any package."""
+    folder = tmp_path_factory.mktemp("installed")
+    copy = tmp_path_factory.mktemp("source") / "plugin"  # a build writes into the folder that it builds
+    shutil.copytree(ROOT / "examples" / "plugin", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", folder, copy], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("work")
+    rows = [(word, f"{word[::-1]} {word.upper()}") for word in words(60)]
+    folder.joinpath("pairs.bitext").write_text("".join(f"{a} ||| {b}\n" for a, b in rows), encoding="utf-8")
+    folder.joinpath("test.bitext").write_text("".join(f"{a} ||| {b}\n" for a, b in rows[:8]), encoding="utf-8")
+    return folder
+
+
+def run(work: Path, *commands: Sequence[str], path: Sequence[Path] = (), **environment: str) -> list[Any]:
+    """Exit code, standard output and errors of commands, run in one new process with these folders to import from."""
+    variables = {
+        **{name: value for name, value in os.environ.items() if name != plugins.VARIABLE},
+        "PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT])),
+        "DRAGOMAN_CACHE": str(work / "cache"),
+        "OMP_NUM_THREADS": "1",
+        **environment,
+    }
+    arguments = [sys.executable, "-P", "-c", DRIVER, json.dumps(commands)]  # -P: the current folder is no place
+    done = subprocess.run(arguments, cwd=work, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
+
+
+@pytest.fixture(scope="module")
+def trained(installed: Path, work: Path) -> list[Any]:
+    """A run with the decoder, the metric, the reader and the objective of the package; what each command printed."""
+    commands = [
+        ["train", "pairs.bitext", "--run", "runs/x", "model.decoder.kind=minimal-gru", "model.decoder.width=16",
+         "model.encoder.kind=recurrent", "model.encoder.width=16", "train.metric=first_word",
+         "train.objective.kind=focal", *SHORT],
+        ["predict", "runs/x", "test.bitext", "--beam", "2"],
+        ["evaluate", "runs/x", "test.bitext", "--metric", "first_word", "--json"],
+        ["train", "runs/x", "train.steps=6"],
+    ]  # fmt: skip
+    return run(work, *commands, path=[installed])
+
+
+def test_an_installed_package_adds_all_four_kinds(trained: list[Any], work: Path) -> None:
+    assert [code for code, _, _ in trained] == [0, 0, 0, 0], trained
+    (_, _, training), (_, predicted, _), (_, evaluated, _), _ = trained
+    assert "best first word" in training or "first_word" in training
+    assert len(predicted.splitlines()) == 8
+    assert 0 <= json.loads(evaluated)["first_word"] <= 1
+    config = tomllib.loads((work / "runs" / "x" / "config.toml").read_text(encoding="utf-8"))
+    assert config["model"]["decoder"]["kind"] == "minimal-gru"
+    assert config["train"]["objective"] == {"kind": "focal", "gamma": 2.0}
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_run_names_its_plugins_and_never_imports_them(work: Path) -> None:
+    about = json.loads((work / "runs" / "x" / "run.json").read_text(encoding="utf-8"))
+    assert about["plugins"] == [{"module": "dragoman_example", "package": "dragoman-example", "version": "0.1"}]
+    for command in (["predict", "runs/x", "test.bitext"], ["info", "runs/x"], ["train", "runs/x"]):
+        ((code, _, error),) = run(work, command)
+        assert code == 2
+        assert error == (
+            "dragoman: runs/x: this run needs the plug-in 'dragoman_example' of the package dragoman-example 0.1; "
+            "pip install dragoman-example, or name its module: dragoman --import dragoman_example …, or "
+            "DRAGOMAN_IMPORT=dragoman_example\n"
+        )
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_module_can_be_named_and_workers_import_it(work: Path) -> None:
+    """Not installed: only a folder to import from. The workers of the shards inherit the environment."""
+    place = [ROOT / "examples" / "plugin"]
+    work.joinpath("lines.txt").write_text("ab\ncd\nef\n" * 4, encoding="utf-8")
+    shards = ["predict", "runs/x", "lines.txt", "--shards", "out", "--processes", "2"]
+    plain = ["predict", "runs/x", "lines.txt"]
+    (first, second) = run(work, ["--import", "dragoman_example", *plain], shards, path=place)
+    assert (first[0], second[0]) == (0, 0), (first, second)
+    parts = sorted((work / "out").glob("part-*.txt"))
+    assert parts
+    assert "".join(part.read_text(encoding="utf-8") for part in parts) == first[1]
+    ((code, out, _),) = run(work, plain, path=place, DRAGOMAN_IMPORT="dragoman_example")
+    assert (code, out) == (0, first[1])
+
+
+def test_a_module_in_the_current_folder(tmp_path: Path) -> None:
+    tmp_path.joinpath("mine.py").write_text("import dragoman_missing\n", encoding="utf-8")
+    tmp_path.joinpath("fine.py").write_text("import dragoman\n", encoding="utf-8")
+    (broken, missing, file, fine) = run(
+        tmp_path, ["--import", "mine", "new"], ["--import", "nobody", "new"], ["--import", "fine.py", "new"],
+        ["--import", "fine", "new"],
+    )  # fmt: skip
+    start = "dragoman: --import or DRAGOMAN_IMPORT: the plug-in "
+    assert broken[2] == f"{start}'mine' cannot be imported: ModuleNotFoundError: No module named 'dragoman_missing'\n"
+    assert missing[2] == f"{start}'nobody' cannot be imported: ModuleNotFoundError: No module named 'nobody'\n"
+    assert "write fine, the name of the module" in file[2]
+    assert [result[0] for result in (broken, missing, file, fine)] == [2, 2, 2, 0]
+
+
+def test_a_broken_package_breaks_nothing_else(tmp_path: Path) -> None:
+    """The warning comes once, and in the error of what may need it; a command that reads no table never sees it."""
+    site = tmp_path / "site"
+    info = site / "broken_example-2.0.dist-info"
+    info.mkdir(parents=True)
+    info.joinpath("METADATA").write_text(
+        "Metadata-Version: 2.1\nName: broken-example\nVersion: 2.0\n", encoding="utf-8"
+    )
+    info.joinpath("entry_points.txt").write_text("[dragoman.plugins]\nx = broken_example\n", encoding="utf-8")
+    site.joinpath("broken_example.py").write_text("raise RuntimeError('no luck')\n", encoding="utf-8")
+    tmp_path.joinpath("out").write_text("a b\n", encoding="utf-8")
+    line = "the plug-in 'broken_example' of the package broken-example 2.0 cannot be imported: RuntimeError: no luck"
+    score = ["score", "out", "out"]
+    presets, good, again, bad = run(
+        tmp_path, ["presets"], [*score, "--metric", "wer"], score, [*score, "--metric", "nothing"], path=[site]
+    )
+    assert (presets[0], presets[2]) == (0, "")
+    assert (good[0], good[2]) == (0, f"warning: {line}\n")
+    assert (again[0], again[2]) == (0, "")
+    assert bad[0] == 2
+    assert bad[2].endswith(f" ({line})\n")
+
+
+@pytest.mark.usefixtures("trained")
+def test_loading_in_python_finds_the_package(installed: Path, work: Path) -> None:
+    script = "import dragoman; print(len(dragoman.load('runs/x').predict(['ab', 'cd'])))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [installed, ROOT]))}
+    done = subprocess.run([sys.executable, "-c", script], cwd=work, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr

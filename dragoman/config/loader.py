@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from dragoman.config.fields import WORDS, Accepted, accepted, default_of, fields_of, kind_of, kinds_of, type_hints
 from dragoman.config.toml_text import either, join_place, one_of, shown
-from dragoman.errors import ConfigError, hint, nearest
+from dragoman.errors import ConfigError, broken_note, hint, nearest
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -142,7 +142,7 @@ def _choose_class(
     kind = "none" if table["kind"] is None else table["kind"]
     if isinstance(kind, str) and kind in kinds:
         return kinds[kind]
-    errors.append(f"{join_place(place, 'kind')}: {wrong(kind, one_of(kinds), kinds)}")
+    errors.append(f"{join_place(place, 'kind')}: {wrong(kind, one_of(kinds), kinds)}{broken_note()}")
     return None
 
 

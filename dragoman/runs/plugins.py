@@ -11,7 +11,7 @@ from typing import Any
 from dragoman import plugins
 from dragoman.data.config import paths_of
 from dragoman.data.readers.base import READERS, suffix_of
-from dragoman.errors import RunError
+from dragoman.errors import RunError, broken_plugins
 from dragoman.plugins import Plugin
 from dragoman.scoring.registry import METRICS
 from dragoman.tasks.base import Config
@@ -52,8 +52,8 @@ def check_plugins(folder: Path, needed: list[Plugin]) -> None:
 
 def advice(plugin: Plugin) -> str:
     """How to get a plug-in that is not loaded."""
-    if plugin.module in plugins.broken:
-        return plugins.broken[plugin.module]
+    if plugin.module in broken_plugins:
+        return broken_plugins[plugin.module]
     if plugin.module == "__main__":
         return "the script or notebook that trained it registered an entry; do so again before you load it"
     named = f"name its module: dragoman --import {plugin.module} …, or {plugins.VARIABLE}={plugin.module}"
