@@ -445,7 +445,7 @@ def main() -> None:
         return
     results = options.results or options.data / "results.jsonl"
     if not options.table:
-        from dragoman.auto.portfolio import available
+        from dragoman.auto.portfolio import PORTFOLIO
 
         sets = sorted(path.name for path in options.data.iterdir() if (path / "train.tsv").exists())
         wanted = [one for one in options.only.split(",") if one]
@@ -453,7 +453,7 @@ def main() -> None:
             sets = [name for beginning in wanted for name in sets if name.startswith(beginning)]
         candidates = [one for one in options.candidates.split(",") if one] or [
             "auto",
-            *(one.name for one in available()),
+            *(one.name for one in PORTFOLIO),
         ]
         finished = {(row["set"], row["candidate"], row["seed"], row["asked_steps"]) for row in read_results(results)}
         folder = str(options.data.resolve())

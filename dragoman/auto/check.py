@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from dragoman.auto.description import describe
 from dragoman.auto.memory import BatchShape, Say, check_memory
 from dragoman.auto.plan import plan_warnings, training_time, with_epochs
-from dragoman.auto.portrait import portrait
 from dragoman.auto.profile import profile_pairs
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
@@ -73,7 +73,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     for warning in (suspected := list(header_warnings(config.data))):
         say(f"warning: {warning}")
     if isinstance(config, TranslateConfig):
-        for line in portrait(profile_pairs(config.data.train, replace(config.data, faults="skip"), doing)):
+        for line in describe(profile_pairs(config.data.train, replace(config.data, faults="skip"), doing)):
             say(line)
     corpus = task_of(config).prepare(config, doing)
     if corpus.source_tokenizer.tags:

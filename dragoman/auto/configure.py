@@ -8,33 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.auto.derived import finish
-from dragoman.auto.first_line import header_row, label_advice
+from dragoman.auto.description import describe, label_advice, warnings
 from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
-from dragoman.auto.media import configure_media, configure_media_labels, media_of
+from dragoman.auto.media import configure_media, media_of
 from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.portfolio import (
     MORE_DROPOUT,
     Candidate,
     candidates_for,
+    default_candidate,
     is_transformer,
     phrases_for,
-    usual_candidate,
 )
-from dragoman.auto.portrait import portrait, warnings
 from dragoman.auto.profile import PairProfile, profile_pairs
 from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Pairs
+from dragoman.data.readers.header import header_row
 from dragoman.data.split import Progress
 from dragoman.errors import ConfigError
 from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text, started_folder
 from dragoman.tasks.media import MediaTask
 from dragoman.tasks.table import TASKS
+from dragoman.tasks.transcribe import Transcribe
 from dragoman.training.runtime import resolve_device
 
-# Settings of encoder and decoder that may change while the rest of the usual Transformer stays.
+# Settings of encoder and decoder that may change while the rest of the default Transformer stays.
 RESIZED = {"layers", "feedforward", "dropout", "attention_dropout", "feedforward_dropout"}
 
 
@@ -60,9 +61,9 @@ def configure(
     if task.is_language_model:
         return configure_language_model(task, entry, files, overrides)
     if isinstance(task, MediaTask):
-        return configure_media(task, entry, files, overrides)
-    if task.config.reads_media and (usual := media_of(files, overrides)):
-        return configure_media_labels(task, entry, files, overrides, usual)
+        return configure_media(task, entry, files, overrides, "audio" if isinstance(task, Transcribe) else "picture")
+    if task.config.reads_media and (media := media_of(files, overrides)):
+        return configure_media(task, entry, files, overrides, media)
     if task.automatic is not None:
         return configure_labels(task, entry, files, overrides)
     table = merge(task.starter.table, {"data": {"train": entry}})
@@ -142,7 +143,7 @@ def like_started_run(
 def configure_candidates(
     files: Files, overrides: Sequence[str], progress: Progress = lambda doing, count: None
 ) -> tuple[dict[str, Config], list[str]]:
-    """A configuration for every candidate of the portfolio that fits the data, the usual choice first; with reasons.
+    """A configuration for every candidate of the portfolio that fits the data, the default model first; with reasons.
 
     Overrides that choose a preset or parts of the model leave one configuration: what was asked for. A candidate that
     does not have the settings of the overrides is left out.
@@ -159,8 +160,8 @@ def configure_candidates(
     configs: dict[str, Config] = {}
     gpu = trains_on_gpu(given)
     first, reasons = choose_pairs(profile, gpu=gpu)
-    usual = usual_candidate(profile, gpu)
-    tables = {first["preset"] if usual is None else usual.name: (first, reasons)}
+    default = default_candidate(profile, gpu)
+    tables = {first["preset"] if default is None else default.name: (first, reasons)}
     for candidate in candidates_for(profile, gpu):
         tables.setdefault(candidate.name, choose_pairs(profile, gpu=gpu, candidate=candidate))
     left_out = []
@@ -169,11 +170,11 @@ def configure_candidates(
         try:
             configs[name] = finish(table, overrides, why)[0]
         except ConfigError as error:
-            if not configs:  # the usual choice: an error without a search too
+            if not configs:  # the default model: an error without a search too
                 raise
             left_out.append(f"search: {name} is left out ({error})")
     kept = [line for line in reasons if not line.startswith(("model:", "preset:", "budget:"))]
-    return configs, [*notes, *portrait(profile), *kept, *advice(profile), *left_out]
+    return configs, [*notes, *describe(profile), *kept, *advice(profile), *left_out]
 
 
 def trains_on_gpu(given: Mapping[str, Any]) -> bool:
@@ -208,17 +209,17 @@ def other_kinds(given: Mapping[str, Any]) -> bool:
 
 
 def resized_transformer(profile: PairProfile, given: Mapping[str, Any], gpu: bool) -> Candidate | None:
-    """The usual model, if it is a Transformer and overrides set only its depth, feed-forward size and dropout."""
+    """The default model, if it is a Transformer and overrides set only its depth, feed-forward size and dropout."""
     model = given.get("model", {})
     if "preset" in given or not isinstance(model, Mapping) or "kind" in model:
         return None
     sides = ("encoder", "decoder")
     if not all(isinstance(part := model.get(side, {}), Mapping) and set(part) <= RESIZED for side in sides):
         return None
-    usual = usual_candidate(profile, gpu)
-    if usual is None or not is_transformer(usual):
+    default = default_candidate(profile, gpu)
+    if default is None or not is_transformer(default):
         return None
     # Whoever sets the dropout of a side means all of it.
     given_dropout = tuple(f"model.{side}." for side in sides if "dropout" in model.get(side, {}))
     more = {setting for setting in MORE_DROPOUT if setting.startswith(given_dropout)}
-    return replace(usual, overrides=tuple(setting for setting in usual.overrides if setting not in more))
+    return replace(default, overrides=tuple(setting for setting in default.overrides if setting not in more))

@@ -14,13 +14,13 @@ from typing import Any
 from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, gentle_rate, up_to
 from dragoman.auto.derived import finish
 from dragoman.config.settings import merge, override, read_toml
-from dragoman.data.config import DataConfig, Files
-from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.fault_messages import fault_message, too_few
+from dragoman.data.config import Files
+from dragoman.data.examples import Example, Pairs
+from dragoman.data.fault_messages import too_few
 from dragoman.data.readers.base import READERS
-from dragoman.data.split import read_examples
+from dragoman.data.split import usable_examples
 from dragoman.data.tokenizers.numbers import number_error, series_shape
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError
 from dragoman.models.bilm import BiLMConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.elmo import ElmoEncoderConfig
@@ -63,8 +63,8 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
     """A configuration with `place=value` overrides, and the reasons."""
     given: dict[str, Any] = override({}, list(overrides))
     model = given.get("model", {})
-    usual = task.config.model.kind
-    other_model = isinstance(model, Mapping) and model.get("kind", usual) != usual
+    default = task.config.model.kind
+    other_model = isinstance(model, Mapping) and model.get("kind", default) != default
 
     def defaults(choice: Automatic) -> dict[str, Any]:
         """The automatic choices, minus those incompatible with the overrides."""
@@ -126,32 +126,22 @@ def misspelt_labels(profile: LabelProfile) -> list[str]:
 def profile_labels(task: Task, config: Config, files: Files) -> LabelProfile:
     """Read all examples once; faulty lines are an error here if training would stop at them."""
     profile = LabelProfile()
-    faults: list[Fault] = []
-    for item in read_examples(config.data, files, example_format=task.example_format(config)):
-        if isinstance(item, Fault):
-            faults.append(item)
-            continue
+    for example in usable_examples(config.data, files, example_format=task.example_format(config)):
         profile.count += 1
-        profile.characters += len(item.source)
-        profile.series = profile.series and not number_error(item.source)
+        profile.characters += len(example.source)
+        profile.series = profile.series and not number_error(example.source)
         if profile.series:
-            steps, profile.channels = series_shape(item.source)
+            steps, profile.channels = series_shape(example.source)
             profile.steps += steps
         if isinstance(task, Classify):
-            profile.labels[item.references[0]] += 1
-            if profile.labels[item.references[0]] == 1 and len(profile.labels) <= MOST_LABELS:
-                profile.places[item.references[0]] = item.location
-            profile.first = profile.first or item
-    check_profile(config.data, files, faults, profile.count)
+            label = example.references[0]
+            profile.labels[label] += 1
+            if profile.labels[label] == 1 and len(profile.labels) <= MOST_LABELS:
+                profile.places[label] = example.location
+            profile.first = profile.first or example
+    if profile.count < 2:
+        raise too_few(files, f"found {profile.count} examples")
     return profile
-
-
-def check_profile(data: DataConfig, files: Files, faults: list[Fault], count: int) -> None:
-    """Raise a DataError if lines are faulty and must not be, or if too few examples are left."""
-    if faults and data.faults == "stop":
-        raise DataError(fault_message(faults, len(faults)))
-    if count < 2:
-        raise too_few(files, f"found {count} examples")
 
 
 def looks_like_header(profile: LabelProfile, files: Files) -> bool:

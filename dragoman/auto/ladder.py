@@ -20,11 +20,10 @@ from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.tasks.config import Config, from_table
 
 TEST_SHARE, MAX_TEST = 0.1, 1000
-SMALL = 20_000  # pairs
 
 
-class Rung(NamedTuple):
-    """One step of the ladder: its model, and what changes from the step before."""
+class LadderStep(NamedTuple):
+    """One model of the ladder, and what changes from the one before."""
 
     name: str
     change: str  # what is new
@@ -33,7 +32,7 @@ class Rung(NamedTuple):
     learning_rate: float
 
 
-def rungs(width: int) -> list[Rung]:
+def neural_steps(width: int) -> list[LadderStep]:
     """The models of the ladder, all about `width` wide."""
     fixed = {"layers": 1, "embedding": width, "width": width, "dropout": 0.2}
 
@@ -62,28 +61,28 @@ def rungs(width: int) -> list[Rung]:
         "dropout": 0.2,
     }
     return [
-        Rung(
+        LadderStep(
             "plain RNN",
             "One recurrent layer reads the source backwards, and its last state is all that the decoder gets.",
             "The state passes through the same matrix at every step, so gradients shrink exponentially with distance.",
             encoder_decoder({"kind": "rnn", "recurrent_init": "uniform"}),
             1e-3,
         ),
-        Rung(
+        LadderStep(
             "LSTM",
             "The cell gets a memory with input, forget and output gates; nothing else changes.",
             "The forget gate keeps a path open along which gradients survive, so far words can be learned from.",
             encoder_decoder("lstm"),
             3e-3,
         ),
-        Rung(
+        LadderStep(
             "LSTM + attention",
             "The encoder reads in both directions, and the decoder looks at all its states at every step.",
             "The source no longer has to fit into one vector, so long sentences should lose no more than short ones.",
             attention,
             3e-3,
         ),
-        Rung(
+        LadderStep(
             "ConvS2S",
             "Gated convolutions replace recurrence, with attention in every decoder layer.",
             "All positions of a sentence are computed at once in training, and the path between two words is shorter.",
@@ -94,7 +93,7 @@ def rungs(width: int) -> list[Rung]:
             },
             1e-3,
         ),
-        Rung(
+        LadderStep(
             "Transformer",
             "Self-attention replaces convolution: every position looks at every other in every layer.",
             "Any two words are one step apart, at a cost that grows with the square of the length.",
@@ -104,18 +103,18 @@ def rungs(width: int) -> list[Rung]:
     ]
 
 
-def classical(config: Config) -> Rung:
+def classical(config: Config) -> LadderStep:
     """The classical model for such tokens: phrases of words or sub-words, or n-grams of aligned characters."""
     sides = (config.tokenizer.source, config.tokenizer.target or config.tokenizer.source)
     if any(side.kind == "subwords" for side in sides) or all(side.kind == "words" for side in sides):
-        return Rung(
+        return LadderStep(
             "phrase-based",
             "No network: phrases counted in aligned pairs, an n-gram language model and a search over both.",
             "Counts remember what they saw and generalise to nothing else, so few pairs suffice and more help slowly.",
             {"kind": PhraseBasedConfig.kind},
             0.0,
         )
-    return Rung(
+    return LadderStep(
         "n-gram transducer",
         "No network: pairs are cut into aligned chunks, and n-grams of chunks are counted.",
         "Counts see a few chunks of context, so few pairs suffice, and what lies further away is lost.",
@@ -124,19 +123,19 @@ def classical(config: Config) -> Rung:
     )
 
 
-def ladder(files: Files, overrides: Sequence[str] = ()) -> tuple[dict[str, Config], list[Rung]]:
-    """A configuration for every rung on these pairs; the automatic one for the data gives all other settings."""
+def ladder(files: Files, overrides: Sequence[str] = ()) -> tuple[dict[str, Config], list[LadderStep]]:
+    """A configuration for every step on these pairs; the automatic one for the data gives all other settings."""
     base, _ = configure(files, overrides, neural=True)
     table: dict[str, Any] = settings.as_table(base)
     width = int(table["model"]["encoder"].get("width", 128))
     width = 256 if width >= 256 else 128 if width >= 128 else 64
-    baseline, steps = classical(base), rungs(width)
+    baseline, steps = classical(base), neural_steps(width)
     configs: dict[str, Config] = {baseline.name: from_table({**table, "model": baseline.model})}
-    for rung in steps:
-        own = {**table, "model": {"kind": EncoderDecoderConfig.kind, "label_smoothing": 0.1, **rung.model}}
+    for step in steps:
+        own = {**table, "model": {"kind": EncoderDecoderConfig.kind, "label_smoothing": 0.1, **step.model}}
         config = from_table(own)
-        optimizer = replace(config.train.optimizer, learning_rate=rung.learning_rate, schedule="cosine")
-        configs[rung.name] = replace(config, train=replace(config.train, optimizer=optimizer))
+        optimizer = replace(config.train.optimizer, learning_rate=step.learning_rate, schedule="cosine")
+        configs[step.name] = replace(config, train=replace(config.train, optimizer=optimizer))
     return configs, [baseline, *steps]
 
 

@@ -12,10 +12,8 @@ from dragoman.auto.derived import finish
 from dragoman.classical.ngram import NGramConfig
 from dragoman.config.settings import merge, override, read_toml
 from dragoman.data.config import Files
-from dragoman.data.examples import Fault
-from dragoman.data.fault_messages import fault_message, too_few
-from dragoman.data.split import read_examples
-from dragoman.errors import DataError
+from dragoman.data.fault_messages import too_few
+from dragoman.data.split import usable_examples
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, build, started_folder
 
@@ -106,15 +104,8 @@ def configure_ngram(
 
 def count_characters(task: Task, config: Config, files: Files) -> int:
     """The characters of the text, line ends included."""
-    characters = 0
-    faults: list[Fault] = []
-    for item in read_examples(config.data, files, example_format=task.example_format(config)):
-        if isinstance(item, Fault):
-            faults.append(item)
-        else:
-            characters += len(item.references[0]) + 1
-    if faults and config.data.faults == "stop":
-        raise DataError(fault_message(faults, len(faults)))
+    examples = usable_examples(config.data, files, example_format=task.example_format(config))
+    characters = sum(len(example.references[0]) + 1 for example in examples)
     if not characters:
         raise too_few(files, "found no usable line")
     return characters

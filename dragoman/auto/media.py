@@ -10,15 +10,15 @@ from typing import Any
 
 from dragoman.auto.budget import cosine_schedule, gentle_rate
 from dragoman.auto.derived import follow_steps
-from dragoman.auto.labels import check_profile
 from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
-from dragoman.data.examples import Example, Fault
+from dragoman.data.examples import Example
+from dragoman.data.fault_messages import too_few
 from dragoman.data.media.archives import MediaError, read_bytes
 from dragoman.data.media.audio import read_sample_rate
 from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
-from dragoman.data.split import read_examples
+from dragoman.data.split import read_examples, usable_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, build, started_folder
@@ -44,35 +44,39 @@ LABEL_MODELS: dict[str, dict[str, Any]] = {
 FIRST_LINES = 3
 
 
-def configure_media(task: MediaTask, entry: Any, files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
-    """A configuration with `place=value` overrides, and the reasons."""
+def configure_media(
+    task: Task, entry: Any, files: Files, overrides: Sequence[str], media: str
+) -> tuple[Config, list[str]]:
+    """A configuration with `place=value` overrides, and the reasons; `media` is "audio" or "picture"."""
     base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
     given: dict[str, Any] = override({}, list(overrides))
     source = given.get("tokenizer", {}).get("source", {})
     wanted: dict[str, Any] = {"kind": source} if isinstance(source, str) else source
-    if folder := started_folder(given):
+    writes_text, transcribes = isinstance(task, MediaTask), isinstance(task, Transcribe)
+    if isinstance(task, MediaTask) and (folder := started_folder(given)):
         theirs: dict[str, Any] = settings.read_toml(folder + "/config.toml")
         if theirs.get("task") == task.name:
             return configure_started(task, base, theirs, files, overrides)
-    transcribe = isinstance(task, Transcribe)
+    models = MODELS if writes_text else LABEL_MODELS
+    target = {"target": {"kind": "characters" if transcribes else "words"}} if writes_text else {}
 
     def built(features: dict[str, Any], training: dict[str, Any]) -> Config:
-        target = {"kind": "characters" if transcribe else "words"}
-        table = {"tokenizer": {"source": features, "target": target}, "model": MODELS.get(features["kind"], {})}
+        table = {"tokenizer": {"source": features, **target}, "model": models.get(features["kind"], {})}
         return build(override(follow_steps(merge(merge(base, table), training), overrides), list(overrides)))
 
-    usual = "audio" if transcribe else "picture"
-    kind = wanted.get("kind", usual)
+    kind = wanted.get("kind", media)
     trial = built({"kind": kind, **NARROW_BAND_FEATURES} if kind == "audio" else {"kind": kind}, {})  # mistakes first
-    examples = usable_examples(task, trial, files)
-    features, reason = choose_features(usual, wanted, examples, trial.data)
+    examples = manifest_examples(task, trial, files)
+    features, reason = choose_features(media, wanted, examples, trial.data)
     count = sum(len(example.references) for example in examples)
     rows = typical_rows(built(features, {}).tokenizer.source, examples)
     batch_tokens = int(min(20_000, max(4 * rows, count * rows / 8)))
-    steps = max(600, min(20_000, math.ceil(60 * max(1.0, count * rows / batch_tokens))))
-    metric = "cer" if transcribe else task.config.metrics()[1]
+    epochs, fewest = (60, 600) if writes_text else (30, 300)
+    steps = max(fewest, min(20_000, math.ceil(epochs * max(1.0, count * rows / batch_tokens))))
+    metric = "cer" if transcribes else task.config.metrics()[1]
     training = cosine_schedule(steps, batch_tokens, metric)
-    training["validate_every"] = training["save_every"] = max(50, min(1000, steps // 20))
+    if writes_text:  # validation decodes, which takes longer than labels do
+        training["validate_every"] = training["save_every"] = max(50, min(1000, steps // 20))
     budget = f"budget: {steps:,} steps of {batch_tokens:,} rows of features for {count:,} examples"
     return built(features, {"train": training}), [
         reason,
@@ -87,7 +91,7 @@ def configure_started(
     table = merge(base, {"data": {"max_length": theirs["data"]["max_length"]}})
     table |= {"model": theirs["model"], "search": theirs["search"]}
     trial = build(override(table, list(overrides)))
-    examples = usable_examples(task, trial, files)
+    examples = manifest_examples(task, trial, files)
     count = sum(len(example.references) for example in examples)
     rows, batch_tokens = typical_rows(trial.tokenizer.source, examples), int(theirs["train"]["batch_tokens"])
     steps = max(200, min(20_000, math.ceil(20 * count * rows / batch_tokens)))
@@ -100,35 +104,6 @@ def configure_started(
     return config, [
         "model, features and tokenizer: those of the run from which training starts",
         f"budget: {steps:,} steps of {batch_tokens:,} rows of features for {count:,} examples",
-    ]
-
-
-def configure_media_labels(
-    task: Task, entry: Any, files: Files, overrides: Sequence[str], usual: str
-) -> tuple[Config, list[str]]:
-    """A configuration for recordings or pictures with labels, numbers or tags, and the reasons."""
-    base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
-    given: dict[str, Any] = override({}, list(overrides))
-    source = given.get("tokenizer", {}).get("source", {})
-    wanted: dict[str, Any] = {"kind": source} if isinstance(source, str) else source
-
-    def built(features: dict[str, Any], training: dict[str, Any]) -> Config:
-        table = {"tokenizer": {"source": features}, "model": LABEL_MODELS.get(features["kind"], {})}
-        return build(override(follow_steps(merge(merge(base, table), training), overrides), list(overrides)))
-
-    kind = wanted.get("kind", usual)
-    trial = built({"kind": kind, **NARROW_BAND_FEATURES} if kind == "audio" else {"kind": kind}, {})
-    examples = usable_examples(task, trial, files)
-    features, reason = choose_features(usual, wanted, examples, trial.data)
-    rows = typical_rows(built(features, {}).tokenizer.source, examples)
-    batch_tokens = int(min(20_000, max(4 * rows, len(examples) * rows / 8)))
-    steps = max(300, min(20_000, math.ceil(30 * max(1.0, len(examples) * rows / batch_tokens))))
-    metric = task.config.metrics()[1]
-    training = cosine_schedule(steps, batch_tokens, metric)
-    budget = f"budget: {steps:,} steps of {batch_tokens:,} rows of features for {len(examples):,} examples"
-    return built(features, {"train": training}), [
-        reason,
-        f"{budget}; the trainer keeps the weights with the best {metric}",
     ]
 
 
@@ -146,22 +121,22 @@ def media_of(files: Files, overrides: Sequence[str]) -> str:
     return ""
 
 
-def usable_examples(task: Task, config: Config, files: Files) -> list[Example]:
+def manifest_examples(task: Task, config: Config, files: Files) -> list[Example]:
     """The examples of the manifest; faulty lines are an error here if training would stop at them."""
-    items = list(read_examples(config.data, files, example_format=task.example_format(config)))
-    examples = [item for item in items if isinstance(item, Example)]
-    check_profile(config.data, files, [item for item in items if isinstance(item, Fault)], len(examples))
+    examples = list(usable_examples(config.data, files, example_format=task.example_format(config)))
+    if len(examples) < 2:
+        raise too_few(files, f"found {len(examples)} examples")
     return examples
 
 
 def choose_features(
-    usual: str, wanted: dict[str, Any], examples: Sequence[Example], data: DataConfig
+    media: str, wanted: dict[str, Any], examples: Sequence[Example], data: DataConfig
 ) -> tuple[dict[str, Any], str]:
     """The settings of the features, from the overrides and the first readable file; and the reason."""
     for example in examples:
         name = example.model_input
-        line_image = usual == "audio" and not name.lower().endswith(AUDIO_SUFFIXES)
-        kind = wanted.get("kind") or ("line-image" if line_image else usual)
+        line_image = media == "audio" and not name.lower().endswith(AUDIO_SUFFIXES)
+        kind = wanted.get("kind") or ("line-image" if line_image else media)
         try:
             content = read_bytes(name)
             if kind != "audio":

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.auto.budget import BATCHES, EPOCHS, up_to
-from dragoman.auto.portfolio import Candidate, candidate_table, is_short, is_transformer, usual_candidate
-from dragoman.auto.portrait import percent
+from dragoman.auto.description import percent
+from dragoman.auto.portfolio import Candidate, candidate_table, default_candidate, is_short, is_transformer
 from dragoman.auto.profile import PairProfile, SideProfile
 from dragoman.classical.transducers import KINDS
 from dragoman.data.config import DataConfig
@@ -45,20 +45,20 @@ def choose_pairs(
     if named is not None and preset_table(named).get("model", {}).get("kind") in KINDS:
         why = f"preset: {named}, as asked" if candidate is None else f"model: {named}, {candidate.reason}"
         return choose_fitted(profile, named, source, target, reasons, why)
-    usual = usual_candidate(profile, gpu) if candidate is None and preset is None else None
+    default = default_candidate(profile, gpu) if candidate is None and preset is None else None
     if not transformer:
-        candidate = candidate or usual
+        candidate = candidate or default
     if candidate is not None:
         model: dict[str, Any] = {"tie": preset_tie(candidate.preset, profile.joint)}
         reasons.append(f"model: {candidate.name} (preset {candidate.preset}), {candidate.reason}")
     else:
         model, reason = choose_model(profile, preset)
-        if usual is not None and is_transformer(usual):
-            reason += f"; without your overrides of encoder and decoder the model would be {usual.name}"
-        elif usual is not None:
+        if default is not None and is_transformer(default):
+            reason += f"; without your overrides of encoder and decoder the model would be {default.name}"
+        elif default is not None:
             reason += (
-                f" and the overrides set parts of a Transformer; the usual model for such data is another: add "
-                f"preset={usual.preset} to set parts of it"
+                f" and the overrides set parts of a Transformer; the default model for such data is another: add "
+                f"preset={default.preset} to set parts of it"
             )
         reasons.append(reason)
         if transformer and preset is None and profile.source.unit != "subwords":
@@ -155,10 +155,9 @@ def tokenizer_reason(units: Mapping[str, Any], side: SideProfile, profile: PairP
 
 
 def long_texts(profile: PairProfile, reasons: list[str]) -> dict[str, Any]:
-    """A larger data.max_length where the usual one would leave out more than half a per cent of the pairs."""
+    """A larger data.max_length where the default would leave out more than half a per cent of the pairs."""
     longest = max(profile.longest(side) for side in ("source", "target"))
-    usual = DataConfig(train="").max_length
-    if longest <= usual:
+    if longest <= DataConfig(train="").max_length:
         return {}
     limit = min(LONGEST, 2 ** math.ceil(math.log2(longest)))
     reasons.append(f"length: up to {limit} tokens, because some texts have about {longest:,.0f}")

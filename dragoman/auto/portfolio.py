@@ -13,10 +13,10 @@ from typing import Any
 
 from dragoman.auto.budget import EPOCHS as SENTENCE_EPOCHS
 from dragoman.auto.budget import up_to
-from dragoman.auto.portrait import percent
+from dragoman.auto.description import percent
 from dragoman.auto.profile import PairProfile
 from dragoman.config.settings import merge, override
-from dragoman.tasks.config import preset_names, preset_table
+from dragoman.tasks.config import preset_table
 
 BATCH_TOKENS = ((50_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
 SMALL_BATCHES = 200_000  # tokens of a corpus of short pairs up to which a candidate's smallest batch is best
@@ -52,7 +52,7 @@ class Candidate:
     preset: str
     overrides: tuple[str, ...] = ()
     fits: Callable[[PairProfile], bool] = lambda profile: True
-    reason: str = ""  # why it is the usual choice for some data
+    reason: str = ""  # why it is the default model for some data
     smallest_batch: int = 1024  # tokens
     epochs: int = 0  # 0: by the number of pairs
     cpu_steps: int = MOST_STEPS  # without a GPU, for as many pairs: two CPU cores should take about ten minutes
@@ -67,8 +67,7 @@ class Candidate:
         tokens = profile.pairs * max(profile.length("source"), profile.length("target"))
         if tokens <= SMALL_BATCHES and is_short(profile):
             return self.smallest_batch
-        usual: int = up_to(BATCH_TOKENS, tokens)
-        return max(self.smallest_batch, usual)
+        return max(self.smallest_batch, int(up_to(BATCH_TOKENS, tokens)))
 
     def steps(self, profile: PairProfile, steps_per_epoch: float, gpu: bool) -> int:
         """Training steps: many epochs of small data, few of large ones."""
@@ -140,8 +139,8 @@ def phrases_for(profile: PairProfile) -> Candidate | None:
     parallel = are_few_sentences(profile) and profile.monotone >= 0.5 and not is_copied(profile)
     if not (parallel and 500 <= profile.pairs <= 5000):
         return None
-    reason = f"because {profile.pairs:,} sentences are few for a neural model; preset=transformer-small trains one"
-    return usual("phrase-based", reason)
+    reason = f"{profile.pairs:,} sentences are few for a neural model; preset=transformer-small trains one"
+    return because("phrase-based", reason)
 
 
 UNSMOOTHED = ("model.label_smoothing=0.0",)
@@ -182,28 +181,22 @@ PORTFOLIO = (
 )  # fmt: skip
 
 
-def available() -> list[Candidate]:
-    """The entries whose preset exists."""
-    names = set(preset_names())
-    return [candidate for candidate in PORTFOLIO if candidate.preset in names]
-
-
 def candidates_for(profile: PairProfile, gpu: bool = False) -> list[Candidate]:
-    """The entries that fit the data, the usual choice first; formal targets want pointers."""
-    usual = usual_candidate(profile, gpu)
+    """The entries that fit the data, the default model first; formal targets want pointers."""
+    default = default_candidate(profile, gpu)
 
     def order(candidate: Candidate) -> tuple[bool, bool]:
         points = profile.formal and candidate.preset.startswith("pointer")
-        return usual is None or candidate.name != usual.name, not points
+        return default is None or candidate.name != default.name, not points
 
-    return sorted((candidate for candidate in available() if candidate.fits(profile)), key=order)
+    return sorted((candidate for candidate in PORTFOLIO if candidate.fits(profile)), key=order)
 
 
 def by_name(name: str) -> Candidate:
     return next(candidate for candidate in PORTFOLIO if candidate.name == name)
 
 
-def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None:
+def default_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None:
     """What the study says for such data and a GPU or CPUs; None: a Transformer that fits the amount of data."""
     if profile.pairs < FEWEST:
         return None
@@ -211,35 +204,35 @@ def usual_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None
     if profile.formal:
         recurrent = "pointer-generator" if gpu else "pointer-generator-256"  # a CPU takes 1.7 times as long for 512
         name = recurrent if profile.pairs <= 60_000 else "pointer-transformer"
-        return usual(name, "because rare words of the targets are copied from the source")
+        return because(name, "rare words of the targets are copied from the source")
     if profile.pairs <= (5000 if profile.features else 10_000) and is_monotone(profile):
         if profile.features:
-            return usual("makarov-2020", f"because {size} with features are few")
+            return because("makarov-2020", f"{size} with features are few")
         order = f"{size} are few and their order is kept (τ {profile.monotone:.2f})"
         if profile.copied <= 0.3 and profile.pairs <= 3000:
-            return usual("makarov-2020", f"because {order}, and the sides have different letters")
-        return usual("wu-2019", f"because {order}")
+            return because("makarov-2020", f"{order}, and the sides have different letters")
+        return because("wu-2019", f"{order}")
     if profile.pairs <= 60_000 and is_short(profile) and longest > RECURRENT_LENGTH:
-        return usual("transformer-small", f"because there are {size} of {longest:.0f} tokens on average")
+        return because("transformer-small", f"there are {size} of {longest:.0f} tokens on average")
     if profile.pairs <= 60_000 and is_short(profile):
         if gpu:  # a CPU takes twice as long for 512
-            return usual("luong-512-unsmoothed", f"because there are {size} of short sequences and a GPU")
-        return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
+            return because("luong-512-unsmoothed", f"there are {size} of short sequences and a GPU")
+        return because("luong-256-unsmoothed", f"there are {size} of short sequences")
     if is_many_short(profile):
-        return usual("transformer-small-large-batch", f"because there are {size} of short sequences")
+        return because("transformer-small-large-batch", f"there are {size} of short sequences")
     if profile.pairs <= 60_000 and is_often_unchanged(profile):
-        return usual("copy-transducer", f"because {percent(profile.identical)} of the pairs do not change at all")
+        return because("copy-transducer", f"{percent(profile.identical)} of the pairs do not change at all")
     if profile.pairs <= 60_000 and is_copied(profile):
-        return usual("luong-512", f"because {percent(profile.copied)} of the target is copied from the source")
+        return because("luong-512", f"{percent(profile.copied)} of the target is copied from the source")
     if profile.pairs <= 300_000 and has_subwords(profile):
         narrow = profile.pairs <= 20_000 and not gpu  # a CPU takes 2.4 times as long for a step of 256
         name = "transformer-128-modern-dropout" if narrow else "transformer-modern-dropout"
         parts = "rotary positions, RMS norm and gated feed-forward layers"
         tip = "; for so few, preset=phrase-based is often better, and takes minutes" if phrases_for(profile) else ""
-        found = usual(name, f"with {parts}, because there are {size} of sentences{tip}")
-        return replace(found, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
+        candidate = because(name, f"there are {size} of sentences{tip}", f"with {parts}, ")
+        return replace(candidate, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
     if profile.pairs <= 5000:
-        return usual("transformer-small", f"because there are only {size}")
+        return because("transformer-small", f"there are only {size}")
     return None
 
 
@@ -249,9 +242,9 @@ def is_transformer(candidate: Candidate) -> bool:
     return all(model.get(side, {}).get("kind") == "transformer" for side in ("encoder", "decoder"))
 
 
-def usual(name: str, reason: str) -> Candidate:
-    """An entry as the usual choice."""
-    return replace(by_name(name), reason=reason)
+def because(name: str, reason: str, parts: str = "") -> Candidate:
+    """An entry as the default model, with the reason and what it is made of."""
+    return replace(by_name(name), reason=f"{parts}because {reason}")
 
 
 def candidate_table(candidate: Candidate, table: dict[str, Any]) -> dict[str, Any]:

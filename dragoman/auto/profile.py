@@ -23,12 +23,11 @@ from dragoman.auto.relation import (
 )
 from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Example, Fault
-from dragoman.data.fault_messages import MAX_FAULTS, fault_message, too_few
+from dragoman.data.fault_messages import too_few
 from dragoman.data.readers.base import READERS, ReadOptions
-from dragoman.data.split import PROGRESS_EVERY, Progress, read_examples, source_hash
+from dragoman.data.split import Progress, read_examples, source_hash, usable_examples
 from dragoman.data.tokenizers.features import find_features, split_features
 from dragoman.data.tokenizers.words import split_punctuation
-from dragoman.errors import DataError
 
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted
 CHARACTERS_PER_SUBWORD = 3.5  # roughly
@@ -178,23 +177,13 @@ def profile_pairs(
     Those of a large file are found when it is read for training.
     """
     data = data or DataConfig(train=files)
-    sample, faults, fault_count = Sample(), list[Fault](), 0
-    hashes = array("Q")
+    sample, hashes = Sample(), array("Q")
     if (found := sample_of_large_file(files, data, progress)) is not None:
         return profile_sample(found, data, hashes)
-    for number, item in enumerate(read_examples(data, files)):
-        if number and number % PROGRESS_EVERY == 0:
-            progress("looking at the data", number)
-        if isinstance(item, Fault):
-            fault_count += 1
-            if len(faults) < MAX_FAULTS:
-                faults.append(item)
-            continue
-        sample.add((item.source.strip(), item.references[0].strip()))
+    for example in usable_examples(data, files, progress=progress, doing="looking at the data"):
+        sample.add((example.source.strip(), example.references[0].strip()))
         if data.valid is not None:
-            hashes.append(source_hash(item))
-    if fault_count and data.faults == "stop":
-        raise DataError(fault_message(faults, fault_count))
+            hashes.append(source_hash(example))
     if sample.seen < 2:
         raise too_few(files, f"found {sample.seen} pairs")
     return profile_sample(sample, data, hashes)

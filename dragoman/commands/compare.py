@@ -206,10 +206,10 @@ def climb(pairs: str, output: str | None, options: dict[str, Any]) -> None:
     if options["test"] is None:
         pairs, test = hold_out(pairs, folder)
     device = () if options["device"] == "auto" else (f"train.device={options['device']}",)
-    configs, rungs = ladder(pairs, (*device, *options["overrides"]))
+    configs, steps = ladder(pairs, (*device, *options["overrides"]))
     runs = dict(trained(configs, options))
     found = test if test is not None else read_test(options["test"], runs)
-    finish("The ladder", runs, found, output, options, [(rung.name, rung.change, rung.why) for rung in rungs])
+    finish("The ladder", runs, found, output, options, [(step.name, step.change, step.why) for step in steps])
 
 
 def finish(

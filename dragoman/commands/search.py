@@ -127,7 +127,7 @@ def plan_line(search: Search, asked: SearchOptions) -> str:
         reason = ", as --trials asks" if asked.trials == 1 else "; the settings or the time allow no more"
         return f"search: one configuration, {names}{reason}"
     return (
-        f"search: {len(state.trials)} configurations ({names}; the first is the usual choice) in {processes}{folds}, "
+        f"search: {len(state.trials)} configurations ({names}; the first is the default model) in {processes}{folds}, "
         f"compared by {state.metric}"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from dragoman.data.config import DataConfig, Files, file_list, paths_of, tag_of
 from dragoman.data.examples import Example, Fault
@@ -28,6 +28,36 @@ def read_examples(
     """All examples and faults of one or several files, in order."""
     for entry in file_list(files):
         yield from example_format.read(config, entry, several_references)
+
+
+def usable_examples(
+    config: DataConfig,
+    files: Files,
+    *,
+    several_references: bool = False,
+    example_format: ExampleFormat = PAIR_FORMAT,
+    progress: Progress = lambda doing, count: None,
+    doing: str = "reading",
+) -> Generator[Example, None, Counter[str]]:
+    """The examples alone; returns how many lines were skipped, by kind of fault.
+
+    With data.faults = "stop", faults raise DataError once all lines are read, so that the message can count them.
+    """
+    counts: Counter[str] = Counter()
+    first: list[Fault] = []
+    items = read_examples(config, files, several_references=several_references, example_format=example_format)
+    for index, item in enumerate(items):
+        if index % PROGRESS_EVERY == 0:
+            progress(doing, index)
+        if isinstance(item, Fault):
+            counts[item.kind] += 1
+            if len(first) < MAX_FAULTS:
+                first.append(item)
+        else:
+            yield item
+    if counts and config.faults == "stop":
+        raise DataError(fault_message(first, sum(counts.values())))
+    return counts
 
 
 def source_hash(example: Example) -> int:
@@ -120,21 +150,11 @@ class TrainValidSplit:
         return sum(self._faults.values(), Counter())
 
     def _usable(self, files: Files, doing: str, *, several_references: bool = False) -> Iterator[Example]:
-        counts: Counter[str] = Counter()
-        first: list[Fault] = []
-        items = read_examples(self.config, files, several_references=several_references, example_format=self.format)
-        for index, item in enumerate(items):
-            if index % PROGRESS_EVERY == 0:
-                self.progress(doing, index)
-            if isinstance(item, Fault):
-                counts[item.kind] += 1
-                if len(first) < MAX_FAULTS:
-                    first.append(item)
-            else:
-                yield item
-        if counts and self.config.faults == "stop":
-            raise DataError(fault_message(first, sum(counts.values())))
-        self._faults[several_references] = counts  # the same files are read several times: count them once
+        # The same files are read several times: their faults count once.
+        self._faults[several_references] = yield from usable_examples(
+            self.config, files, several_references=several_references, example_format=self.format,
+            progress=self.progress, doing=doing,
+        )  # fmt: skip
 
     def train(self, doing: str) -> Iterator[Example]:
         """The training examples; `doing` is shown as progress."""

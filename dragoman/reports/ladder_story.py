@@ -13,7 +13,7 @@ def _table(views: Sequence[View], kind: str) -> Any:
 
 
 def story_view(steps: Sequence[tuple[str, str, str]], views: Sequence[View]) -> View:
-    """One paragraph for each rung (name, what changes, what theory expects), with what these runs show."""
+    """One paragraph for each step (name, what changes, what theory expects), with what these runs show."""
     rows = {row["name"]: row for row in _table(views, "scores")["rows"]}
     metric = _table(views, "scores")["metrics"][0]
     lengths = {system["name"]: system["points"] for system in _table(views, "lengths")["systems"]}

@@ -17,9 +17,9 @@ import pytest
 from dragoman.auto import profile
 from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure, configure_candidates
+from dragoman.auto.description import describe
 from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.portfolio import by_name, candidates_for
-from dragoman.auto.portrait import portrait
 from dragoman.auto.profile import PairProfile, SideProfile, profile_pairs
 from dragoman.commands.train import longer_line
 from dragoman.config.settings import dump, merge
@@ -306,7 +306,7 @@ def test_queries_with_words_of_their_question_get_a_pointer(names: str, formal: 
     if formal:
         assert built.model.decoder.kind == "pointer-generator"
         assert "formal language" in reasons
-        assert "words and punctuation marks" in "\n".join(portrait(seen))
+        assert "words and punctuation marks" in "\n".join(describe(seen))
 
 
 @pytest.mark.parametrize("edit", [str, lambda text: text.replace(" uh ", " ")])

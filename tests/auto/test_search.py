@@ -141,7 +141,7 @@ def test_survivors_follow_from_scores_alone() -> None:
     trials = [Trial(name, scores=[score]) for name, score in zip("abcd", [0.1, 0.4, 0.3, 0.2], strict=True)]
     trials[1].error, trials[1].scores = "diverged", [-math.inf]
     state = SearchState("cer", None, 1, 1, 1, 1, [4, 2, 1], trials, stage=1)
-    assert [trial.name for trial in state.surviving()] == ["c", "d", "a"]  # the first is the usual choice
+    assert [trial.name for trial in state.surviving()] == ["c", "d", "a"]  # the first is the default model
     assert [trial.name for trial in state.ranking()] == ["c", "d", "a", "b"]
     trials[2].error = "diverged later"
     assert [trial.name for trial in state.surviving()] == ["c", "d", "a"]  # so that a resumed search goes on with these
@@ -163,7 +163,7 @@ def test_the_usual_choice_wins_within_the_noise_of_the_folds() -> None:
 
 @pytest.mark.parametrize(("workers", "members"), [(1, "ba"), (2, "ba"), (3, "bca"), (4, "bcda"), (9, "bcda")])
 def test_idle_workers_train_more_trials_to_the_end(workers: int, members: str, tmp_path: Path) -> None:
-    """The usual choice, which is the first, is always among them unless it failed; trials of earlier stages are not."""
+    """The default model, the first, is always among them unless it failed; trials of earlier stages are not."""
     search = Search(tmp_path, lambda line: None, lambda state: None)
 
     def chosen(last: str) -> str:
@@ -248,12 +248,12 @@ def test_failures_lose_only_what_failed(seconds: float | None, cached: Path, tmp
         run("all", a=failed, b=failed, c=failed, d=failed)
     bad = [outcome(-0.9)] * 3
     little = run("little", a=[outcome(-0.6), outcome(-0.5)], b=[outcome(-0.5), outcome(-0.49)], c=bad, d=bad)
-    assert little.members == ["a"]  # the usual choice
+    assert little.members == ["a"]  # the default model
     assert (tmp_path / "little" / "leaderboard.md").read_text().endswith("\n\n" + little.note + "\n")
     much = run("much", a=[outcome(-0.6), outcome(-0.5)], b=[outcome(-0.5), outcome(-0.2)], c=bad, d=bad)
     assert much.members == ["b"]
     tie = run("tie", a=[outcome(0.4), outcome(0.6)], b=[outcome(0.5), outcome(0.6)], c=good, d=good)
-    assert tie.members == ["a"]  # the usual choice
+    assert tie.members == ["a"]  # the default model
     assert describe(tie).startswith("best: a")
     assert tie.ranking()[0].name == "a"
 

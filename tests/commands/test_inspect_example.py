@@ -92,11 +92,11 @@ def test_the_ladder_holds_out_pairs_and_builds_six_configurations(tmp_path: Path
     assert not {one.source for one in test} & {line.split("\t")[0] for line in kept}
     split = TrainValidSplit(DataConfig(train=path), lambda doing, count: None)
     assert sum(1 for _ in split.valid("reading")) >= 3  # what is left still has pairs to validate on
-    configs, rungs = ladder(path)
+    configs, steps = ladder(path)
     assert (
-        [rung.name for rung in rungs]
+        [step.name for step in steps]
         == list(configs)
         == ["n-gram transducer", "plain RNN", "LSTM", "LSTM + attention", "ConvS2S", "Transformer"]
     )
-    networks = [configs[rung.name].model for rung in rungs[1:]]
+    networks = [configs[step.name].model for step in steps[1:]]
     assert len({model.encoder.kind for model in networks}) == 3

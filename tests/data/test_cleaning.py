@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.data.cleaning.clean import Verdict, judge
-from dragoman.data.cleaning.minhash import gram_hashes, near_duplicates, normal_form, similarity
+from dragoman.data.cleaning.minhash import NearDuplicates, gram_hashes, normal_form, similarity
 from dragoman.data.cleaning.rules import RULES, Settings, chosen_rules, scripts_of
 from dragoman.data.examples import Example
 from dragoman.errors import ConfigError
@@ -79,7 +79,10 @@ def test_near_duplicates_are_those_of_brute_force() -> None:
         earlier = (other for other in range(index) if other not in expected)
         if any(similarity(grams[index], grams[other]) >= 0.7 for other in earlier):
             expected.add(index)
-    found = near_duplicates(texts, 0.7)
+    near = NearDuplicates(0.7)
+    for text in texts:
+        near.add(text)
+    found = near.earlier()
     assert len(expected) > 10
     assert set(found) <= expected
     assert len(expected - set(found)) <= 1  # 1 − (1 − 0.7⁴)¹⁶ = 0.99

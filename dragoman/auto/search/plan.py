@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-REDUCTION = 4  # a stage keeps one trial of so many (Jamieson and Talwalkar 2016), and the usual choice
+REDUCTION = 4  # a stage keeps one trial of so many (Jamieson and Talwalkar 2016), and the default model
 SCALES = (4.0, 2.0, 1.4, 1.0)  # by which stages grow if there is time
 TIMES = (4.0, 2.0)  # how much longer than usual the last trials train if there is time
 FINALISTS = 4  # trials that are trained to the end, if there are as many workers
@@ -98,7 +98,7 @@ class Resources:
     ensemble: int = 1
 
     def finalists(self, trials: int) -> int:
-        """How many runs are trained to the end: those of the ensemble, or the best ones and the usual choice."""
+        """How many runs are trained to the end: those of the ensemble, or the best ones and the default model."""
         if self.ensemble > 1 or self.folds > 1:
             return self.ensemble
         return min(trials, max(2, min(self.workers, FINALISTS)))
@@ -120,7 +120,7 @@ def is_worth_shortening(usual: Cost, resources: Resources) -> bool:
 
 
 def make_plan(costs: Sequence[Cost], resources: Resources) -> Plan:
-    """As many trials as fit into the time, then as much training of each. The first one is the usual choice.
+    """As many trials as fit into the time, then as much training of each. The first one is the default model.
 
     Where there is no time for a usual training, it is trained alone. Where there is none for a third of it, a few
     trials show which model is best after so short a time.

@@ -525,7 +525,7 @@ def cost(trial: Trial) -> plan.Cost:
 
 
 def is_within_error(best: Outcome, usual: Outcome, state: SearchState) -> bool:
-    """Whether the best run is better than the usual choice by no more than the standard error."""
+    """Whether the best run is better than the default model by no more than the standard error."""
     noise = standard_error(usual.score, state.metric, state.decoded, usual.exact)
     return math.isfinite(noise) and best.score - usual.score <= noise
 

@@ -74,7 +74,7 @@ class SearchState:
     format: int = FORMAT
 
     def surviving(self) -> list[Trial]:
-        """The trials of the current stage: the best of the stage before, and the usual choice, the first trial."""
+        """The trials of the current stage: the best of the stage before, and the default model, the first trial."""
         chosen = [trial for trial in self.trials if not trial.fitted]
         for stage in range(1, self.stage + 1):
             usable = [trial for trial in chosen if len(trial.scores) >= stage and trial.scores[stage - 1] > -math.inf]
@@ -89,7 +89,7 @@ class SearchState:
         return sorted(self.trials, key=lambda trial: (not is_member(placed, trial), trial.rank))
 
     def winners(self) -> list[Trial]:
-        """The trials that did not fail, best first. The usual choice, which is the first trial, is ahead of one that
+        """The trials that did not fail, best first. The default model, which is the first trial, is ahead of one that
         is better by no more than the standard error over the folds."""
         best = [trial for trial in self.ranking() if not trial.error]
         usual = self.trials[0]

@@ -64,21 +64,17 @@ def judge(read: Read, rules: Sequence[Rule], settings: Settings, progress: Progr
     names = {rule.name for rule in rules}
     profile, hashes = Profile(), array("Q")
     near = NearDuplicates(settings.near) if "near-duplicate" in names else None
-    try:
-        for number, item in enumerate(read()):
-            if number % 10_000 == 0:
-                progress("reading", number)
-            if isinstance(item, Fault):
-                continue
-            if len(profile.ratios) < PROFILED:
-                profile.add(item.source, item.references[0])
-            hashes.append(pair_hash(item))
-            if near is not None:
-                near.add(f"{item.source}\t{item.references[0]}")
-        alike = near.found() if near is not None else {}
-    finally:
+    for number, item in enumerate(read()):
+        if number % 10_000 == 0:
+            progress("reading", number)
+        if isinstance(item, Fault):
+            continue
+        if len(profile.ratios) < PROFILED:
+            profile.add(item.source, item.references[0])
+        hashes.append(pair_hash(item))
         if near is not None:
-            near.__exit__(None, None, None)
+            near.add(f"{item.source}\t{item.references[0]}")
+    alike = near.earlier() if near is not None else {}
     checks = [(rule.name, check) for rule in rules if (check := rule.build(profile, settings)) is not None]
     repeated = _repeated(hashes) if "duplicate" in names else np.zeros(len(hashes), bool)
     numbers = count()

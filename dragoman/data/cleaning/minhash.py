@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from types import TracebackType
+from array import array
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,31 +46,19 @@ def band_hashes(grams: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return hashes
 
 
-def similarity(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> float:
+def similarity(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> float:
     """The Jaccard similarity of two sets of grams."""
-    shared = len(np.intersect1d(one, other, assume_unique=True))
-    return shared / max(1, len(one) + len(other) - shared)
+    shared = len(np.intersect1d(first, second, assume_unique=True))
+    return shared / max(1, len(first) + len(second) - shared)
 
 
 class NearDuplicates:
-    """Texts are added one by one; then `found` says which have an earlier near duplicate. Memory: 8 bytes a text."""
+    """Texts are added one by one; then `earlier` says which have an earlier near duplicate. Memory: 8 bytes a text."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold, self.count = threshold, 0
-        self._folder = tempfile.TemporaryDirectory(prefix="dragoman-clean-")
-        folder = Path(self._folder.name)
-        self._texts, self._bands = (folder / "texts").open("w+b"), (folder / "bands").open("w+b")
-        self._ends = [0]
-
-    def __enter__(self) -> NearDuplicates:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._texts.close()
-        self._bands.close()
-        self._folder.cleanup()
+        self._texts, self._bands = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  (until collected)
+        self._ends = array("Q", [0])
 
     def add(self, text: str) -> None:
         data = normal_form(text).encode("utf-8", "surrogatepass")
@@ -80,24 +67,24 @@ class NearDuplicates:
         self._bands.write(band_hashes(gram_hashes(data.decode("utf-8", "surrogatepass"))).tobytes())
         self.count += 1
 
-    def found(self) -> dict[int, int]:
-        """For every text with an earlier near duplicate that is kept: the number of that one."""
-        self._texts.flush()
-        self._bands.flush()
+    def earlier(self) -> dict[int, int]:
+        """For every text with an earlier near duplicate that is kept: the number of that one. To be asked once."""
         kept: dict[int, int] = {}
-        for index, earlier in self._candidates():
-            first = kept.get(earlier, earlier)
-            if index in kept or index == first:
-                continue
-            if similarity(self._grams(index), self._grams(first)) >= self.threshold:
-                kept[index] = first
+        with self._texts, self._bands:
+            self._bands.flush()
+            for index, earlier in self._candidates():
+                first = kept.get(earlier, earlier)
+                if index in kept or index == first:
+                    continue
+                if similarity(self._grams(index), self._grams(first)) >= self.threshold:
+                    kept[index] = first
         return kept
 
     def _candidates(self) -> Iterator[tuple[int, int]]:
         """(text, earlier text) with a band in common, in the order of the texts."""
         if self.count < 2:
             return
-        bands = np.memmap(self._bands.name, np.uint64, "r", shape=(self.count, BANDS))
+        bands = np.memmap(self._bands, np.uint64, "r", shape=(self.count, BANDS))
         pairs: list[NDArray[np.int64]] = []
         for band in range(BANDS):
             column = np.array(bands[:, band])
@@ -115,11 +102,3 @@ class NearDuplicates:
         self._texts.seek(self._ends[index])
         data = self._texts.read(self._ends[index + 1] - self._ends[index])
         return gram_hashes(data.decode("utf-8", "surrogatepass"))
-
-
-def near_duplicates(texts: Iterable[str], threshold: float = 0.8) -> dict[int, int]:
-    """For every text with an earlier near duplicate: the number of that one."""
-    with NearDuplicates(threshold) as found:
-        for text in texts:
-            found.add(text)
-        return found.found()

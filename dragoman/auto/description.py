@@ -1,4 +1,4 @@
-"""The portrait of a data set: its profile in a few lines, and what in it deserves a warning."""
+"""The profile of a data set in a few lines, and what in it deserves a warning."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dragoman.auto.profile import PairProfile, SideProfile
 
 MONOTONE = 0.7  # Kendall's τ from which the order counts as kept
-COPYING = 0.5  # share of copied target text from which data are copy-heavy
+FEW_TARGETS, REPEATED = 30, 20  # at most so many different targets, each so often on average: labels
 
 
-def portrait(profile: PairProfile) -> list[str]:
+def describe(profile: PairProfile) -> list[str]:
     lines = [
         f"data: {profile.pairs:,} pairs; {repetition(profile)}",
         f"source: {side_text(profile.source)}",
@@ -85,3 +85,14 @@ def warnings(profile: PairProfile) -> Iterator[str]:
             f"{percent(profile.leaked)} of the validation sources are also training sources, so validation measures "
             "memory rather than new inputs"
         )
+
+
+def label_advice(profile: PairProfile) -> str:
+    """Advice if the targets are labels rather than texts; empty otherwise."""
+    few = 1 < profile.targets <= FEW_TARGETS and profile.pairs >= REPEATED * profile.targets
+    if not few or profile.target.tokens > 2:
+        return ""
+    return (
+        f"only {profile.targets} different targets occur in {profile.pairs:,} pairs: if they are labels, a classifier "
+        "is smaller and better; add task=classify"
+    )
