@@ -19,6 +19,7 @@ from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig
+from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.vocabulary_parts import VocabularyParts
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.labels import HeadDecoder
@@ -33,6 +34,7 @@ from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader, ExampleLoader
 from dragoman.training.objectives.likelihood import LikelihoodConfig
 from dragoman.training.validation.result import Validator
+from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 MEDIA: tuple[type[MediaConfig], ...] = get_args(MediaConfig)
 
@@ -52,6 +54,7 @@ class Config:
     search: SearchConfig = setting(SearchConfig(), help="how to decode its output")
     output: ClassVar[OutputKind | None] = None  # what the model puts out, which decides its metrics; None: text
     reads_media: ClassVar[bool] = False  # whether sources are recordings or images
+    reads_series: ClassVar[bool] = False  # whether sources may be series of numbers
     uses_tags: ClassVar[bool] = False  # whether data files may have language tags
 
     @property
@@ -81,6 +84,11 @@ class Config:
         if tags_of(self.data.train) and not self.uses_tags:
             yield f'data.train: found a tag, which only task = "translate" uses; found {self.task_setting}'
         encoder, source = encoder_of(self), self.tokenizer.source
+        if isinstance(source, NumbersConfig) and not (self.reads_series or self.reads_media):
+            yield (
+                'tokenizer.source: found "numbers", which task = "classify", "regress" or "tag" reads; found '
+                f"{self.task_setting}"
+            )
         units = source.tokenizer_kind if isinstance(source, RunTokenizerConfig) else source.kind
         if isinstance(encoder, CharacterWordsConfig) and units not in (CharactersConfig.kind, ""):
             yield (
@@ -171,8 +179,10 @@ class Task:
         raise NotImplementedError
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        """The object that measures the model during training."""
-        raise NotImplementedError
+        """The object that measures the model during training; by default for text that a search decodes."""
+        return Seq2SeqValidator(
+            corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
+        )
 
     def prepare(self, config: Config, note: Progress = lambda doing, count: None) -> Corpus:
         """The tokenised data of a run; cached from earlier runs where possible."""

@@ -7,20 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dragoman.config.settings import setting
-from dragoman.data.collate import Collator, ScalarCollator
-from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.collate import ScalarCollator
 from dragoman.data.formats.labels import LabelFormat
 from dragoman.data.formats.media_targets import MediaLabelFormat
 from dragoman.data.formats.numbers import SeriesLabelFormat
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.labels import LabelDecoder
 from dragoman.layers.pooling import StepWeightsConfig, TimeAttentionConfig
 from dragoman.models.classifier import Classifier, ClassifierConfig
-from dragoman.tasks.base import MEDIA, Automatic, Config, Starter
-from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_collator
-
-_TEXT, _SERIES, _MEDIA = LabelFormat(), SeriesLabelFormat(), MediaLabelFormat()
+from dragoman.tasks.base import Automatic, Starter
+from dragoman.tasks.labels import LabelFormats, LabelTask, NoSearchConfig
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,8 @@ class Classify(LabelTask):
 
     config = ClassifyConfig
     model_class = Classifier
+    formats = LabelFormats(LabelFormat(), SeriesLabelFormat(), MediaLabelFormat())
+    targets = ScalarCollator()
     head_decoder = LabelDecoder()
     loss_unit = "example (nats)"
     starter = Starter(
@@ -92,11 +89,3 @@ class Classify(LabelTask):
         },
         "model: a bidirectional LSTM of 64 over the numbers with attention pooling, because every source is a series",
     )
-
-    def example_format(self, config: Config) -> ExampleFormat:
-        """Token rows, rows of numbers or of features, with the id of a label."""
-        source = config.tokenizer.source
-        return _SERIES if isinstance(source, NumbersConfig) else _MEDIA if isinstance(source, MEDIA) else _TEXT
-
-    def collator(self, config: Config, source: Tokenizer) -> Collator:
-        return Collator(source_collator(config, source), ScalarCollator())

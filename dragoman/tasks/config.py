@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import settings
-from dragoman.data.config import Files
-from dragoman.data.examples import Pairs
 from dragoman.data.media.feature_extractor import MEDIA_CONFIGS
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
@@ -117,34 +115,21 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def with_absolute_paths(config: Config) -> Config:
     """The same configuration, to be read from any folder."""
 
-    def absolute(entry: str | Pairs) -> str | Pairs:
-        if isinstance(entry, str):
-            return str(Path(entry).absolute())
-        named = {name: getattr(entry, name) for name in ("source", "target", "file")}
-        paths: dict[str, Any] = {name: str(Path(path).absolute()) for name, path in named.items() if path is not None}
-        return replace(entry, **paths)
+    def absolute(value: Any) -> Any:
+        """Absolute paths in place of strings, at any depth of tuples and of settings that name files or a run."""
+        if not value:  # no path
+            return value
+        if isinstance(value, str):
+            return str(Path(value).absolute())
+        if isinstance(value, tuple):
+            return tuple(map(absolute, value))
+        names = [name for name in ("source", "target", "file", "run") if hasattr(value, name)]
+        return replace(value, **{name: absolute(getattr(value, name)) for name in names})
 
-    def each(files: Files) -> Files:
-        return tuple(map(absolute, files)) if isinstance(files, tuple) else absolute(files)
-
-    data = config.data
-    valid = None if data.valid is None else each(data.valid)
-    general = None if data.general is None else each(data.general)
-    cache = str(Path(data.cache).absolute()) if data.cache else ""
-    media = str(Path(data.media).absolute()) if data.media else ""
-    start: Any = config.train.start_from
-    if isinstance(start, str):
-        start = str(Path(start).absolute()) if start else ""
-    else:
-        start = replace(start, run=str(Path(start.run).absolute()))
-
-    def units(one: Any) -> Any:
-        return replace(one, run=str(Path(one.run).absolute())) if isinstance(one, RunTokenizerConfig) else one
-
-    tokenizer = config.tokenizer
+    data = {name: absolute(getattr(config.data, name)) for name in ("train", "valid", "general", "media", "cache")}
     return replace(
         config,
-        data=replace(data, train=each(data.train), valid=valid, general=general, media=media, cache=cache),
-        tokenizer=replace(tokenizer, source=units(tokenizer.source), target=units(tokenizer.target)),
-        train=replace(config.train, start_from=start),
+        data=replace(config.data, **data),
+        tokenizer=absolute(config.tokenizer),
+        train=replace(config.train, start_from=absolute(config.train.start_from)),
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
 
 from dragoman.data.collate import (
+    Collator,
+    ColumnCollator,
     ConcatenatedTextsCollator,
     SeparateTextsCollator,
     SeriesCollator,
@@ -17,6 +19,7 @@ from dragoman.data.collate import (
     TokenCollator,
 )
 from dragoman.data.corpus import Corpus
+from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import PAD, Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
@@ -41,16 +44,9 @@ from dragoman.training.validation.result import Validator
 class NoSearchConfig(Config):
     """Settings of a task whose model answers without a search."""
 
-    reads_series: ClassVar[bool] = False  # whether sources may be series of numbers
-
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         numbers, media = isinstance(self.tokenizer.source, NumbersConfig), isinstance(self.tokenizer.source, MEDIA)
-        if numbers and not self.reads_series:
-            yield (
-                'tokenizer.source: found "numbers", which task = "classify", "regress" or "tag" reads; found '
-                f"{self.task_setting}"
-            )
         if self.data.media and not media and self.reads_media:
             kind = self.tokenizer.source.kind
             yield f'data.media: goes with recordings and pictures, found tokenizer.source = "{kind}"'
@@ -67,10 +63,12 @@ class NoSearchConfig(Config):
         encoder = getattr(self.model, "encoder", None)
         if encoder is None:  # a fitted model
             return
-        if media or type(encoder) in READ_BY:
+        features = media or type(encoder) in READ_BY
+        if (features or numbers) and getattr(self.model, "word_dropout", False):
+            units = "features" if features else "numbers"
+            yield f"model.word_dropout: found {self.model.word_dropout}, expected 0: {units} are not words"
+        if features:
             yield from feature_problems(self)
-            if getattr(self.model, "word_dropout", False):
-                yield f"model.word_dropout: found {self.model.word_dropout}, expected 0: features are not words"
             return
         augment = getattr(self.model, "augment", NoAugmentationConfig())
         yield from self.unused_settings(
@@ -78,8 +76,6 @@ class NoSearchConfig(Config):
         )
         if numbers and (isinstance(encoder, CharacterWordsConfig) or encoder.embedding == 0):
             yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
-        if numbers and getattr(self.model, "word_dropout", False):
-            yield f"model.word_dropout: found {self.model.word_dropout}, expected 0: numbers are not words"
         ends = 0 if numbers else 1 + getattr(self.model, "next_sentence", False)  # <eos> of each text
         yield from too_long(self, "encoder", encoder, ends + getattr(encoder, "separators", 1) - 1)
 
@@ -103,10 +99,29 @@ def source_collator(config: Config, source: Tokenizer) -> SourceCollator:
     return TokenCollator()
 
 
-class LabelTask(Task):
-    """A task whose model reads text or numbers and answers without a search."""
+class LabelFormats(NamedTuple):
+    """The data formats of a task by its kind of source."""
 
-    model_class: Any
+    text: ExampleFormat
+    series: ExampleFormat
+    media: ExampleFormat
+
+
+class LabelTask(Task):
+    """A task whose model reads text, numbers or features and answers without a search."""
+
+    model_class: ClassVar[Any]
+    formats: ClassVar[LabelFormats]
+    targets: ClassVar[ColumnCollator]
+
+    def example_format(self, config: Config) -> ExampleFormat:
+        source = config.tokenizer.source
+        if isinstance(source, NumbersConfig):
+            return self.formats.series
+        return self.formats.media if isinstance(source, MEDIA) else self.formats.text
+
+    def collator(self, config: Config, source: Tokenizer) -> Collator:
+        return Collator(source_collator(config, source), self.targets)
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         inputs: nn.Module

@@ -19,7 +19,6 @@ from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.language_model import LanguageModelFormat
 from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.config import SearchConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.tasks.base import Config, Starter, Task
@@ -42,8 +41,6 @@ class LanguageModelTaskConfig(Config):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        if isinstance(self.tokenizer.source, NumbersConfig):
-            yield f'tokenizer.source: found "numbers", which only task = "regress" reads; found {self.task_setting}'
         if self.tokenizer.target is not None:
             yield (
                 f"tokenizer.target: found {self.tokenizer.target.kind!r} with {self.task_setting}, expected nothing: "

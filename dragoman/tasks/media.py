@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import nn
 
 from dragoman.data.collate import Collator, FrameCollator, PictureCollator, SourceCollator
-from dragoman.data.corpus import Corpus
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig, PictureConfig
@@ -23,8 +21,6 @@ from dragoman.models.encoders.frames import FramesConfig, SubsamplingConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
 from dragoman.models.encoders.waveform import WaveformConvolutionsConfig
 from dragoman.tasks.base import MEDIA, Config, Task
-from dragoman.training.validation.result import Validator
-from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 # Which features an encoder reads, and which features an augmentation changes.
 READ_BY: dict[type, tuple[Any, ...]] = {
@@ -114,8 +110,3 @@ class MediaTask(Task):
         model: Any = kind(config.model, len(source), len(target))
         model.standardizer.set_scale(*source.scale)
         return model  # type: ignore[no-any-return]
-
-    def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        return Seq2SeqValidator(
-            corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
-        )

@@ -11,7 +11,7 @@ from torch import nn
 
 from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
 from dragoman.config.settings import setting
-from dragoman.data.collate import Collator, ScalarCollator
+from dragoman.data.collate import ScalarCollator
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.media_targets import MediaNumberFormat
 from dragoman.data.formats.numbers import NumberFormat, SeriesFormat
@@ -20,11 +20,9 @@ from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
 from dragoman.decoding.labels import NumberDecoder
 from dragoman.errors import ConfigError
 from dragoman.models.classifier import ClassifierConfig, Regressor
-from dragoman.tasks.base import MEDIA, Automatic, Config, Starter
+from dragoman.tasks.base import Automatic, Config, Starter
 from dragoman.tasks.classify import PooledTaskConfig
-from dragoman.tasks.labels import LabelTask, source_collator
-
-_TEXT, _SERIES, _GAPS, _MEDIA = NumberFormat(), SeriesFormat(), SeriesFormat(missing=True), MediaNumberFormat()
+from dragoman.tasks.labels import LabelFormats, LabelTask
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,8 @@ class Regress(LabelTask):
 
     config = RegressConfig
     model_class = Regressor
+    formats = LabelFormats(NumberFormat(), SeriesFormat(), MediaNumberFormat())
+    targets = ScalarCollator(torch.float32)
     head_decoder = NumberDecoder()
     loss_unit = "number (squared error)"
     starter = Starter(
@@ -93,10 +93,5 @@ class Regress(LabelTask):
         return super().model(config, source, target)
 
     def example_format(self, config: Config) -> ExampleFormat:
-        source = config.tokenizer.source
-        if isinstance(source, NumbersConfig):
-            return _GAPS if isinstance(config.model, KalmanConfig) else _SERIES
-        return _MEDIA if isinstance(source, MEDIA) else _TEXT
-
-    def collator(self, config: Config, source: Tokenizer) -> Collator:
-        return Collator(source_collator(config, source), ScalarCollator(torch.float32))
+        is_kalman = isinstance(config.model, KalmanConfig)  # it reads series with gaps
+        return SeriesFormat(missing=True) if is_kalman else super().example_format(config)

@@ -10,8 +10,7 @@ from torch import nn
 
 from dragoman.classical.hmm_tagger import HMMTagger, HMMTaggerConfig
 from dragoman.config.settings import setting
-from dragoman.data.collate import Collator, TagCollator
-from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.collate import TagCollator
 from dragoman.data.formats.media_targets import MediaTagFormat
 from dragoman.data.formats.numbers import SeriesTagFormat
 from dragoman.data.formats.tags import TagFormat
@@ -21,9 +20,7 @@ from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.labels import TagDecoder
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.tasks.base import MEDIA, Automatic, Config, Starter
-from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_collator
-
-_TEXT, _SERIES, _MEDIA = TagFormat(), SeriesTagFormat(), MediaTagFormat()
+from dragoman.tasks.labels import LabelFormats, LabelTask, NoSearchConfig
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,8 @@ class Tag(LabelTask):
 
     config = TagConfig
     model_class = Tagger
+    formats = LabelFormats(TagFormat(), SeriesTagFormat(), MediaTagFormat())
+    targets = TagCollator()
     head_decoder = TagDecoder()
     loss_unit = "word (nats)"
     starter = Starter(
@@ -93,11 +92,3 @@ class Tag(LabelTask):
         if isinstance(config.model, HMMTaggerConfig):
             return HMMTagger(config.model, source, len(target))
         return super().model(config, source, target)
-
-    def example_format(self, config: Config) -> ExampleFormat:
-        """Token rows, rows of numbers or of features, with tags and where each stands."""
-        source = config.tokenizer.source
-        return _SERIES if isinstance(source, NumbersConfig) else _MEDIA if isinstance(source, MEDIA) else _TEXT
-
-    def collator(self, config: Config, source: Tokenizer) -> Collator:
-        return Collator(source_collator(config, source), TagCollator())

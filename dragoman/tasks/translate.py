@@ -14,7 +14,6 @@ from dragoman.classical.transducers import TransducerConfig, build_transducer
 from dragoman.config.settings import setting
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import TokenizersConfig
-from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
 from dragoman.data.tokenizers.base import PAD, SPECIALS, Tokenizer
@@ -28,8 +27,6 @@ from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from dragoman.models.registry import decoder_class
 from dragoman.tasks.base import Config, Starter, Task, too_long
-from dragoman.training.validation.result import Validator
-from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,8 @@ class TranslateConfig(Config):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         model = self.model
-        for side, units in (("source", self.tokenizer.source), ("target", self.tokenizer.target)):
-            if isinstance(units, NumbersConfig):
-                yield f'tokenizer.{side}: found "numbers", which only task = "regress" reads'
+        if isinstance(self.tokenizer.target, NumbersConfig):
+            yield 'tokenizer.target: found "numbers", which only task = "regress" reads'
         if isinstance(model, TransducerConfig):
             yield from fitted_problems(self, model)
             return
@@ -150,8 +146,3 @@ class Translate(Task):
         if decodes(model) == "stepwise":
             model.copied = copied_ids(source, target)
         return set_lower_case(model, source)
-
-    def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
-        return Seq2SeqValidator(
-            corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
-        )
