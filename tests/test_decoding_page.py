@@ -7,14 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from dragoman.cli import guarded
-from dragoman.commands.options import DECODING
-from dragoman.decoding.config import SearchConfig
+from dragoman.commands.evaluate import SCHEMA
+from dragoman.config.fields import fields_of
+from dragoman.decoding.methods import BUILT_IN
 from tests.conftest import quiet_machine
 
 ROOT = Path(__file__).parent.parent
@@ -44,7 +44,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         for kind, block in re.findall(r"```(console|python)\n(.*?)```", PAGE, re.DOTALL):
             if kind == "python":
                 capsys.readouterr()
-                exec(compile(block, "docs/decoding.md", "exec"), names)
+                exec(compile(block, "docs/decoding.md", "exec", dont_inherit=True), names)
                 assert capsys.readouterr().out.strip()
                 continue
             for line in block.splitlines():
@@ -61,16 +61,16 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
                 printed[command] = capsys.readouterr().out.splitlines()
     assert len(printed) > 15
     for option, satisfied in (
-        ("--prefix", lambda text: text.startswith("seven")),
-        ("--require", lambda text: "hundred" in text and "one" in text and "thousand" not in text),
-        ("--allow", lambda text: text in ("ninety", "two hundred fifty")),
-        ("--pattern", lambda text: re.fullmatch(PATTERN, text)),
-        ("--constrain", lambda text: text.startswith("two")),
+        ("constraints.prefix=", lambda text: text.startswith("seven")),
+        ("constraints.require=", lambda text: "hundred" in text and "one" in text and "thousand" not in text),
+        ("constraints.allow=", lambda text: text in ("ninety", "two hundred fifty")),
+        ("constraints.pattern=", lambda text: re.fullmatch(PATTERN, text)),
+        ("constraints.constrain=", lambda text: text.startswith("two")),
     ):
         (lines,) = (lines for command, lines in printed.items() if option in command)
         assert len(lines) == 2
         assert all(satisfied(line) for line in lines)
-    exhaustive = next(json.loads(lines[0]) for command, lines in printed.items() if "--exhaustive" in command)
+    exhaustive = next(json.loads(lines[0]) for command, lines in printed.items() if "method=exhaustive" in command)
     assert len(exhaustive["alternatives"]) == 4
     assert 0 < exhaustive["probability"] < 1
     last = json.loads(list(printed.values())[-1][0])
@@ -79,7 +79,10 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert {"kept", "complete"} <= {node["fate"] for node in tree["nodes"]}
 
 
-def test_the_page_names_every_setting_and_option_of_search() -> None:
-    page = PAGE.replace("-", "_")
-    assert not [field.name for field in fields(SearchConfig) if field.name not in page]
-    assert not [name for name in DECODING if name not in ("others", "rerank_tag") and name not in page]
+def test_the_page_names_every_setting_and_method() -> None:
+    sections = ("search", "constraints", "ensemble", "rerank")
+    places = [setting.place for setting in SCHEMA.static if setting.place.startswith(sections)]
+    assert not [place for place in places if place.rpartition(".")[2] not in PAGE and place != "rerank.tag"]
+    for entry in BUILT_IN:
+        names = ", ".join(f"`{name}`" for name in fields_of(entry.config))
+        assert f"| `{entry.config.kind}` | {entry.about} | {names} |" in PAGE

@@ -116,7 +116,13 @@ class Schema:
                 annotation = _method_type(self.kinds) if name == "method" else hints[name]
                 # A field object belongs to one class.
                 made.append((name, annotation, field(default=own.default, metadata=own.metadata)))
-        return make_dataclass("Settings", made, frozen=True)
+
+        def problems(settings: Any) -> Iterator[str]:
+            for part in self.parts:
+                if check := getattr(part, "problems", None):
+                    yield from check(settings)
+
+        return make_dataclass("Settings", made, frozen=True, namespace={"problems": problems})
 
     def flags(self) -> Iterator[Flag]:
         """The flags of the command: daily ones, and hidden those of older versions."""

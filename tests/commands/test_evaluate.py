@@ -152,7 +152,7 @@ def test_more_than_two_columns_are_said_to_be_references(inside: Workshop) -> No
     assert said.code == 0, said.err
     assert "test.tsv: found 3 columns: every column after the first is a reference" in said.err
     assert "data.columns=1,2" in said.err
-    named = call("evaluate", inside.run, "test.tsv", "--columns", "1,2")
+    named = call("evaluate", inside.run, "test.tsv", "data.columns=1,2")
     assert (named.code, "columns" in named.err) == (0, False)
-    both = call("evaluate", inside.run, "test.tsv", "--columns", "1,2,3")
+    both = call("evaluate", inside.run, "test.tsv", "data.columns=1,2,3")
     assert (both.code, "columns" in both.err) == (0, False)

@@ -316,7 +316,7 @@ def test_overload_with_any_bytes_in_the_path(mixed: Live, monkeypatch: pytest.Mo
         (
             {"json": {"input": "abc", "method": {"kind": "sampling", "temprature": 1}}},
             422,
-            ["'temprature'. Did you mean 'temperature'?"],
+            ["method: temprature: no such setting. Did you mean 'temperature'?"],
         ),
         ({"json": {"input": "abc", "method": {"kind": "samplng"}}}, 422, ["method", "sampling"]),
         ({"json": {"input": 3}}, 422, ["input: found 3, expected a valid string or a valid list"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, get_origin, get_type_hints
 
 from dragoman.decoding.config import SearchConfig
 from dragoman.serving.options import SEARCH
@@ -14,5 +14,4 @@ def test_requests_have_every_option_of_the_search() -> None:
     for name in SEARCH:
         assert name in Options.model_fields, name
         if get_origin(hints[name]) is Literal:
-            choices = next(one for one in get_args(Options.model_fields[name].annotation) if get_origin(one) is Literal)
-            assert set(get_args(choices)) == set(get_args(hints[name])), name
+            assert str(hints[name]) in str(Options.model_fields[name].annotation), name

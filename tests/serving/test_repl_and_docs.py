@@ -50,12 +50,15 @@ def test_the_example_configuration_has_every_default(tmp_path: Path) -> None:
 
 
 def test_options_change_the_file() -> None:
-    given = {"port": 7000, "queue": 9, "host": None, "cors": ()}
-    config = server_config(("runs/x",), str(ROOT / "deploy" / "serve.toml"), ("fr:en",), given)
+    context = serve.make_context("serve", ["runs/x", "--port", "7000", "limits.queue=9", "--no-page", "cors=a"])
+    assert context.params["runs"] == ("runs/x",)
+    settings = context.params["settings"]
+    config = server_config(("runs/x",), str(ROOT / "deploy" / "serve.toml"), ("fr:en",), settings)
     assert (config.port, config.limits.queue, config.host) == (7000, 9, "127.0.0.1")
+    assert (config.page, config.cors) == (False, ("a",))
     assert [model.source for model in config.models] == ["de", "fr"]
     with pytest.raises(ConfigError, match="found no run"):
-        server_config((), None, (), {})
+        server_config((), None, (), serve.make_context("serve", []).params["settings"])
 
 
 def test_the_dockerfile_is_sound() -> None:

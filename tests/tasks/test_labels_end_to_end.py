@@ -427,7 +427,13 @@ def test_a_file_that_is_laid_out_otherwise_can_be_evaluated(folder: Path, monkey
         ): "data.columns: found 'a,,l', expected numbers or names separated by",
         ("named.jsonl", "--columns", "a,b,l", "--header"): "data.header: found true for named.jsonl, expected false",
         ("--source", "bare.tsv", "--target", "bare.tsv", "--columns", "1"): "data.columns goes with FILE, not with two",
-        ("--source", "bare.tsv", "--target", "bare.tsv", "--no-header"): "--header goes with FILE, not with two files",
+        (
+            "--source",
+            "bare.tsv",
+            "--target",
+            "bare.tsv",
+            "--no-header",
+        ): "data.header goes with FILE, not with two file",
     }.items():
         wrong = call("evaluate", "joined", *options)
         assert wrong.code == 2

@@ -414,8 +414,8 @@ def test_ways_of_searching(folder: Path) -> None:
     assert set(call("predict", folder / "joint", test, "--beam", "8", *strong).out.splitlines()) == {"high high"}
     for name, options, wrong in (
         ("speech", ("--decoding-mode", "attention"), "needs a model with CTC and a decoder"),
-        ("speech", ("--ctc-weight", "0.5"), "--ctc-weight needs --decoding-mode"),
-        ("speech", ("--language-model-order", "2"), "needs --language-model"),
+        ("speech", ("--ctc-weight", "0.5"), "--ctc-weight needs method=ctc"),
+        ("speech", ("--language-model-order", "2"), "needs method=ctc"),
         ("captions", ("--decoding-mode", "ctc"), 'goes with task = "transcribe"'),
         ("speech", ("--decoding-mode", "joint", "--sample"), "expected one of them"),
         ("speech", ("--stop", "certain"), "found stop, but this model outputs all tokens at once"),
@@ -540,7 +540,9 @@ def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: P
     wrong = ["noise.wav", "gone.wav", "cut.wav", "nothing.wav", "empty.wav"]
     (tmp_path / "all.tsv").write_text("".join(f"{name}\tlow mid\n" for name in ("good.wav", *wrong)))
     for command, became in (("predict", "each has an empty line"), ("evaluate", "no score counts them")):
-        said = call(command, folder / "speech", tmp_path / "all.tsv", "--media", tmp_path, "--skip-unreadable")
+        said = call(
+            command, folder / "speech", tmp_path / "all.tsv", f"data.media={tmp_path}", "data.skip_unreadable=true"
+        )
         assert said.code == 0, said.err
         told = said.err.splitlines()
         assert len(told) == 5
@@ -548,7 +550,9 @@ def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: P
             assert line_.startswith(f"left out: {tmp_path}/all.tsv:{number}: {tmp_path / name}: ")
         assert told[3:] == ["left out: (and 2 more)", f"5 inputs could not be read; {became}"]
         (tmp_path / "good.tsv").write_text("good.wav\tlow mid\n")
-        said = call(command, folder / "speech", tmp_path / "good.tsv", "--media", tmp_path, "--skip-unreadable")
+        said = call(
+            command, folder / "speech", tmp_path / "good.tsv", f"data.media={tmp_path}", "data.skip_unreadable=true"
+        )
         assert (said.code, said.err) == (0, "")
     options = ("--media", tmp_path, "--skip-unreadable", "--json")
     rows = [
@@ -661,7 +665,7 @@ def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_pa
         expected = f"found '{media}', {found}; expected a folder or an archive (.tar, .tar.gz, .tgz)\n"
         for command in ("predict", "evaluate"):
             said = call(command, folder / "speech", test, "--media", media, "--skip-unreadable")
-            assert (said.code, said.err) == (2, f"dragoman: --media: {expected}")
+            assert (said.code, said.err) == (2, f"dragoman: data.media: {expected}")
         for faults in ("stop", "skip"):
             case = settings.merge(table("speech", folder), {"data": {"media": str(media), "faults": faults}})
             with pytest.raises(DataError, match=r"^data\.media: found ") as error:
@@ -674,7 +678,7 @@ def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_pa
     (moved / "config.toml").write_text(settings_.replace(str(folder / "sounds.tar.gz"), str(gone)))
     said = call("predict", moved, test)
     assert said.code == 2
-    assert said.err.startswith(f"dragoman: data.media of the run (--media names another): found '{gone}', ")
+    assert said.err.startswith(f"dragoman: data.media of the run (data.media=PATH names another): found '{gone}', ")
     assert "data.media: found " in call("evaluate", moved, test).err
     assert call("predict", moved, test, "--media", folder / "sounds.tar.gz").code == 0
     whole = tmp_path / "whole.tsv"  # names that stand for themselves need no such place
