@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dragoman.analysis.attention import cross_attention_weights, usual_layer
 from dragoman.data.batch import Batch, batch_of
-from dragoman.data.tokenizers.base import Span
+from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.inputs import WINDOW

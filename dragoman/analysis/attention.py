@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import EOS, UNK, Tokenizer
+from dragoman.data.source_reader import SourceReader
+from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
@@ -49,7 +50,7 @@ class AttentionMap:
         return self.layers[layer or list(self.layers)[-1]].mean(0)
 
 
-def token_labels(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> list[str]:
+def token_labels(tokenizer: SourceReader, text: str, ids: Sequence[int]) -> list[str]:
     """The tokens of a text as labels: an unknown token has its own text in place of <unk>, a space is ␣."""
     pieces = list(tokenizer.pieces(ids))
     if UNK in ids:

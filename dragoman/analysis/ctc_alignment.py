@@ -77,8 +77,7 @@ def require_transcriber(predictor: Predictor) -> Transcriber:
 
 def media_codec(predictor: Predictor) -> tuple[FeatureExtractor, AudioConfig | WaveformConfig | LineImageConfig]:
     """The feature extractor of a run that transcribes, and its settings."""
-    codec = predictor.source_tokenizer
-    assert isinstance(codec, FeatureExtractor)
+    codec = predictor.extractor
     assert isinstance(codec.config, AudioConfig | WaveformConfig | LineImageConfig)
     return codec, codec.config
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dragoman.classical.lexicon import learn_lexicon
 from dragoman.classical.vocabulary import same_spelling
 from dragoman.data.corpus import Corpus, prepare_corpus
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
 from dragoman.decoding.shortlist import SPECIAL, Shortlist
@@ -40,7 +41,7 @@ def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list
     return [int(token) for token in order if counts[token]]
 
 
-def same_spelling_tokens(source: Tokenizer, target: Tokenizer) -> NDArray[np.int64]:
+def same_spelling_tokens(source: SourceReader, target: Tokenizer) -> NDArray[np.int64]:
     """For every source token the target token with the same spelling, else <eos>; for names and numbers."""
     same = np.array(same_spelling(*(side.pieces(range(len(side))) for side in (source, target))), np.int64)
     same[:SPECIAL] = EOS

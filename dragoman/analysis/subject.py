@@ -13,8 +13,8 @@ from dragoman.analysis.alignment import word_spans
 from dragoman.analysis.attention import token_labels
 from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.data.batch import Batch, batch_of
-from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.base import EOS, SOS, SPECIALS, Tokenizer
+from dragoman.data.source_reader import SourceReader
+from dragoman.data.tokenizers.base import EOS, SOS, SPECIALS
 from dragoman.errors import DataError
 from dragoman.inference.completer import Completer
 from dragoman.inference.labeler import Labeler
@@ -95,7 +95,7 @@ def target_log_probabilities(model: TrainableModel, batch: Batch) -> Tensor:
     return model.score(batch).log_probabilities
 
 
-def text_axis(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, end: bool = True, unit: str = "word") -> Axis:
+def text_axis(tokenizer: SourceReader, text: str, ids: Sequence[int], *, end: bool = True, unit: str = "word") -> Axis:
     """The axis of an encoded text; a space belongs to the word after it, and <eos> is a word of its own.
 
     With the unit "letter" every token is a word. Unknown tokens have the text that they stand for.
@@ -135,7 +135,7 @@ def plain_axis(labels: Sequence[str], text: str = "", unit: str = "word") -> Axi
     return Axis(text or " ".join(labels), tuple(labels), tuple(labels), tuple(range(len(labels))), unit)
 
 
-def beginning(tokenizer: Tokenizer, text: str, limit: int) -> str:
+def beginning(tokenizer: SourceReader, text: str, limit: int) -> str:
     """The text, or of a longer one the beginning that has at most `limit` tokens."""
     if not tokenizer.is_text or len(text) <= limit:
         return text
@@ -162,10 +162,10 @@ def open_subject(loaded: Loaded, text: str, target: str | None = None, tag: str 
 def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str | None, limit: int) -> Subject:
     tokenizer, model = loaded.source_tokenizer, loaded.single_model("the views show the inside of one")
     (text,) = loaded.read_as([text], tag)
-    text = text if isinstance(tokenizer, FeatureExtractor) else beginning(tokenizer, text, limit)
+    text = beginning(tokenizer, text, limit)
     source = tokenizer.encode(text)
     source_unit, target_unit = units(loaded)
-    if isinstance(tokenizer, FeatureExtractor):
+    if loaded.reads_files:
         axis = plain_axis([str(number) for number in range(1, len(source) + 1)], text)
     else:
         axis = text_axis(tokenizer, text, source, unit=source_unit)
@@ -214,7 +214,7 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
     if tagging:
         batch = replace(batch, target=torch.stack([values, batch.target[:, 1]], 1))
         words = text.split(" ")
-        if isinstance(loaded.source_tokenizer, FeatureExtractor):
+        if loaded.reads_files:
             words = [str(frame) for frame in range(1, values.shape[1] + 1)]
         unit = "tag"
         labels = [f"{word}/{tag}" for word, tag in zip(words, codec.pieces(values[0].tolist()), strict=False)]

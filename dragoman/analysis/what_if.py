@@ -14,7 +14,6 @@ from dragoman.analysis.attention_layers import attention_layers
 from dragoman.analysis.beam_tree import continue_prefixes, next_tokens
 from dragoman.analysis.states import record_cells
 from dragoman.analysis.subject import Subject, target_log_probabilities
-from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.inference.predictor import Predictor
@@ -149,7 +148,7 @@ def without_word(subject: Subject, word: int) -> str | None:
 
 def _words(subject: Subject, before: Tensor) -> Iterator[Change]:
     loaded = subject.loaded
-    if not isinstance(loaded, Predictor) or isinstance(loaded.source_tokenizer, FeatureExtractor):
+    if not isinstance(loaded, Predictor) or loaded.reads_files:
         return
     assert subject.source is not None
     for word, name in enumerate(subject.source.words):

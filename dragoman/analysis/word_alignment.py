@@ -21,7 +21,8 @@ from dragoman.classical.phrase_table import phrase_spans
 from dragoman.classical.rows import Floats, Ragged
 from dragoman.classical.vocabulary import Vocabulary
 from dragoman.classical.word_alignment import BothDirections
-from dragoman.data.tokenizers.base import UNK, Tokenizer
+from dragoman.data.source_reader import SourceReader
+from dragoman.data.tokenizers.base import UNK
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.scoring.alignment import Links
@@ -181,7 +182,7 @@ class RunAligner:
         return list(align_rows(self.model.both, *self.model.numbered(left, right), combine, threshold, True))
 
 
-def encode_without_case(tokenizer: Tokenizer, known: Mapping[str, int], texts: Sequence[str]) -> list[list[int]]:
+def encode_without_case(tokenizer: SourceReader, known: Mapping[str, int], texts: Sequence[str]) -> list[list[int]]:
     """Token ids; a token that the vocabulary has in another case alone is that one."""
     rows = [list(row) for row in tokenizer.encode_batch(texts)]
     for row, text in zip(rows, texts, strict=True):
@@ -194,7 +195,7 @@ def encode_without_case(tokenizer: Tokenizer, known: Mapping[str, int], texts: S
     return rows
 
 
-def shares(tokenizer: Tokenizer, text: str, words: Sequence[tuple[int, int]], tokens: int) -> Tensor:
+def shares(tokenizer: SourceReader, text: str, words: Sequence[tuple[int, int]], tokens: int) -> Tensor:
     return token_word_shares(tokenizer.spans(text), words, tokens).double()
 
 

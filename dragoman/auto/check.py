@@ -27,18 +27,15 @@ from dragoman.data.corpus import CHUNK, Corpus, extract_features
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.fault_messages import MAX_FAULTS, columns_advice
 from dragoman.data.media.archives import MediaError
-from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.readers.header import header_warnings
 from dragoman.data.split import Progress, read_examples
 from dragoman.data.store import COLUMNS
-from dragoman.data.tokenizers.labels import LabelVocabulary
-from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_completer, load_run
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import train
-from dragoman.runs.data_report import unknown_token_report, vocabulary_size
+from dragoman.runs.data_report import unknown_token_report
 from dragoman.runs.pretrained import check_optional_packages, check_start_run, load_start_run, settings_mismatch
 from dragoman.runs.target_lengths import MANY, MOST, measure_target_lengths
 from dragoman.tasks.base import MEDIA
@@ -151,16 +148,13 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
         codec = corpus.source_tokenizer if side == "source" else corpus.target_tokenizer
         if not lengths.any():
             continue  # a text is its own target
-        if side == "target" and isinstance(codec, LabelVocabulary | NumberScaler):
-            say(f"target: {vocabulary_size(codec)}")
+        if side == "target" and not codec.is_text:
+            say(f"target: {codec.size}")
             continue
         middle, high = np.quantile(lengths, [0.5, 0.95])
-        what = codec.config.unit if isinstance(codec, FeatureExtractor) else "tokens"
         spread = f"median {middle:.0f}, 95 % up to {high:.0f}, longest {lengths.max()}"
-        if isinstance(codec, NumberScaler):
-            say(f"lengths: {side} {spread} numbers")
-        else:
-            say(f"lengths: {side} {spread} {what}; {vocabulary_size(codec)}")
+        size = "" if codec.size == codec.unit else f"; {codec.size}"
+        say(f"lengths: {side} {spread} {codec.unit}{size}")
     too_long = corpus.report["train"]["too_long"]
     if too_long:
         say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")
@@ -281,7 +275,7 @@ def check_cycle(config: Config, say: Say) -> None:
             [
                 one.model_input
                 for one in chosen
-                if isinstance(codec, FeatureExtractor) or len(codec.encode(one.model_input)) <= data.max_length
+                if codec.reads_files or len(codec.encode(one.model_input)) <= data.max_length
             ]
             for chosen in examples.values()
         )

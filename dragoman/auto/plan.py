@@ -15,8 +15,6 @@ from dragoman.auto.memory import BatchShape
 from dragoman.data.batching import BatchPlan
 from dragoman.data.collate import Collator
 from dragoman.data.corpus import Corpus
-from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.runs.plan import late_warmup
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
@@ -49,7 +47,7 @@ def plan_warnings(config: Config, corpus: Corpus, model: nn.Module) -> Iterator[
     if task_of(config).is_language_model:
         return
     source = corpus.source_tokenizer
-    if not isinstance(source, FeatureExtractor | NumberScaler):
+    if source.is_text:
         lengths = corpus.train.source.lengths()
         if len(lengths) and np.median(lengths) <= 1:
             yield (

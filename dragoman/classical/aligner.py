@@ -20,6 +20,7 @@ from dragoman.classical.word_alignment import BothDirections
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 
 
@@ -44,7 +45,7 @@ class WordAlignerModel(Transducer):
 
     likelihood = "sequence"
 
-    def __init__(self, config: WordAlignerConfig, source: Tokenizer, target: Tokenizer) -> None:
+    def __init__(self, config: WordAlignerConfig, source: SourceReader, target: Tokenizer) -> None:
         super().__init__()
         self.config = config
         self.sizes = len(source), len(target)

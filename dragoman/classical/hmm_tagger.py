@@ -21,7 +21,8 @@ from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.collate import NO_TAG
 from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
+from dragoman.data.source_reader import SourceReader
+from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.errors import DataError, RunError
 from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 
@@ -48,7 +49,7 @@ class HMMTaggerConfig:
 class HMMTagger(FittedModel):
     """p(words, tags) = Π p(tag | two tags before) · p(word | tag). Words are rows of tokens, best characters."""
 
-    def __init__(self, config: HMMTaggerConfig, source: Tokenizer, tags: int) -> None:
+    def __init__(self, config: HMMTaggerConfig, source: SourceReader, tags: int) -> None:
         super().__init__()
         self.config, self.tags, self.space = config, tags, source.space
         if tags > MAX_TAGS:

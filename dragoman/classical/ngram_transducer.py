@@ -23,6 +23,7 @@ from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, store
 from dragoman.classical.vocabulary import same_spelling
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.errors import DataError
 
@@ -52,7 +53,7 @@ class NGramTransducer(Transducer):
 
     likelihood = "sequence"
 
-    def __init__(self, config: NGramTransducerConfig, source: Tokenizer, target: Tokenizer) -> None:
+    def __init__(self, config: NGramTransducerConfig, source: SourceReader, target: Tokenizer) -> None:
         super().__init__()
         self.config, self.sizes, self.chunks = config, (len(source), len(target)), 0
         # What an unseen source token becomes: the target token of the same spelling, else nothing.

@@ -31,6 +31,7 @@ from dragoman.classical.vocabulary import fold_case, same_spelling
 from dragoman.classical.word_alignment import BothDirections
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.scoring.symmetrization import LinkRows
 
@@ -62,7 +63,7 @@ class PhraseBased(Transducer):
 
     likelihood = "none"
 
-    def __init__(self, config: PhraseBasedConfig, source: Tokenizer, target: Tokenizer) -> None:
+    def __init__(self, config: PhraseBasedConfig, source: SourceReader, target: Tokenizer) -> None:
         super().__init__()
         self.config, self.vocabulary = config, len(target)
         pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))

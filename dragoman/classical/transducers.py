@@ -7,6 +7,7 @@ from dragoman.classical.dictionary import Copy, CopyConfig, Memorise, MemoriseCo
 from dragoman.classical.model import Transducer
 from dragoman.classical.ngram_transducer import NGramTransducer, NGramTransducerConfig
 from dragoman.classical.phrase_based import PhraseBased, PhraseBasedConfig
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 
 TransducerConfig = (
@@ -15,7 +16,7 @@ TransducerConfig = (
 KINDS = tuple(config.kind for config in TransducerConfig.__args__)
 
 
-def build_transducer(config: TransducerConfig, source: Tokenizer, target: Tokenizer, *, shared: bool) -> Transducer:
+def build_transducer(config: TransducerConfig, source: SourceReader, target: Tokenizer, *, shared: bool) -> Transducer:
     """The unfitted model; `shared`: source and target have one vocabulary."""
     match config:
         case CopyConfig():

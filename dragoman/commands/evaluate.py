@@ -147,7 +147,6 @@ def evaluate_pairs(
     device: str,
 ) -> None:
     """Evaluate a run whose outputs are found by a search, and print its scores."""
-    from dragoman.data.media.feature_extractor import FeatureExtractor
     from dragoman.data.readers.base import READERS
     from dragoman.files import atomic_write
     from dragoman.inference.baselines import text_baselines
@@ -174,7 +173,7 @@ def evaluate_pairs(
         with atomic_write(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
-    if not isinstance(predictor.source_tokenizer, FeatureExtractor):
+    if not predictor.reads_files:
         names = metric_names(evaluation.metrics, run.task, run.config.data.units)
         if found := text_baselines(run, pairs, names, run.config.data.units, all_=scoring.baseline):
             scores["baselines"] = found

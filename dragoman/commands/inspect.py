@@ -71,7 +71,6 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     For a run that captions or transcribes, TEXT is the path of a file; several give seen-1.png, seen-2.png, …
     """
     from dragoman.analysis.attention import attention_map
-    from dragoman.data.media.feature_extractor import FeatureExtractor
     from dragoman.inference.load import load_predictor
     from dragoman.inference.unseen import UnseenInputs
     from dragoman.reports.plots import check_plot_path, draw_attention
@@ -82,7 +81,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     usable = [text for text in texts if text.strip()]
     if not usable:
         raise DataError("found only empty text, expected text to draw attention for")
-    if isinstance(predictor.source_tokenizer, FeatureExtractor):
+    if predictor.reads_files:
         from dragoman.models.transcriber import Transcriber
         from dragoman.reports.ctc_plot import draw_ctc_alignments
         from dragoman.reports.image_plots import draw_caption_attention

@@ -27,15 +27,16 @@ from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.hallucination import hallucinate
-from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress, TrainValidSplit, read_examples
 from dragoman.data.store import COLUMNS, WEIGHTS, Store, StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import UNK, NoTextError, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.labels import FewLabelsError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
-from dragoman.data.tokenizers.load import RunTokenizerConfig, load_run_tokenizer, load_tokenizer
+from dragoman.data.tokenizers.load import RunTokenizerConfig, load_reader, load_run_tokenizer, load_tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import digest, remove_folder, sync
@@ -50,7 +51,7 @@ SIZES = "sizes.json"  # the size of every other file
 class Corpus:
     """A prepared corpus: all that training needs of the data."""
 
-    source_tokenizer: Tokenizer
+    source_tokenizer: SourceReader
     target_tokenizer: Tokenizer
     train: Store
     valid: Store
@@ -354,9 +355,9 @@ def _empty_part(config: DataConfig, split: TrainValidSplit, part: str, too_long:
 def open_corpus(folder: Path, key: str, example_format: ExampleFormat = PAIR_FORMAT) -> Corpus:
     """A corpus that was prepared before; `key` is its fingerprint."""
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    source = load_tokenizer(folder / "tokenizer", "source")
-    if isinstance(source, FeatureExtractor):
-        source.use_store(FeatureColumn(folder / FEATURES))
+    source = load_reader(folder / "tokenizer", "source")
+    if source.reads_files:
+        extractor_of(source).use_store(FeatureColumn(folder / FEATURES))
     target = load_tokenizer(folder / "tokenizer", "target")
     return Corpus(
         source,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import setting
 from dragoman.data.batch import Batch
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method, OpenMethod, Request
@@ -141,14 +142,14 @@ class Shortlist(OpenMethod):
 
     # --- Files
 
-    def save(self, path: Path, source: Tokenizer, target: Tokenizer) -> None:
+    def save(self, path: Path, source: SourceReader, target: Tokenizer) -> None:
         """Write the shortlist with the fingerprints of its vocabularies."""
         metadata = {"source": source.fingerprint(), "target": target.fingerprint()}
         with atomic_write(path, follow_link=False) as beside:
             save_file({"always": self.always, "likely": self.likely.contiguous()}, beside, metadata)
 
     @staticmethod
-    def load(path: Path, source: Tokenizer, target: Tokenizer) -> Shortlist:
+    def load(path: Path, source: SourceReader, target: Tokenizer) -> Shortlist:
         """Read a shortlist, which must be for these vocabularies."""
         if not path.is_file():
             raise DataError(f"{path}: no such file, expected a shortlist; {MAKER} makes one")

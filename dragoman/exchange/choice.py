@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.spec import FIELDS
@@ -127,7 +128,7 @@ class EngineChoice:
     def __init__(
         self,
         run: Run,
-        tokenizers: tuple[Tokenizer, Tokenizer],
+        tokenizers: tuple[SourceReader, Tokenizer],
         engine: str,
         precision: str,
         device: torch.device,

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, SOS, UNK, Tokenizer
 from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
@@ -231,7 +232,7 @@ def with_copies(output: nn.Linear) -> tuple[Tensor, Tensor]:
     return torch.cat([weight, extra]), torch.cat([bias, extra_bias - math.log(COPIES)])
 
 
-def names(tokenizer: Tokenizer) -> list[str]:
+def names(tokenizer: SourceReader) -> list[str]:
     """A name for every token id: its piece, or its number where the piece is not a text of its own."""
     known: set[str] = set()
     out = []
@@ -295,7 +296,7 @@ def file_digests(folder: Path) -> dict[str, str]:
 
 
 def exported(
-    run: Path, weights: Path, model: EncoderDecoder, tokenizers: tuple[Tokenizer, Tokenizer], precision: str
+    run: Path, weights: Path, model: EncoderDecoder, tokenizers: tuple[SourceReader, Tokenizer], precision: str
 ) -> Path:
     """The model folder of a run, written when it is first needed and again when the weights have changed.
 
@@ -379,7 +380,7 @@ class CTranslate2Exporter(Exporter):
         write_tokenizers(path, *run.tokenizers())
 
 
-def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+def write_tokenizers(folder: Path, source: SourceReader, target: Tokenizer) -> None:
     """The files that turn text into tokens and back, and how to use them: CTranslate2 itself reads tokens alone."""
     sides = {"source": source, "target": target}
     if not all(isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer) for tokenizer in sides.values()):

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
@@ -41,7 +42,7 @@ LONG = 128  # tokens: only longer searches look whether to stop, which costs a c
 
 
 @contextmanager
-def mapped(folder: Path, shortlist: Shortlist, source: Tokenizer, target: Tokenizer) -> Iterator[Path]:
+def mapped(folder: Path, shortlist: Shortlist, source: SourceReader, target: Tokenizer) -> Iterator[Path]:
     """A temporary copy of a model folder with the shortlist as CTranslate2's vocabulary map.
 
     The map has a source token and its target tokens on each line, separated by spaces; target tokens without a source
@@ -75,7 +76,7 @@ class Engine:
     """A run in CTranslate2, with one worker of one thread per core: twice as fast as one worker with all threads."""
 
     def __init__(
-        self, folder: Path, source: Tokenizer, target: Tokenizer, precision: str, workers: int, listed: bool = False
+        self, folder: Path, source: SourceReader, target: Tokenizer, precision: str, workers: int, listed: bool = False
     ) -> None:
         """With `listed` the folder has a vocabulary map, which every search uses."""
         self.precision, self.listed = precision, listed
@@ -96,7 +97,7 @@ class Engine:
         run: Path,
         weights: Path,
         model: EncoderDecoder,
-        tokenizers: tuple[Tokenizer, Tokenizer],
+        tokenizers: tuple[SourceReader, Tokenizer],
         precision: str,
         shortlist: Shortlist | None = None,
     ) -> Engine:

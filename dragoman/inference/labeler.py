@@ -18,7 +18,6 @@ from dragoman.data.formats.base import Row as ExampleRow
 from dragoman.data.formats.masked_text import MASK
 from dragoman.data.formats.media_targets import frame_tags
 from dragoman.data.tokenizers.base import UNKNOWN_SURFACE
-from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.fill_mask import MaskDecoder
@@ -122,7 +121,7 @@ class Labeler(LoadedRun):
         head_decoder = run.task.head_decoder
         assert head_decoder is not None, "a run that searches is a Predictor"
         self.head_decoder = head_decoder
-        self.labels = self.target_tokenizer.names if isinstance(self.target_tokenizer, LabelVocabulary) else ()
+        self.labels = self.target_tokenizer.names
         self.example_format = run.task.example_format(run.config)
         self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.model = run.model(self.device)

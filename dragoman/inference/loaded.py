@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.classical.model import FittedModel
-from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
-from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
 from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Average, Ensemble
 from dragoman.errors import ConfigError, RunError
@@ -60,18 +60,17 @@ class LoadedRun:
     @property
     def reads_files(self) -> bool:
         """Whether its inputs are paths of recordings or pictures."""
-        return isinstance(self.source_tokenizer, FeatureExtractor)
+        return self.source_tokenizer.reads_files
 
     @property
     def extractor(self) -> FeatureExtractor:
         """What reads the files of a run that reads files."""
-        assert isinstance(self.source_tokenizer, FeatureExtractor)
-        return self.source_tokenizer
+        return extractor_of(self.source_tokenizer)
 
     @property
     def texts_per_input(self) -> int:
         """How many texts an input has: two, with a tab between them, for a run that labels pairs of texts."""
-        return 2 if isinstance(self.source_tokenizer, TextPairTokenizer) else 1
+        return 1 if self.source_tokenizer.separator is None else 2
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -180,7 +179,7 @@ def average_models(models: Sequence[Any], average: Average = DEFAULT_AVERAGE) ->
     return Ensemble(models, average)
 
 
-def shared_codec(codecs: Sequence[PairCodec], tokenizers: tuple[Tokenizer, Tokenizer]) -> PairCodec:
+def shared_codec(codecs: Sequence[PairCodec], tokenizers: tuple[SourceReader, Tokenizer]) -> PairCodec:
     """The codec of an ensemble: words are copied if every member can, since others cannot read their ids."""
     return codecs[0] if all(codec.copies for codec in codecs) or len(codecs) == 1 else PairCodec(*tokenizers)
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.source_reader import SourceReader
 from dragoman.errors import DataError
 from dragoman.tasks.base import Config, encoder_of, length_limit
 
@@ -57,7 +57,7 @@ def over_many_characters(text: str, limits: LengthLimits) -> tuple[str, int]:
     return f"found {len(text):,} characters, {expected}", limits.characters
 
 
-def over_long(text: str, tokenizer: Tokenizer, limits: LengthLimits) -> tuple[str, int]:
+def over_long(text: str, tokenizer: SourceReader, limits: LengthLimits) -> tuple[str, int]:
     """What is wrong with a text that is longer than the limits, and the limit; ("", 0) if nothing is."""
     problem = over_many_characters(text, limits)
     if problem[0] or len(text) <= limits.tokens // MAX_TOKENS_PER_CHARACTER:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.decoding.constraints.source import protected_spans
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
@@ -80,7 +80,7 @@ def is_separator(char: str) -> bool:
 class Planner(NamedTuple):
     """Decides how inputs are read."""
 
-    tokenizer: Tokenizer
+    tokenizer: SourceReader
     limits: LengthLimits
     constrainable: bool  # whether the search can force texts into an output
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from dragoman.data.tokenizers.base import SPECIALS, UNK, Tokenizer
-from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer, split_tag
-from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER, TextPairTokenizer
+from dragoman.data.source_reader import SourceReader
+from dragoman.data.tokenizers.base import SPECIALS, UNK
+from dragoman.data.tokenizers.language_tags import split_tag
+from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 from dragoman.errors import UnseenTextWarning
 from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.runs import Run
@@ -20,14 +21,7 @@ BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # the piece of a byte in SentencePiece
 SPELLS_ANYTHING = ("subwords", "bytes", "byte-level-bpe")  # a character without a token of its own becomes its bytes
 
 
-def innermost(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer inside those that add tags or join pairs of texts."""
-    while isinstance(tokenizer, LanguageTagTokenizer | TextPairTokenizer):
-        tokenizer = tokenizer.inner
-    return tokenizer
-
-
-def unknown_surfaces(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+def unknown_surfaces(text: str, tokens: Sequence[int], tokenizer: SourceReader) -> list[str]:
     """The characters or words of a text that the tokenizer reads as <unk>."""
     if UNK not in tokens:
         return []
@@ -44,10 +38,10 @@ class UnseenText:
     """
 
     def __init__(
-        self, run: Run, tokenizer: Tokenizer, side: Literal["source", "target"] = "source", copies: bool = False
+        self, run: Run, tokenizer: SourceReader, side: Literal["source", "target"] = "source", copies: bool = False
     ) -> None:
         self.run, self.tokenizer, self.side, self.copies = run, tokenizer, side, copies
-        self.inner = innermost(tokenizer)
+        self.inner = tokenizer.innermost
 
     @cached_property
     def characters(self) -> frozenset[str] | None:
@@ -74,7 +68,7 @@ class UnseenText:
             plain = split_tag(text, self.tokenizer.tags)[1]
             if self.characters is None or self.characters.issuperset(plain):
                 return []
-            apart = PAIR_DELIMITER if isinstance(self.tokenizer, TextPairTokenizer) else ""
+            apart = PAIR_DELIMITER if self.tokenizer.separator is not None else ""
             return [char for char in plain if char not in self.characters and char != apart]
         tokens = self.tokenizer.encode(text) if tokens is None else tokens
         try:

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.analysis.attention import cross_attention_weights
-from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import COLOURS, PictureConfig
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
@@ -100,8 +99,7 @@ def mean_over_heads(layers: dict[str, Tensor], row: int) -> Tensor:
 
 def draw_caption_attention(predictor: Predictor, locations: Sequence[str], path: str) -> list[Path]:
     """One plot per image: the predicted caption and the attention of each of its tokens."""
-    codec, model = predictor.source_tokenizer, predictor.config.model
-    assert isinstance(codec, FeatureExtractor)
+    codec, model = predictor.extractor, predictor.config.model
     if not (isinstance(model, CaptionerConfig) and isinstance(model.encoder, ImageEncoderConfig)):
         raise ConfigError(
             f'attention over images needs a run of task = "caption"; {predictor.run.folder} has '

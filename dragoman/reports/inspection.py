@@ -24,7 +24,6 @@ from dragoman.analysis.what_if import what_if
 from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Pictures
-from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Predictor
@@ -489,7 +488,7 @@ def _table(name: str, about: str, table: PathTable, rows: list[str], columns: li
 def _media(subject: Subject, beam: int | None) -> Iterator[View]:
     """Where in the recording or picture a run looks."""
     loaded, model = subject.loaded, subject.model
-    if not isinstance(loaded, Predictor) or not isinstance(loaded.source_tokenizer, FeatureExtractor):
+    if not isinstance(loaded, Predictor) or not loaded.reads_files:
         return
     data: dict[str, Any] = {
         "features": subject.batch.source.data[0].float(),

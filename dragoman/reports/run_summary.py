@@ -13,10 +13,7 @@ from dragoman.analysis.layer_table import LayerRow, layer_table, parameter_count
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.batch import Batch
-from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.labels import LabelVocabulary
-from dragoman.data.tokenizers.numbers import NumberScaler
+from dragoman.data.source_reader import SourceReader
 from dragoman.errors import RunError
 from dragoman.runs import Run
 from dragoman.runs.folder import import_record
@@ -67,10 +64,10 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "data": run.data,
         "imported": import_record(folder),
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
-        "about": {"source": describe_side(source, "source"), "target": describe_side(target, "target")},
-        "source_unit": source.config.unit if isinstance(source, FeatureExtractor) else "",
+        "about": {"source": source.describe("source"), "target": target.describe("target")},
+        "source_unit": source.unit if source.reads_files else "",
         "tags": list(source.tags),
-        "labels": list(target.names) if isinstance(target, LabelVocabulary) else [],
+        "labels": list(target.names),
         "steps": [max([row["step"] for row in metrics] + [state.step if state else 0]), run.config.train.steps],
         "seconds": max(metrics[-1]["seconds"] if metrics else 0.0, state.seconds if state else 0.0),
         "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
@@ -113,20 +110,11 @@ def has_nonzero(table: Mapping[str, Any], key: str) -> bool:
     return False
 
 
-def describe_side(codec: Tokenizer, side: str) -> str:
-    """The vocabulary, features or numbers of the source or target side."""
-    if isinstance(codec, FeatureExtractor):
-        return f"{side}: {codec.config.summary}"
-    if isinstance(codec, NumberScaler):
-        return f'{side}: numbers (scale = "{codec.config.scale}")'
-    return f"{side} vocabulary: {len(codec):,} {codec.kind}"
-
-
-def describe_example(source: Tokenizer, batch: Batch, size: int) -> str:
+def describe_example(source: SourceReader, batch: Batch, size: int) -> str:
     """The example batch that the output shapes are for."""
     targets = f"2 targets of {batch.target.shape[-1]}"
-    if isinstance(source, FeatureExtractor):
-        return f"2 sources of {batch.source.data.shape[1]} {source.config.unit}, {targets} tokens"
+    if source.reads_files:
+        return f"2 sources of {batch.source.data.shape[1]} {source.unit}, {targets} tokens"
     return f"2 sources of {size} tokens, {targets}"
 
 

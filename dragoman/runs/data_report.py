@@ -6,10 +6,6 @@ from typing import Any
 
 from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.corpus import Corpus
-from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.labels import LabelVocabulary
-from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.tasks.base import Task
 from dragoman.training.display import Display
 
@@ -17,18 +13,9 @@ MIN_UNKNOWN_SHARE = 0.01  # smaller shares of unknown tokens are not reported
 MAX_LABELS = 20
 
 
-def vocabulary_size(tokenizer: Tokenizer) -> str:
-    """The size of a vocabulary, of a set of labels or of a feature vector, in words."""
-    if isinstance(tokenizer, NumberScaler):
-        return "numbers"
-    if isinstance(tokenizer, FeatureExtractor):
-        return f"{len(tokenizer):,} features"
-    return f"{len(tokenizer):,} labels" if isinstance(tokenizer, LabelVocabulary) else f"vocabulary {len(tokenizer):,}"
-
-
 def vocabulary_sizes(corpus: Corpus) -> str:
     """The sizes of source and target vocabulary."""
-    source, target = vocabulary_size(corpus.source_tokenizer), vocabulary_size(corpus.target_tokenizer)
+    source, target = corpus.source_tokenizer.size, corpus.target_tokenizer.size
     if corpus.collator.loss_terms is not None:  # a masked language model predicts its own source tokens
         return source
     both = source.startswith("vocabulary") and target.startswith("vocabulary")
@@ -58,7 +45,7 @@ def print_data_report(display: Display, corpus: Corpus, task: Task, decoded: int
             display.info(
                 f"validation: scores of text are those of {decoded:,} inputs (train.decode), the loss is of all"
             )
-    if isinstance(corpus.target_tokenizer, LabelVocabulary):
+    if corpus.target_tokenizer.names:
         names = corpus.target_tokenizer.names
         display.info(f"labels: {', '.join(names[:MAX_LABELS])}{', …' if len(names) > MAX_LABELS else ''}")
     if report.get("tags"):

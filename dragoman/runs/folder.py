@@ -17,8 +17,9 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.corpus import MAX_LENGTH_RATIO, Corpus
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.load import load_tokenizer
+from dragoman.data.tokenizers.load import load_reader, load_tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import digest, is_run_file, remove_folder, write_text
 from dragoman.plugins import Plugin
@@ -75,9 +76,9 @@ class Run:
             raise RunError(f"{self.folder}/data.json: damaged (length_ratio: found {ratio!r}, {expected})")
         return report
 
-    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+    def tokenizers(self) -> tuple[SourceReader, Tokenizer]:
         folder = self.folder / "tokenizer"
-        return load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
+        return load_reader(folder, "source"), load_tokenizer(folder, "target")
 
     @property
     def other_members(self) -> list[Run]:
@@ -287,7 +288,7 @@ class RunData(Protocol):
     """What a run folder keeps of its data: a corpus has it, and so has an imported model."""
 
     @property
-    def source_tokenizer(self) -> Tokenizer:
+    def source_tokenizer(self) -> SourceReader:
         """The tokenizer of the source."""
 
     @property

@@ -15,6 +15,7 @@ from dragoman.data.config import DataConfig, TokenizersConfig, tags_of
 from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.media.feature_extractor import MediaConfig
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
@@ -170,11 +171,11 @@ class Task:
         """How files become examples, and examples stored rows."""
         raise NotImplementedError
 
-    def collator(self, config: Config, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: SourceReader) -> Collator:
         """How stored rows become batches."""
         raise NotImplementedError
 
-    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         """The untrained model for these vocabularies."""
         raise NotImplementedError
 

@@ -20,10 +20,10 @@ from dragoman.data.collate import (
 )
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.media.feature_extractor import extractor_of
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import PAD, Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
-from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.layers.augmentation import NoAugmentationConfig
 from dragoman.layers.embeddings import build_embedding
@@ -80,21 +80,21 @@ class NoSearchConfig(Config):
         yield from too_long(self, "encoder", encoder, ends + getattr(encoder, "separators", 1) - 1)
 
 
-def read_tokenizer(config: Config, source: Tokenizer) -> Tokenizer:
+def read_tokenizer(config: Config, source: SourceReader) -> SourceReader:
     """The tokenizer of the model's input: a pre-trained encoder separates two texts by <eos>, not by a separator."""
     pretrained = isinstance(encoder_of(config), BertEncoderConfig | ElmoEncoderConfig)
-    return source.inner if isinstance(source, TextPairTokenizer) and pretrained else source
+    return source.innermost if pretrained else source
 
 
-def source_collator(config: Config, source: Tokenizer) -> SourceCollator:
-    if isinstance(source, FeatureExtractor):
-        return feature_collator(source)
+def source_collator(config: Config, source: SourceReader) -> SourceCollator:
+    if source.reads_files:
+        return feature_collator(extractor_of(source))
     if isinstance(config.tokenizer.source, NumbersConfig):
         return SeriesCollator(source.channels)
     if isinstance(config.model, ClassifierConfig) and config.model.texts == "apart":
-        assert isinstance(source, TextPairTokenizer)
+        assert source.separator is not None
         return SeparateTextsCollator(source.separator)
-    if isinstance(source, TextPairTokenizer) and read_tokenizer(config, source) is not source:
+    if source.separator is not None and read_tokenizer(config, source) is not source:
         return ConcatenatedTextsCollator(source.separator, getattr(encoder_of(config), "separators", 1))
     return TokenCollator()
 
@@ -120,19 +120,19 @@ class LabelTask(Task):
             return self.formats.series
         return self.formats.media if isinstance(source, MEDIA) else self.formats.text
 
-    def collator(self, config: Config, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: SourceReader) -> Collator:
         return Collator(source_collator(config, source), self.targets)
 
-    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         inputs: nn.Module
-        if isinstance(source, FeatureExtractor):
-            inputs = FeatureInput(len(source), config.model.augment, source.scale)
+        if source.reads_files:
+            inputs = FeatureInput(len(source), config.model.augment, extractor_of(source).scale)
         elif isinstance(config.tokenizer.source, NumbersConfig):
             inputs = SeriesInput(encoder_of(config).embedding, source.channels)
         else:
             width = encoder_of(config).embedding
             inputs = build_embedding(len(read_tokenizer(config, source)), width, PAD, source.space)
-        words = source.separator if isinstance(source, TextPairTokenizer) else len(source)
+        words = len(source) if source.separator is None else source.separator
         model: nn.Module = self.model_class(config.model, inputs, len(target), keep_from=words)
         return set_lower_case(model, read_tokenizer(config, source))
 

@@ -17,6 +17,7 @@ from dragoman.data.config import DataConfig
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.language_model import LanguageModelFormat
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.config import SearchConfig
@@ -92,7 +93,7 @@ class LanguageModelTask(Task):
     def example_format(self, config: Config) -> ExampleFormat:
         return _FORMAT
 
-    def collator(self, config: Config, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: SourceReader) -> Collator:
         """Segments of parallel streams, for truncated back-propagation through time."""
         return SegmentCollator()
 
@@ -104,7 +105,7 @@ class LanguageModelTask(Task):
         check_streams(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)
         return corpus
 
-    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         if isinstance(config.model, NGramConfig):
             return NGramModel(config.model, len(target))
         return LanguageModel(config.model, len(target))

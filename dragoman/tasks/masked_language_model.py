@@ -14,6 +14,7 @@ from dragoman.data.collate import Collator, LossTerms
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.masked_text import MaskedTextFormat
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.models.bilm import BiLM, BiLMConfig
@@ -90,11 +91,11 @@ class MaskedLanguageModelTask(Task):
     def example_format(self, config: Config) -> ExampleFormat:
         return MaskedTextFormat(config.data.max_length, getattr(config.model, "next_sentence", False))
 
-    def collator(self, config: Config, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: SourceReader) -> Collator:
         """Padded token rows; batches are sized by the tokens that are predicted."""
         return Collator(loss_terms=predicted_tokens(config))
 
-    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         model: nn.Module = MODELS[type(config.model)](config.model, len(source))
         return model
 

@@ -10,10 +10,11 @@ from torch import nn
 
 from dragoman.data.collate import Collator, FrameCollator, PictureCollator, SourceCollator
 from dragoman.data.media.audio import AudioConfig
-from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.media.waveform import WaveformConfig
 from dragoman.data.media.whisper_mel import WhisperMelConfig
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.layers.augmentation import ImageAugmentConfig, LineAugmentConfig, NoAugmentationConfig, SpecAugmentConfig
@@ -100,13 +101,11 @@ class MediaTask(Task):
     model_class: ClassVar[Any]  # of config.model, or a table of them by its class
 
     def collator(self, config: Config, source: Any) -> Collator:
-        assert isinstance(source, FeatureExtractor)
-        return Collator(feature_collator(source))
+        return Collator(feature_collator(extractor_of(source)))
 
-    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         """A model that standardises features by the mean and deviation of the training data."""
-        assert isinstance(source, FeatureExtractor)
         kind = self.model_class[type(config.model)] if isinstance(self.model_class, dict) else self.model_class
         model: Any = kind(config.model, len(source), len(target))
-        model.standardizer.set_scale(*source.scale)
+        model.standardizer.set_scale(*extractor_of(source).scale)
         return model  # type: ignore[no-any-return]

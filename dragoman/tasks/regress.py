@@ -15,6 +15,7 @@ from dragoman.data.collate import ScalarCollator
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.media_targets import MediaNumberFormat
 from dragoman.data.formats.numbers import NumberFormat, SeriesFormat
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
 from dragoman.decoding.labels import NumberDecoder
@@ -81,7 +82,7 @@ class Regress(LabelTask):
         "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
     )
 
-    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         if isinstance(config.model, KalmanConfig):
             assert isinstance(target, NumberScaler)
             if target.channels != source.channels:

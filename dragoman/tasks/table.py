@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from dragoman.config.table import Table
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.tasks.base import Config, Task
 from dragoman.tasks.caption import Caption
@@ -33,6 +34,6 @@ def task_of(config: Config) -> Task:
     return TASKS[config.task]
 
 
-def model_for(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+def model_for(config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
     """The untrained model for these vocabularies."""
     return task_of(config).model(config, source, target)

@@ -15,6 +15,7 @@ from dragoman.data.formats.media_targets import MediaTagFormat
 from dragoman.data.formats.numbers import SeriesTagFormat
 from dragoman.data.formats.tags import TagFormat
 from dragoman.data.media.images import PictureConfig
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.labels import TagDecoder
@@ -88,7 +89,7 @@ class Tag(LabelTask):
         "model: a bidirectional LSTM of 64 over the numbers, because every source is a series",
     )
 
-    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         if isinstance(config.model, HMMTaggerConfig):
             return HMMTagger(config.model, source, len(target))
         return super().model(config, source, target)

@@ -16,6 +16,7 @@ from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import TokenizersConfig
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import PAD, SPECIALS, Tokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
@@ -90,14 +91,14 @@ def build_model(
     return model
 
 
-def lower_case_ids(source: Tokenizer) -> torch.Tensor:
+def lower_case_ids(source: SourceReader) -> torch.Tensor:
     """For every token the id of its lower-case form, or its own id if there is none; (V,)."""
     pieces = source.pieces(range(len(source)))
     ids = {piece: number for number, piece in enumerate(pieces)}
     return torch.tensor([ids.get(piece.lower(), number) for number, piece in enumerate(pieces)])
 
 
-def set_lower_case(model: nn.Module, source: Tokenizer) -> nn.Module:
+def set_lower_case(model: nn.Module, source: SourceReader) -> nn.Module:
     """Tell an encoder that builds words from characters which tokens are each other's lower case."""
     encoder: Any = getattr(model, "encoder", None)
     if encoder is not None and encoder.reads_lower_case:
@@ -105,7 +106,7 @@ def set_lower_case(model: nn.Module, source: Tokenizer) -> nn.Module:
     return model
 
 
-def copied_ids(source: Tokenizer, target: Tokenizer) -> torch.Tensor:
+def copied_ids(source: SourceReader, target: Tokenizer) -> torch.Tensor:
     """For every source token the target token with the same text, PAD where there is none; (V,)."""
     ids = {piece: number for number, piece in enumerate(target.pieces(range(len(target)))) if number >= len(SPECIALS)}
     return torch.tensor([ids.get(piece, PAD) for piece in source.pieces(range(len(source)))])
@@ -131,10 +132,10 @@ class Translate(Task):
         sides = {side.kind for side in (config.tokenizer.source, config.tokenizer.target) if side is not None}
         return COPY_FORMAT if copies and sides <= {*COPYABLE, RunTokenizerConfig.kind} else PAIR_FORMAT
 
-    def collator(self, config: Config, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: SourceReader) -> Collator:
         return PAIR_COLLATOR
 
-    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         if isinstance(config.model, TransducerConfig):
             return build_transducer(config.model, source, target, shared=config.tokenizer.target is None)
         if config.model.tie not in ("none", "target") and len(source) - len(source.tags) != len(target):

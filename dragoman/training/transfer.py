@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import setting
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.labels import LabelVocabulary
-from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import ConfigError, RunError, hint
 from dragoman.training.named_weights import abbreviated, is_matched, top_modules
 from dragoman.training.optimizer import load_weights
 
-Tokenizers = tuple[Tokenizer, Tokenizer]  # source and target
+Tokenizers = tuple[SourceReader, Tokenizer]  # source and target
 SIDES = ("source", "target")
 ALL, EMBEDDINGS = "all", "embeddings"
 EMBEDDING_TABLES = "*embedding.weight"
@@ -219,13 +218,6 @@ def side_of(name: str) -> int:
     return 0 if name.startswith("encoder") else 1
 
 
-def inner_tokenizer(tokenizer: Any) -> Any:
-    """A tokenizer without the separator or the tags around it."""
-    while hasattr(tokenizer, "inner"):
-        tokenizer = tokenizer.inner
-    return tokenizer
-
-
 def load_whole_model(
     model: nn.Module, weights: Mapping[str, Tensor], theirs: Tokenizers, ours: Tokenizers, run: str
 ) -> TransferReport:
@@ -248,11 +240,11 @@ def load_parts(
     unusable: list[str] = []
     for there, here in sorted(shared_tables(model, weights, start.parts)):
         old, new = theirs[there], ours[here]
-        if isinstance(old, LabelVocabulary | NumberScaler) or isinstance(new, LabelVocabulary | NumberScaler):
+        if not (old.is_text and new.is_text):
             if old.fingerprint() != new.fingerprint():  # the layers that predict labels must be trained anew
                 unusable = [name for name in weights if name.partition(".")[0] in LABEL_PARTS]
             continue
-        same = inner_tokenizer(old).fingerprint() == inner_tokenizer(new).fingerprint()
+        same = old.innermost.fingerprint() == new.innermost.fingerprint()
         if not same and not start.by_token:
             alternative = "; or match rows by token: start_from.by_token = true"
             raise other_vocabulary(start.run, setting_of(SIDES[here], ours), SIDES[there], old, alternative)
@@ -288,9 +280,9 @@ def setting_of(side: str, ours: Tokenizers) -> str:
     return "source" if ours[0].fingerprint() == ours[1].fingerprint() else side
 
 
-def other_vocabulary(run: str, here: str, there: str, theirs: Tokenizer, alternative: str = "") -> RunError:
+def other_vocabulary(run: str, here: str, there: str, theirs: SourceReader, alternative: str = "") -> RunError:
     """The error for a run with another vocabulary: the tokens of its side `there` are needed on side `here`."""
-    if isinstance(theirs, LabelVocabulary):
+    if theirs.names:
         labels = ", ".join(theirs.names[:12])
         return RunError(
             f"train.start_from: {run} has other labels ({labels}) than these data; load parts without labels: "

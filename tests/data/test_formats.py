@@ -18,13 +18,16 @@ from dragoman.data.formats.tags import TagFormat, word_positions
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.readers.conll import read_conll
+from dragoman.data.source_reader import SourceReader
+from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
-from dragoman.data.tokenizers.load import load_tokenizer, train_tokenizer
+from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
+from dragoman.data.tokenizers.load import load_reader, load_tokenizer, train_tokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.text_pair import TextPairTokenizer
-from dragoman.data.tokenizers.words import WordsConfig
+from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.errors import ConfigError, DataError, RunError
 
 
@@ -256,8 +259,34 @@ def test_every_word_begins_at_a_token_of_its_own(config: Any) -> None:
 
 def test_a_feature_extractor_with_a_damaged_scale_is_refused(tmp_path: Path) -> None:
     FeatureExtractor(AudioConfig(), [0.0] * 80, [1.0] * 80).save(tmp_path, "source")
-    load_tokenizer(tmp_path, "source")
+    load_reader(tmp_path, "source")
+    with pytest.raises(RunError, match=r"source.json: found audio, expected a tokenizer"):
+        load_tokenizer(tmp_path, "source")
     path = tmp_path / "source.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"deviation": 7}))
     with pytest.raises(RunError, match=r"source.json: damaged file of audio"):
-        load_tokenizer(tmp_path, "source")
+        load_reader(tmp_path, "source")
+
+
+WORDS = WordTokenizer(WordsConfig(), ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("reader", "unit", "size", "line"),
+    [
+        (WORDS, "tokens", "vocabulary 6", "source vocabulary: 6 words"),
+        (TextPairTokenizer(WORDS), "tokens", "vocabulary 7", "source vocabulary: 7 words"),
+        (LanguageTagTokenizer(WORDS, ["de"]), "tokens", "vocabulary 7", "source vocabulary: 7 words"),
+        (LabelVocabulary(["x", "y"]), "tokens", "2 labels", "source vocabulary: 2 labels"),
+        (NumberScaler(NumbersConfig()), "numbers", "numbers", 'source: numbers (scale = "standard")'),
+        (FeatureExtractor(AudioConfig()), "frames", "80 features", f"source: {AudioConfig().summary}"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, SourceReader) else "",
+)
+def test_every_reader_answers_what_others_ask(reader: SourceReader, unit: str, size: str, line: str) -> None:
+    """So that nobody has to ask for its class."""
+    assert (reader.unit, reader.size, reader.describe("source")) == (unit, size, line)
+    assert reader.innermost is (WORDS if len(reader) in (6, 7) else reader)
+    assert reader.reads_files == isinstance(reader, FeatureExtractor) != isinstance(reader, Tokenizer)
+    assert (reader.separator is None) != isinstance(reader, TextPairTokenizer)
+    assert reader.names == (("x", "y") if isinstance(reader, LabelVocabulary) else ())

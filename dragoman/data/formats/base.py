@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 
 Row = tuple[list[Any], list[Any]]  # source and target of an example as a store keeps them
-TokenizerPair = tuple[Tokenizer, Tokenizer]  # of source and target
+TokenizerPair = tuple[SourceReader, Tokenizer]  # of source and target
 
 
 class TrainingExamples(Protocol):
@@ -46,10 +47,10 @@ class ExampleFormat(ABC):
         """Learn the source and the target tokenizer from the training examples."""
 
     @abstractmethod
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The rows of a store, or a fault for an example whose target cannot be encoded."""
 
-    def codec(self, source: Tokenizer, target: Tokenizer) -> PairCodec:
+    def codec(self, source: SourceReader, target: Tokenizer) -> PairCodec:
         """How texts become the rows of these tokenizers, and outputs become text."""
         return PairCodec(source, target)
 
@@ -62,7 +63,7 @@ class ExampleFormat(ABC):
         return len(row[1])
 
     def encode_inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
         """Source rows for prediction, and target rows if the model needs some (a tagger: the positions of words).
 
@@ -70,7 +71,7 @@ class ExampleFormat(ABC):
         """
         return source.encode_batch(texts), None
 
-    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+    def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         """The dtypes of the store's columns whose values are not token ids."""
         return {}
 

@@ -9,6 +9,7 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
 from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
 from dragoman.data.tokenizers.load import train_tokenizer
@@ -60,7 +61,7 @@ class LabelFormat(ExampleFormat):
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
         return LabelVocabulary.train(targets(examples, "learning labels"))
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         out: list[Row | Fault] = []
         source_rows = source.encode_batch([example.source for example in examples])
         for example, row in zip(examples, source_rows, strict=True):
@@ -80,17 +81,17 @@ class LabelFormat(ExampleFormat):
         return 1
 
     def encode_inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
         """The tokens of one text, or of two texts with a tab between them; a wrong number of texts is a DataError."""
-        expected = 2 if isinstance(source, TextPairTokenizer) else 1
+        expected = 1 if source.separator is None else 2
         for number, text in enumerate(texts, first):
             parts = text.split(PAIR_DELIMITER)
             if len(parts) != expected or not all(part.strip() for part in parts):
                 raise DataError(f"input {number}: {_count_error(len(parts), expected)}")
         return source.encode_batch(texts), None
 
-    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+    def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         columns = (("source", source), ("target", target))
         return {column: "float32" for column, tokenizer in columns if isinstance(tokenizer, NumberScaler)}
 

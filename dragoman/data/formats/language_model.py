@@ -8,6 +8,7 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, targets
 from dragoman.data.readers.pairs import read_plain_text
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.errors import ConfigError
@@ -32,7 +33,7 @@ class LanguageModelFormat(ExampleFormat):
         tokenizer = train_tokenizer(tokenizers.source, targets(examples, "learning the vocabulary"))
         return tokenizer, tokenizer
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         return [([], row) for row in target.encode_batch([example.references[0] for example in examples])]
 
     def fits(self, row: Row, max_length: int) -> bool:

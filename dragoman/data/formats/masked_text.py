@@ -17,6 +17,7 @@ from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, Traini
 from dragoman.data.readers.base import READERS
 from dragoman.data.readers.lines import check_file, parse_lines
 from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, SOS, Tokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
@@ -99,7 +100,7 @@ class MaskedTextFormat(ExampleFormat):
         tokenizer = train_tokenizer(tokenizers.source, texts)
         return tokenizer, tokenizer
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """Chunks of at most `max_length` tokens; with `pairs` each chunk with the next one."""
         out: list[Row | Fault] = []
         first_rows = source.encode_batch([example.source for example in examples])
@@ -121,7 +122,7 @@ class MaskedTextFormat(ExampleFormat):
         return bool(row[0])
 
     def encode_inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
         """The tokens, with <sos> for each [MASK]; a tab separates two texts."""
         out = []
@@ -167,7 +168,7 @@ def pair_with_next(items: Iterable[Example | Fault | None]) -> Iterator[Example 
         yield previous._replace(references=ALONE if alone else LAST)
 
 
-def encode_masked(text: str, tokenizer: Tokenizer) -> list[int]:
+def encode_masked(text: str, tokenizer: SourceReader) -> list[int]:
     """The tokens of a text, MASK_ID for each [MASK]; unless a space belongs to tokens, spaces around it are dropped."""
     row: list[int] = []
     for index, part in enumerate(text.split(MASK)):

@@ -17,6 +17,7 @@ from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import check_media_folder, is_relative, resolve_path
 from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.files import digest
@@ -96,13 +97,13 @@ class MediaFormat(ExampleFormat):
         assert isinstance(row, int), "a file with a fault gives no example"
         return row
 
-    def source_rows(self, examples: Sequence[Example], source: Tokenizer) -> list[Any]:
+    def source_rows(self, examples: Sequence[Example], source: SourceReader) -> list[Any]:
         """The row number of each example's features, or the features themselves without a store."""
         if self.rows is None:
             return source.encode_batch([example.model_input for example in examples])
         return [[self._row(example)] for example in examples]
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The row number of the features (the features themselves without a store) and the tokens of each text."""
         source_rows = self.source_rows(examples, source)
         target_rows = iter(target.encode_batch([text for example in examples for text in example.references]))
@@ -116,7 +117,7 @@ class MediaFormat(ExampleFormat):
         """The text alone counts; tokenizer.source limits the length of recordings."""
         return len(row[1]) <= max_length
 
-    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+    def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         return {"source": "uint32"}
 
     def to_record(self, example: Example) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from dragoman.data.formats.base import Row, TrainingExamples, targets
 from dragoman.data.formats.media import MediaFormat
 from dragoman.data.formats.numbers import check_shape, same_targets, with_steps
 from dragoman.data.media.audio import AudioConfig
-from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.media.feature_extractor import extractor_of
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig, number_error
@@ -28,7 +29,7 @@ class MediaTargetFormat(MediaFormat):
     def fits(self, row: Row, max_length: int) -> bool:
         return True
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The row number of the features (the features themselves without a store), and the target."""
         out: list[Row | Fault] = []
         for example, row in zip(examples, self.source_rows(examples, source), strict=True):
@@ -42,7 +43,7 @@ class MediaTargetFormat(MediaFormat):
         raise NotImplementedError
 
     def encode_inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
     ) -> tuple[list[Any], list[list[Any]] | None]:
         return source.encode_batch(texts), None
 
@@ -89,7 +90,7 @@ class MediaNumberFormat(MediaTargetFormat):
         row: list[Any] = target.encode(example.references[0])
         return row
 
-    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+    def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         return {**super().column_dtypes(source, target, max_length), "target": "float32"}
 
 
@@ -108,8 +109,7 @@ class MediaTagFormat(MediaTargetFormat):
         return LabelVocabulary.train(word.partition(TAG_END)[0] for text in rows for word in text.split())
 
     def encode_target(self, example: Example, frames: int, source: Any, target: Any) -> list[Any] | Fault:
-        assert isinstance(source, FeatureExtractor)
-        tags = frame_tags(example.references[0], frames, source.config)
+        tags = frame_tags(example.references[0], frames, extractor_of(source).config)
         if isinstance(tags, str):
             return Fault(example.location, "wrong-tags", tags)
         try:
@@ -121,13 +121,13 @@ class MediaTagFormat(MediaTargetFormat):
         return len(row[1]) // 2
 
     def encode_inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
     ) -> tuple[list[Any], list[list[Any]] | None]:
         """The features of every path; and zeros in place of the tags, with the numbers of frames."""
         rows = source.encode_batch(texts)
         return rows, [[*[0] * len(row), *range(len(row))] for row in rows]
 
-    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+    def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         return {**super().column_dtypes(source, target, max_length), "target": "uint32"}
 
 

@@ -10,6 +10,7 @@ from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import Row, TokenizerPair, TrainingExamples, targets
 from dragoman.data.formats.labels import LabelFormat
 from dragoman.data.formats.tags import TagFormat
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig, number_error, series_shape
 from dragoman.errors import ConfigError, DataError
@@ -84,7 +85,7 @@ class NumberFormat(LabelFormat):
     def target_count(self, row: Row) -> int:
         return len(row[1])
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The tokens of the texts or the numbers of the series, and the numbers of the target."""
         for example in examples:
             check_shape(example.source, source, example.location)
@@ -126,12 +127,12 @@ class SeriesFormat(NumberFormat):
         return scaler, with_steps(scaler, examples)
 
     def encode_inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
         return encode_series(texts, source, first, self.missing), None
 
 
-def encode_series(texts: Sequence[str], source: Tokenizer, first: int, missing: bool = False) -> list[list[Any]]:
+def encode_series(texts: Sequence[str], source: SourceReader, first: int, missing: bool = False) -> list[list[Any]]:
     """The scaled numbers of inputs, of which `first` is the number of the first."""
     for number, text in enumerate(texts, first):
         if error := number_error(text, missing):
@@ -153,13 +154,13 @@ class SeriesLabelFormat(LabelFormat):
         error = number_error(example.source)
         return Fault(example.location, "not-a-number", f"{error} in the series") if error else example
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         for example in examples:
             check_shape(example.source, source, example.location)
         return super().encode(examples, source, target)
 
     def encode_inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
         return encode_series(texts, source, first), None
 
@@ -177,20 +178,20 @@ class SeriesTagFormat(TagFormat):
             error = number_error(item.source) if isinstance(item, Example) else ""
             yield Fault(item.location, "not-a-number", f"{error} in the series") if error else item
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         for example in examples:
             check_shape(example.source, source, example.location)
         return super().encode(examples, source, target)
 
     def encode_inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
         """The scaled numbers; and zeros in place of the tags, with the positions of steps."""
         positions = [self.positions(text, source) for text in texts]
         return encode_series(texts, source, first), [[*[0] * len(row), *row] for row in positions]
 
-    def positions(self, text: str, source: Tokenizer) -> list[int]:
+    def positions(self, text: str, source: SourceReader) -> list[int]:
         return list(range(len(text.split())))
 
-    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+    def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         return {**super().column_dtypes(source, target, max_length), "source": "float32"}

@@ -8,6 +8,7 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
 from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import COPIES
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
@@ -52,7 +53,7 @@ class PairFormat(ExampleFormat):
             train_tokenizer(tokenizers.target, targets(examples, "learning target units")),
         )
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The tokens of the source, its language tag included, and of the first reference."""
         inputs, texts = [one.model_input for one in examples], [one.references[0] for one in examples]
         return list(zip(*self.codec(source, target).encode_pairs(inputs, texts), strict=True))
@@ -64,10 +65,10 @@ class CopyFormat(PairFormat):
     name = "copied pairs"
     store_version = "column of copies"
 
-    def codec(self, source: Tokenizer, target: Tokenizer) -> PairCodec:
+    def codec(self, source: SourceReader, target: Tokenizer) -> PairCodec:
         return copying_codec(source, target)
 
-    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+    def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         target_ids = len(target) + MAX_COPIES
         dtypes = {"target": "uint16" if target_ids <= 1 << 16 else "uint32"}
         return dtypes | ({COPIES: "uint8"} if self.codec(source, target).copies else {})

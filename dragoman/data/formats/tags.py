@@ -11,6 +11,7 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
 from dragoman.data.readers.conll import read_conll, split_words
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
 from dragoman.data.tokenizers.load import train_tokenizer
@@ -36,7 +37,7 @@ class TagFormat(ExampleFormat):
         tags = (tag for text in targets(examples, "learning tags") for tag in text.split(" "))
         return source, LabelVocabulary.train(tags)
 
-    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         assert isinstance(target, LabelVocabulary)
         out: list[Row | Fault] = []
         source_rows = source.encode_batch([example.source for example in examples])
@@ -58,22 +59,22 @@ class TagFormat(ExampleFormat):
         return len(row[1]) // 2
 
     def encode_inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
         """The tokens; and zeros in place of the tags, with the positions of words."""
         texts = [" ".join(split_words(text)) for text in texts]
         positions = [self.positions(text, source) for text in texts]
         return source.encode_batch(texts), [[*[0] * len(row), *row] for row in positions]
 
-    def positions(self, text: str, source: Tokenizer) -> list[int]:
+    def positions(self, text: str, source: SourceReader) -> list[int]:
         """The position of every word's first token."""
         return word_positions(text, source)
 
-    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+    def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         return {"target": "uint16" if max(max_length, len(target)) < 1 << 16 else "uint32"}
 
 
-def word_positions(text: str, tokenizer: Tokenizer) -> list[int]:
+def word_positions(text: str, tokenizer: SourceReader) -> list[int]:
     """The position of every word's first token: the token that covers its first character.
 
     Words are separated by single spaces. A word that the tokenizer drops (control characters alone) has the token

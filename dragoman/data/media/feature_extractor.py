@@ -1,11 +1,11 @@
-"""Feature extractor: path of a recording or image → feature frames (T, F). It is the tokenizer of media files."""
+"""Feature extractor: path of a recording or image → feature frames (T, F)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.media.waveform import WaveformConfig
 from dragoman.data.media.whisper_mel import WhisperMelConfig
-from dragoman.data.tokenizers.base import Tokenizer, content_hash, write_text
+from dragoman.data.source_reader import SourceReader
+from dragoman.data.tokenizers.base import content_hash, write_text
 
 MediaConfig = AudioConfig | WaveformConfig | WhisperMelConfig | LineImageConfig | PictureConfig
 MEDIA_CONFIGS: dict[str, type[MediaConfig]] = {config.kind: config for config in get_args(MediaConfig)}
@@ -36,10 +37,11 @@ def _decode_all(paths: Sequence[str], decode: Callable[[bytes, str], Any]) -> li
     return out
 
 
-class FeatureExtractor(Tokenizer):
+class FeatureExtractor(SourceReader):
     """Encodes the path of a media file as feature frames (T, F), scaled by statistics of the training data."""
 
     is_text = False
+    reads_files = True
 
     def __init__(
         self, config: MediaConfig, mean: Sequence[float] | None = None, deviation: Sequence[float] | None = None
@@ -55,6 +57,17 @@ class FeatureExtractor(Tokenizer):
 
     def __len__(self) -> int:
         return self.config.features
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        return self.config.unit
+
+    @property
+    def size(self) -> str:
+        return f"{len(self):,} features"
+
+    def describe(self, side: str) -> str:
+        return f"{side}: {self.config.summary}"
 
     @property
     def scale(self) -> tuple[Tensor, Tensor]:
@@ -127,3 +140,9 @@ class FeatureExtractor(Tokenizer):
         """The extractor from the JSON object that `save` wrote."""
         own = {key: value for key, value in table.items() if key not in ("mean", "deviation", "fingerprint", "kind")}
         return cls(settings.build(MEDIA_CONFIGS[table["kind"]], own), table.get("mean"), table.get("deviation"))
+
+
+def extractor_of(reader: SourceReader) -> FeatureExtractor:
+    """A reader that reads files as what it is, for code that needs features rather than rows."""
+    assert reader.reads_files
+    return cast(FeatureExtractor, reader)

@@ -1,17 +1,17 @@
-"""The interface of every tokenizer, the four special tokens, and tokenizers that are a list of tokens."""
+"""The interface of tokenizers, the four special tokens, and tokenizers that are a list of tokens."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from dragoman.data.source_reader import SourceReader
 from dragoman.errors import DataError, RunError
 
 if TYPE_CHECKING:
@@ -21,65 +21,16 @@ PAD, UNK, SOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
 UNKNOWN_SURFACE = "⁇"  # how `decode` writes <unk>
 
-# Start and end of a token's characters in the text. Of the byte tokens of one character, only the last is not empty.
-Span = tuple[int, int]
-
 
 class NoTextError(DataError):
     """The training data hold no text, so there is no vocabulary to learn."""
 
 
-class Tokenizer(ABC):
-    """Text ↔ token ids. Encoding never adds <sos> or <eos>.
+class Tokenizer(SourceReader):
+    """Text ↔ token ids: what `encode` makes of a text, `decode` turns back. Encoding never adds <sos> or <eos>.
 
-    Labels, numbers and media features have the same interface, so that every column of a corpus has a tokenizer.
+    Labels and numbers have the same interface, so that every target has a tokenizer.
     """
-
-    tags: tuple[str, ...] = ()  # language tags that the tokenizer reads at the front of a text
-    space: int | None = None  # the id of the token that is a single space, if the vocabulary has one
-    keeps_white_space = False  # byte-level BPE: a space belongs to the token after it, and line ends are in tokens
-    is_text = True  # False for labels, numbers and media features
-    channels = 1  # entries of a row for one position: several series have several numbers for each step
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """The `kind` of the tokenizer's configuration."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def encode(self, text: str) -> list[Any]:
-        """The token ids of a text."""
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[Any]]:
-        """The token ids of several texts. Faster than `encode` where the library encodes on all cores."""
-        return [self.encode(text) for text in texts]
-
-    @abstractmethod
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, without <pad>, <sos> and <eos>; <unk> becomes ⁇."""
-
-    @abstractmethod
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The token of each id as text."""
-
-    def spans(self, text: str) -> list[Span]:
-        """The characters of the text that each token of `encode(text)` covers."""
-        raise NotImplementedError
-
-    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        """The paths that `save` writes. The first is the JSON file with the settings."""
-        return paths(folder, name, "json")
-
-    @abstractmethod
-    def save(self, folder: Path, name: str) -> None:
-        """Write the tokenizer to `folder`, each file named `name` with its own suffix."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """A hash of the vocabulary and of the rules; it does not depend on where the tokenizer is saved."""
 
 
 class VocabularyTokenizer(Tokenizer):

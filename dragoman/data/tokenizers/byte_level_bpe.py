@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from dragoman.config.settings import setting
+from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
     EOS,
     PAD,
     SOS,
     UNK,
     UNKNOWN_SURFACE,
-    Span,
     VocabularyTokenizer,
     content_hash,
     paths,

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dragoman.data.tokenizers.base import EOS, SPECIALS, UNK, UNKNOWN_SURFACE, NoTextError, Span, VocabularyTokenizer
+from dragoman.data.source_reader import Span
+from dragoman.data.tokenizers.base import EOS, SPECIALS, UNK, UNKNOWN_SURFACE, NoTextError, VocabularyTokenizer
 
 FIRST = EOS + 1  # the id of byte 0
 UNKNOWN = UNKNOWN_SURFACE.encode()

@@ -8,7 +8,8 @@ from itertools import accumulate, chain, pairwise
 from typing import Annotated, ClassVar
 
 from dragoman.config.settings import Range, setting
-from dragoman.data.tokenizers.base import SPECIALS, UNK, Span, VocabularyTokenizer, content_hash, most_frequent
+from dragoman.data.source_reader import Span
+from dragoman.data.tokenizers.base import SPECIALS, UNK, VocabularyTokenizer, content_hash, most_frequent
 from dragoman.data.tokenizers.features import split_features
 
 

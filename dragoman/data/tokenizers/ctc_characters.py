@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dragoman.config.settings import setting
-from dragoman.data.tokenizers.base import UNK, Span, VocabularyTokenizer, content_hash
+from dragoman.data.source_reader import Span
+from dragoman.data.tokenizers.base import UNK, VocabularyTokenizer, content_hash
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ class LabelVocabulary(Tokenizer):
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def size(self) -> str:
+        return f"{len(self):,} labels"
+
     def label_id(self, label: str) -> int:
         """The id of a label; raises UnknownLabelError for a label that the training data do not have."""
         index = self._ids.get(label)

@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.data.tokenizers.base import Span, Tokenizer
+from dragoman.data.source_reader import SourceReader, Span
+from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.errors import ConfigError, DataError, nearest
 
 TAG_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -68,7 +69,7 @@ def _expected(tag: str, tags: Sequence[str]) -> str:
 class LanguageTagTokenizer(Tokenizer):
     """A source tokenizer that encodes a known tag at the very front of a text as a single token."""
 
-    def __init__(self, inner: Tokenizer, tags: Sequence[str]) -> None:
+    def __init__(self, inner: SourceReader, tags: Sequence[str]) -> None:
         assert tags, "a tokenizer without tags needs no wrapper"
         self.inner = inner
         self.tags = tuple(tags)
@@ -78,6 +79,10 @@ class LanguageTagTokenizer(Tokenizer):
     @property
     def kind(self) -> str:
         return self.inner.kind
+
+    @property
+    def innermost(self) -> SourceReader:
+        return self.inner.innermost
 
     def __len__(self) -> int:
         return len(self.inner) + len(self.tags)

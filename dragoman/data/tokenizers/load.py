@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 from dragoman.config import settings
 from dragoman.config.settings import setting
 from dragoman.data.media.feature_extractor import MEDIA_CONFIGS, FeatureExtractor, MediaConfig
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import SPECIALS, Tokenizer, paths, read_bytes
 from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig, ByteLevelBPETokenizer, parse_merges
 from dragoman.data.tokenizers.bytes import BytesConfig, ByteTokenizer
@@ -89,10 +90,8 @@ def load_run_tokenizer(config: RunTokenizerConfig) -> Tokenizer:
     folder = Path(config.run)
     if not (folder / "tokenizer").is_dir():
         raise ConfigError(f"tokenizer.{config.side}.run: found '{folder}', expected the folder of a run")
-    tokenizer = load_tokenizer(folder / "tokenizer", config.side)
-    while isinstance(tokenizer, LanguageTagTokenizer | TextPairTokenizer):
-        tokenizer = tokenizer.inner
-    if not tokenizer.is_text:
+    tokenizer = load_reader(folder / "tokenizer", config.side).innermost
+    if not (isinstance(tokenizer, Tokenizer) and tokenizer.is_text):
         advice = ' (side = "target" may have one)' if config.side == "source" else ""
         raise ConfigError(
             f"tokenizer: the {config.side} of {folder} has {tokenizer.kind}, expected a text tokenizer{advice}"
@@ -101,7 +100,15 @@ def load_run_tokenizer(config: RunTokenizerConfig) -> Tokenizer:
 
 
 def load_tokenizer(folder: Path, name: str) -> Tokenizer:
-    """The tokenizer, label vocabulary, number scaler or feature extractor that was saved as `name` in a folder."""
+    """The tokenizer, label vocabulary or number scaler that was saved as `name` in a folder."""
+    reader = load_reader(folder, name)
+    if not isinstance(reader, Tokenizer):
+        raise RunError(f"{folder}/{name}.json: found {reader.kind}, expected a tokenizer, labels or numbers")
+    return reader
+
+
+def load_reader(folder: Path, name: str) -> SourceReader:
+    """The same, or the feature extractor of a source."""
     path = paths(folder, name, "json")[0]
     try:
         table = json.loads(read_bytes(path))
@@ -113,13 +120,13 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     if kind not in _SINGLE_FILE:
         raise RunError(f"{path}: found the kind '{kind}'. {hint(kind, [*TEXT_CONFIGS, *_SINGLE_FILE])}")
     try:
-        tokenizer: Tokenizer = _SINGLE_FILE[kind].load(table)
-        found = tokenizer.fingerprint()
+        reader: SourceReader = _SINGLE_FILE[kind].load(table)
+        found = reader.fingerprint()
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, ConfigError) as error:
         raise RunError(f"{path}: damaged file of {kind} ({error})") from None
     if found != expected:
         raise RunError(f"{path}: damaged file of {kind} (it was changed after it was saved)")
-    return tokenizer
+    return reader
 
 
 def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expected: str) -> Tokenizer:

@@ -120,6 +120,7 @@ class NumberScaler(Tokenizer):
 
     kind = NumbersConfig.kind
     is_text = False
+    unit = size = "numbers"
 
     def __init__(
         self, config: NumbersConfig, shift: Sequence[float] = (0.0,), scale: Sequence[float] = (1.0,), steps: int = 0
@@ -144,6 +145,9 @@ class NumberScaler(Tokenizer):
 
     def __len__(self) -> int:
         return self.channels * max(1, self.steps)
+
+    def describe(self, side: str) -> str:
+        return f'{side}: numbers (scale = "{self.config.scale}")'
 
     def shape_error(self, text: str) -> str:
         """Why a valid series does not have the shape of the training data; empty if it has."""

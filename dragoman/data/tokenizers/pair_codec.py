@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dragoman.data.batch import TokensWithCopies
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import SPECIALS, UNK, Tokenizer, VocabularyTokenizer
-from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer, split_tag
+from dragoman.data.tokenizers.language_tags import split_tag
 
 MAX_COPIES = 64  # different tokens of one source; further ones stay <unk>
 COPYABLE = ("words", "characters")  # tokenizers whose tokens are the same text on both sides
@@ -27,7 +28,7 @@ class PairCodec:
 
     copies = False  # whether outputs may have ids after the target vocabulary
 
-    def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
+    def __init__(self, source: SourceReader, target: Tokenizer) -> None:
         self.source, self.target = source, target
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[Any]]:
@@ -47,9 +48,9 @@ class CopyingCodec(PairCodec):
 
     copies = True
 
-    def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
+    def __init__(self, source: SourceReader, target: Tokenizer) -> None:
         super().__init__(source, target)
-        units = source.inner if isinstance(source, LanguageTagTokenizer) else source
+        units = source.innermost
         assert isinstance(units, VocabularyTokenizer)
         assert isinstance(target, VocabularyTokenizer)
         self._split, self._target = units.split, target
@@ -99,7 +100,7 @@ class CopyingCodec(PairCodec):
         return self._target.extended(list(copies)) if copies else self._target
 
 
-def copying_codec(source: Tokenizer, target: Tokenizer) -> PairCodec:
+def copying_codec(source: SourceReader, target: Tokenizer) -> PairCodec:
     """A codec that copies, for tokenizers whose tokens can be compared."""
     same = source.kind == target.kind and source.kind in COPYABLE
     return (CopyingCodec if same else PairCodec)(source, target)

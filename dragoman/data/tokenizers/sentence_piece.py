@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import sentencepiece
 
 from dragoman.config.settings import setting
+from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
     EOS,
     PAD,
@@ -18,7 +19,6 @@ from dragoman.data.tokenizers.base import (
     SPECIALS,
     UNK,
     UNKNOWN_SURFACE,
-    Span,
     Tokenizer,
     content_hash,
     paths,

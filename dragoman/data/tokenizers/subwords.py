@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import sentencepiece
 
 from dragoman.config.settings import Range, setting
+from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
     EOS,
     PAD,
@@ -23,7 +24,6 @@ from dragoman.data.tokenizers.base import (
     UNK,
     UNKNOWN_SURFACE,
     NoTextError,
-    Span,
     Tokenizer,
     content_hash,
     paths,

@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.data.tokenizers.base import Span, Tokenizer
+from dragoman.data.source_reader import SourceReader, Span
+from dragoman.data.tokenizers.base import Tokenizer
 
 PAIR_DELIMITER = "\t"  # between the two texts of one string; the readers refuse tabs inside a text
 SEPARATOR = "<sep>"
@@ -16,7 +17,9 @@ SEPARATOR = "<sep>"
 class TextPairTokenizer(Tokenizer):
     """Encodes "first<tab>second" as the tokens of both texts with <sep> between; its id follows the vocabulary."""
 
-    def __init__(self, inner: Tokenizer) -> None:
+    separator: int
+
+    def __init__(self, inner: SourceReader) -> None:
         self.inner = inner
         self.separator = len(inner)
         self.space = inner.space
@@ -24,6 +27,10 @@ class TextPairTokenizer(Tokenizer):
     @property
     def kind(self) -> str:
         return self.inner.kind
+
+    @property
+    def innermost(self) -> SourceReader:
+        return self.inner.innermost
 
     def __len__(self) -> int:
         return len(self.inner) + 1

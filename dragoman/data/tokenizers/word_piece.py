@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from dragoman.config.settings import Range, setting
-from dragoman.data.tokenizers.base import SPECIALS, UNK, NoTextError, Span, VocabularyTokenizer, content_hash
+from dragoman.data.source_reader import Span
+from dragoman.data.tokenizers.base import SPECIALS, UNK, NoTextError, VocabularyTokenizer, content_hash
 from dragoman.data.tokenizers.word_piece_trainer import learn_pieces
 
 CONTINUATION = "##"  # begins a piece that continues a word

@@ -11,13 +11,13 @@ from itertools import chain
 from typing import Annotated, ClassVar, Literal
 
 from dragoman.config.settings import Range, setting
+from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
     EOS,
     PAD,
     SOS,
     UNK,
     UNKNOWN_SURFACE,
-    Span,
     VocabularyTokenizer,
     most_frequent,
 )

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
 from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
@@ -78,7 +79,7 @@ def model_blockers(config: Any) -> list[str]:
     return reasons
 
 
-def config_table(model: EncoderDecoder, source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
+def config_table(model: EncoderDecoder, source: SourceReader, target: Tokenizer) -> dict[str, Any]:
     encoder, decoder = model.config.encoder, model.config.decoder
     assert isinstance(encoder, TransformerConfig)
     assert isinstance(decoder, TransformerConfig)
@@ -185,7 +186,7 @@ def reordered(name: str, tensor: Tensor, order: Tensor | None) -> Tensor:
     return tensor[order] if name.endswith(WRITE) else tensor
 
 
-def write_tokenizer(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+def write_tokenizer(folder: Path, source: SourceReader, target: Tokenizer) -> None:
     """The files of MarianTokenizer: a SentencePiece model for each side and the ids of the pieces."""
     separate = source.pieces(range(len(source))) != target.pieces(range(len(target)))
     vocabularies = {"vocab.json": source, **({"target_vocab.json": target} if separate else {})}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
@@ -23,7 +24,7 @@ class Imported(NamedTuple):
     """A model read from a folder."""
 
     config: Config
-    source_tokenizer: Tokenizer
+    source_tokenizer: SourceReader
     target_tokenizer: Tokenizer
     weights: dict[str, Tensor]  # by our parameter names
 
