@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from dragoman.data.languages import UNKNOWN, language_name
-from dragoman.errors import ConfigError, hint
+from dragoman.errors import ConfigError
+from dragoman.serving.foreign_request import ForeignRequest, ignored, unsupported
 from dragoman.serving.formality import Formality, supports_formality
 from dragoman.serving.glossaries import terms_of
 from dragoman.serving.request_fields import Fields, body_schema, fields_of, read_fields
@@ -30,7 +31,6 @@ Tags = Annotated[
     BeforeValidator(lambda value: [tag for part in _listed(value) for tag in str(part).split(",") if tag]),
     Field(max_length=100),
 ]
-MODEL_TYPES = ("latency_optimized", "quality_optimized", "prefer_quality_optimized")
 
 
 def _listed(value: Any) -> list[Any]:
@@ -41,41 +41,45 @@ def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-class LanguagePair(BaseModel):
+class DeepLRequest(ForeignRequest):
+    """A body in whose mistakes DeepL's words are used."""
+
+    unknown_field = "Parameter '{name}' not supported. {hint}"
+    refused_field = "Parameter '{name}' not supported: {reason}"
+
+
+class LanguagePair(DeepLRequest):
     """What requests for texts and documents have in common."""
 
-    model_config = ConfigDict(extra="forbid")
     target_lang: Code
     source_lang: Code | None = None
     glossary_id: Id | None = None
     glossary_ids: Tags = Field([], description="several glossaries; the first that has a term decides")
     formality: Annotated[Formality, BeforeValidator(_lower)] = "default"
-    style_id: None = Field(None, description="refused: this server has no style rules")
-    translation_memory_id: None = Field(None, description="refused: this server has no translation memories")
-    translation_memory_threshold: int | None = Field(None, description="no effect without a translation memory")
-    enable_beta_languages: bool | None = Field(None, description="no effect: all languages are served alike")
+    style_id: Any = unsupported("this server has no style rules")
+    translation_memory_id: Any = unsupported("this server has no translation memories")
+    translation_memory_threshold: int | None = ignored("there is no translation memory")
+    enable_beta_languages: bool | None = ignored("all languages are served alike")
     auth_key: Annotated[str, Field(max_length=1_000)] | None = None
 
 
-class DeepLRequest(LanguagePair):
+class TextsRequest(LanguagePair):
     """Texts to translate."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"text": ["Guten Morgen!"], "target_lang": "EN-US"}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": ["Guten Morgen!"], "target_lang": "EN-US"}]})
     text: Annotated[list[Text], BeforeValidator(_listed), Field(min_length=1)]
     tag_handling: Literal["xml", "html"] | None = None
-    tag_handling_version: Literal["v1", "v2"] | None = Field(None, description="no effect: there is one version")
-    ignore_tags: Tags = []
-    splitting_tags: Tags = []
-    non_splitting_tags: Tags = []
+    tag_handling_version: Literal["v1", "v2"] | None = ignored("there is one version")
+    ignore_tags: Tags = Field([])
+    splitting_tags: Tags = Field([])
+    non_splitting_tags: Tags = Field([])
     outline_detection: bool = True
     split_sentences: Annotated[Literal["0", "1", "nonewlines"], BeforeValidator(str)] = "1"
-    preserve_formatting: bool | None = Field(None, description="no effect: formatting is never changed")
+    preserve_formatting: bool | None = ignored("formatting is never changed")
     show_billed_characters: bool = False
     model_type: Literal["latency_optimized", "quality_optimized", "prefer_quality_optimized"] | None = None
-    context: Text | None = Field(None, description="no effect: a run reads one sentence at a time")
-    custom_instructions: None = Field(None, description="refused: a run takes no instructions")
+    context: Text | None = ignored("a run reads one sentence at a time")
+    custom_instructions: Any = unsupported("a run takes no instructions")
 
 
 def describe(name: str, error: Any, fields: Fields) -> str:
@@ -84,10 +88,6 @@ def describe(name: str, error: Any, fields: Fields) -> str:
         return "Invalid file data: expected an uploaded file (multipart/form-data)."
     if error["type"] == "missing":
         return f"Parameter '{name}' not specified."
-    if error["type"] == "extra_forbidden":
-        return f"Parameter '{name}' not supported. {hint(name, DeepLRequest.model_fields)}"
-    if error["type"] == "none_required":
-        return f"Parameter '{name}' not supported: {DeepLRequest.model_fields[name].description}"
     return f"Value for '{name}' not supported: {error['msg']}"
 
 
@@ -115,11 +115,11 @@ def job_of(state: ServerState, body: LanguagePair) -> TranslationJob:
     return TranslationJob(source, body.target_lang.lower(), glossary=terms or None, formality=body.formality)
 
 
-@router.post("/translate", openapi_extra=body_schema(DeepLRequest))
+@router.post("/translate", openapi_extra=body_schema(TextsRequest))
 async def translate(request: Request) -> Any:
     """Translate texts; `glossary_id` names a glossary that was stored before."""
     state = state_of(request)
-    body = await read_fields(request, DeepLRequest, describe)
+    body = await read_fields(request, TextsRequest, describe)
     state.check_texts(body.text)
     texts = body.text
     job = replace(job_of(state, body), split=body.split_sentences != "0")

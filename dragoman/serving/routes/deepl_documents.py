@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dragoman.documents.registry import FORMATS
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.serving.batcher import Busy
+from dragoman.serving.foreign_request import ignored
 from dragoman.serving.request_fields import body_schema, read_fields
 from dragoman.serving.routes.deepl import LanguagePair, describe, job_of, language_errors
 from dragoman.serving.routes.predict import PROBLEMS
@@ -38,7 +39,7 @@ class UploadRequest(LanguagePair):
     file: tuple[str, bytes] = Field(json_schema_extra={"type": "string", "format": "binary"})
     filename: Annotated[str, Field(max_length=1_000)] = ""
     output_format: Annotated[str, Field(max_length=20)] | None = None
-    enable_document_minification: bool | None = Field(None, description="no effect: documents are never minified")
+    enable_document_minification: bool | None = ignored("documents are never minified")
 
 
 class KeyRequest(BaseModel):

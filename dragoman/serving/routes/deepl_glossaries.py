@@ -6,25 +6,24 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dragoman.errors import ConfigError
 from dragoman.serving import glossaries
 from dragoman.serving.glossaries import Dictionary, Glossary
 from dragoman.serving.request_fields import Fields, body_schema, fields_of, read_fields
+from dragoman.serving.routes.deepl import Code, DeepLRequest
 from dragoman.serving.routes.predict import PROBLEMS
 from dragoman.serving.schemas import Text
 from dragoman.serving.state import NotFound, ServerState, state_of
 
 router = APIRouter(tags=["DeepL"], responses=PROBLEMS)
-Code = Annotated[str, Field(min_length=1, max_length=35)]
 Name = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
-class DictionaryRequest(BaseModel):
+class DictionaryRequest(DeepLRequest):
     """A dictionary of a glossary."""
 
-    model_config = ConfigDict(extra="forbid")
     source_lang: Code
     target_lang: Code
     entries: Text
@@ -37,20 +36,18 @@ class GlossaryRequest(DictionaryRequest):
     name: Name
 
 
-class MultilingualRequest(BaseModel):
+class MultilingualRequest(DeepLRequest):
     """A glossary with several dictionaries."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Name
     dictionaries: Annotated[list[DictionaryRequest], Field(min_length=1, max_length=glossaries.MAX_DICTIONARIES)]
 
 
-class PatchRequest(BaseModel):
+class PatchRequest(DeepLRequest):
     """A new name, or entries to add to a dictionary."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Name | None = None
-    dictionaries: Annotated[list[DictionaryRequest], Field(max_length=glossaries.MAX_DICTIONARIES)] = []
+    dictionaries: Annotated[list[DictionaryRequest], Field(max_length=glossaries.MAX_DICTIONARIES)] = Field([])
 
 
 def describe(name: str, error: Any, fields: Fields) -> str:

@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dragoman.data.tokenizers.base import UNK
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError, DataError, hint
+from dragoman.errors import ConfigError, DataError
 from dragoman.inference.completer import Completed, Completer
 from dragoman.inference.token_stream import OnToken
+from dragoman.serving.foreign_request import ForeignRequest, ignored, unsupported
 from dragoman.serving.models import ServedModel, Work, fault_of
 from dragoman.serving.routes.operations import model_table
 from dragoman.serving.routes.predict import PROBLEMS
@@ -25,33 +26,8 @@ from dragoman.serving.streaming import TextStream, complete_tokens, cut, event_s
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"], responses=PROBLEMS)
 
-# Fields that the server does not have, with the values that ask for nothing. Another value is refused.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "suffix": ("",),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "moderation": (),
-}
-# Fields that say who asks and why: they change no answer.
-NO_EFFECT = frozenset(
-    {"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"}
-)
+LACKING = "this server does not have it"
+SAYS_WHO = "it says who asks and why"
 Stops = Annotated[
     list[Annotated[str, Field(max_length=1_000)]],
     BeforeValidator(lambda value: [] if value is None else [value] if isinstance(value, str) else value),
@@ -67,17 +43,48 @@ class StreamOptions(BaseModel):
     include_obfuscation: Literal[False] = False
 
 
-class Generation(BaseModel):
+class Generation(ForeignRequest):
     """What completions and chat have in common."""
 
-    model_config = ConfigDict(extra="allow")
     model: Annotated[str, Field(max_length=200)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Stops = []
+    stop: Stops = Field([])
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    best_of: Any = unsupported(LACKING, 1)
+    frequency_penalty: Any = unsupported(LACKING, 0)
+    presence_penalty: Any = unsupported(LACKING, 0)
+    logit_bias: Any = unsupported(LACKING, {})
+    suffix: Any = unsupported(LACKING, "")
+    store: Any = unsupported(LACKING, False)
+    service_tier: Any = unsupported(LACKING, "auto", "default")
+    response_format: Any = unsupported(LACKING, {"type": "text"})
+    modalities: Any = unsupported(LACKING, ["text"])
+    tools: Any = unsupported(LACKING, [])
+    tool_choice: Any = unsupported(LACKING, "none", "auto")
+    functions: Any = unsupported(LACKING, [])
+    function_call: Any = unsupported(LACKING, "none", "auto")
+    parallel_tool_calls: Any = ignored("there are no tools")
+    audio: Any = unsupported(LACKING)
+    prediction: Any = unsupported(LACKING)
+    web_search_options: Any = unsupported(LACKING)
+    reasoning_effort: Any = unsupported(LACKING)
+    verbosity: Any = unsupported(LACKING)
+    moderation: Any = unsupported(LACKING)
+    user: Any = ignored(SAYS_WHO)
+    metadata: Any = ignored(SAYS_WHO)
+    safety_identifier: Any = ignored(SAYS_WHO)
+    prompt_cache_key: Any = ignored(SAYS_WHO)
+    prompt_cache_retention: Any = ignored(SAYS_WHO)
+    prompt_cache_options: Any = ignored(SAYS_WHO)
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Generation:
+        if self.stream_options is not None and not self.stream:
+            raise ConfigError("stream_options: found without stream, expected stream = true")
+        return self
 
     @property
     def usage_wanted(self) -> bool:
@@ -89,8 +96,7 @@ class CompletionRequest(Generation):
     """A prompt or several to continue; temperature 0 is greedy search."""
 
     model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={"examples": [{"model": "shakespeare", "prompt": "ROMEO:", "max_tokens": 40, "seed": 1}]},
+        json_schema_extra={"examples": [{"model": "shakespeare", "prompt": "ROMEO:", "max_tokens": 40, "seed": 1}]}
     )
     prompt: Text | Annotated[list[Text], Field(min_length=1)] = ""
     max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
@@ -99,18 +105,6 @@ class CompletionRequest(Generation):
     logprobs: Annotated[int, Field(ge=0, le=0)] | None = Field(
         None, description="0: the log-probability of each token; those of other tokens are not given"
     )
-
-
-def check_fields(body: Generation) -> None:
-    """Refuse fields that ask for what the server does not have; a field that changes nothing is let through."""
-    for name, value in (body.model_extra or {}).items():
-        if value is None or name in NO_EFFECT or value in NEUTRAL.get(name, ()):
-            continue
-        if name in NEUTRAL:
-            raise ConfigError(f"{name}: this server does not support it; leave it out")
-        raise ConfigError(f"{name}: no such field. {hint(name, [*type(body).model_fields, *NEUTRAL])}")
-    if body.stream_options is not None and not body.stream:
-        raise ConfigError("stream_options: found without stream, expected stream = true")
 
 
 @router.get("/models/{name}")
@@ -149,7 +143,6 @@ def sampling_of(body: Generation, temperature: float) -> Sampling:
 async def completions(request: Request, body: CompletionRequest) -> Any:
     """Continue prompts with a language model."""
     state = state_of(request)
-    check_fields(body)
     model, completer = completion_model(state, body.model)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     state.check_texts(prompts)

@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from dragoman.data.languages import UNKNOWN, language_name, same_language
 from dragoman.data.media.audio import open_audio
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError, DataError, hint
+from dragoman.errors import ConfigError, DataError
 from dragoman.inference.prediction import Prediction
+from dragoman.serving.foreign_request import ForeignRequest, unsupported
 from dragoman.serving.models import Upload, Work, fault_of
 from dragoman.serving.request_fields import Fields, body_schema, read_fields
 from dragoman.serving.routes.predict import PROBLEMS, file_model
@@ -29,17 +30,17 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-class TranscriptionRequest(BaseModel):
+class TranscriptionRequest(ForeignRequest):
     """A recording to transcribe."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    unknown_field = "{name}: this server does not support it. {hint}"
     file: tuple[str, bytes] = Field(json_schema_extra={"type": "string", "format": "binary"})
     model: Annotated[str, Field(max_length=200)] | None = None
     response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = "json"
     language: Annotated[str, Field(max_length=35)] | None = Field(None, description="must be the language of the run")
     temperature: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="0: beam search; above: a sample")
     stream: bool = False
-    prompt: Annotated[str, Field(max_length=0)] = Field("", description="refused: a run takes no instructions")
+    prompt: Any = unsupported("a run takes no instructions", "")
     granularities: Annotated[list[Literal["segment"]], BeforeValidator(_listed)] = Field(
         [], alias="timestamp_granularities[]", description="words have no times"
     )
@@ -49,8 +50,6 @@ def describe(name: str, error: Any, fields: Fields) -> str:
     """A mistake, with the field that has it."""
     if name == "file":
         return f"{name}: expected an uploaded recording (multipart/form-data)"
-    if error["type"] == "extra_forbidden":
-        return f"{name}: this server does not support it. {hint(name, TranscriptionRequest.model_fields)}"
     return f"{name}: {error['msg']}"
 
 

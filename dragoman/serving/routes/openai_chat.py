@@ -17,7 +17,6 @@ from dragoman.serving.models import ServedModel
 from dragoman.serving.routes.openai import (
     Generation,
     answer_head,
-    check_fields,
     complete,
     completion_options,
     completion_parts,
@@ -64,7 +63,6 @@ class ChatRequest(Generation):
     """A chat; all messages but the last of the user have no effect, because models here take no instructions."""
 
     model_config = ConfigDict(
-        extra="allow",
         json_schema_extra={
             "examples": [{"model": "de-en", "messages": [{"role": "user", "content": "Guten Morgen!"}]}]
         },
@@ -124,7 +122,6 @@ def names_with_tags(model: ServedModel) -> str:
 async def chat(request: Request, body: ChatRequest) -> Any:
     """Translate the last message of the user, or continue it with a language model."""
     state = state_of(request)
-    check_fields(body)
     text = body.prompt
     state.check_texts([text])
     model, tag = chat_model(state, body.model)
