@@ -39,10 +39,10 @@ def compare_with_copying(folder: str | Path) -> tuple[float, float] | None:
 
 def copying_line(folder: str | Path) -> str:
     """A warning if copying the input scores as well as the run; else empty."""
-    found = compare_with_copying(folder)
-    if found is None or found[0] > found[1]:
+    scores = compare_with_copying(folder)
+    if scores is None or scores[0] > scores[1]:
         return ""
-    shown = [metrics_by_name()[METRIC].format(score) for score in found]
+    shown = [metrics_by_name()[METRIC].format(score) for score in scores]
     return (
         f"copying the input has {METRIC} {shown[1]} on the validation pairs, the run {shown[0]}: it needs more "
         "training or data; --time 20m tries other models"

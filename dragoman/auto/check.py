@@ -136,8 +136,8 @@ def check_lines(
         say(f"… and {total - show:,} more faulty lines")
     if advice := columns_advice(first):
         say(advice)
-    found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no faults"
-    say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable {example_format.unit}s, {found}")
+    shown_counts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no faults"
+    say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable {example_format.unit}s, {shown_counts}")
     return total
 
 
@@ -273,9 +273,9 @@ def check_cycle(config: Config, say: Say) -> None:
         codec = predictor.source_tokenizer
         short = (  # recordings and images have limits of their own
             [
-                one.model_input
-                for one in chosen
-                if codec.reads_files or len(codec.encode(one.model_input)) <= data.max_length
+                example.model_input
+                for example in chosen
+                if codec.reads_files or len(codec.encode(example.model_input)) <= data.max_length
             ]
             for chosen in examples.values()
         )
@@ -284,10 +284,10 @@ def check_cycle(config: Config, say: Say) -> None:
         first: object
         second: object
         if isinstance(predictor, MaskFiller) and isinstance(reloaded, MaskFiller):  # these texts have no [MASK]
-            some = [one for chosen in examples.values() for one in chosen]
-            first, second = predictor.evaluate(some), reloaded.evaluate(some)
+            every = [example for chosen in examples.values() for example in chosen]
+            first, second = predictor.evaluate(every), reloaded.evaluate(every)
         else:
-            first, second = (list(one.stream(texts, on_unknown=told_elsewhere)) for one in (predictor, reloaded))
+            first, second = (list(loaded.stream(texts, on_unknown=told_elsewhere)) for loaded in (predictor, reloaded))
         if first != second:
             raise RunError("the saved model does not give the same output when it is loaded again")
     say("cycle: trained 2 steps, validated, saved, reloaded and decoded")

@@ -57,7 +57,7 @@ def distil(folder: str, student: Path, overrides: Sequence[str], device: str, di
     valid = write_data(teacher, data, display)
     config = student_config(teacher, data, overrides)
     train(config, student, display)
-    scores = [one.evaluate(valid)[0] for one in (teacher, load_predictor(student, device))]
+    scores = [model.evaluate(valid)[0] for model in (teacher, load_predictor(student, device))]
     counts = (sum(parameters(run.folder) for run in teacher.members), parameters(student))
     return Distilled(scores[0], scores[1], len(teacher.members), counts)
 
@@ -82,12 +82,12 @@ def write_data(teacher: Predictor, folder: Path, display: Display) -> list[Examp
     for first in range(0, len(sources), CHUNK):
         chunk = sources[first : first + CHUNK]
         display.preparing("the teacher translates", first)
-        outputs |= zip(chunk, (one.text for one in teacher.predict(chunk)), strict=True)
+        outputs |= zip(chunk, (prediction.text for prediction in teacher.predict(chunk)), strict=True)
     display.close()
     pairs = [(source, outputs[source]) for source in sources if outputs[source].strip()]
     pairs += [(example.source, example.references[0]) for example in examples]
     make_folder(folder)
-    write_rows(folder / "valid.jsonl", ((one.source, *one.references) for one in valid))
+    write_rows(folder / "valid.jsonl", ((example.source, *example.references) for example in valid))
     write_rows(folder / "train.jsonl", dict.fromkeys(pairs))  # last: with it the data are complete
     return valid
 

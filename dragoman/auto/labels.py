@@ -112,15 +112,15 @@ def misspelt_labels(profile: LabelProfile) -> list[str]:
     if len(profile.labels) > MOST_LABELS:
         return []
     frequent = [label for label, count in profile.labels.items() if count >= OFTEN]
-    found = []
+    questions = []
     for label, count in profile.labels.items():
         match = next(iter(get_close_matches(label, frequent, 1, 0.8)), None) if count <= SELDOM else None
         if match:
-            found.append(
+            questions.append(
                 f"warning: is {profile.places[label]} a typing mistake? It has the label '{label}', which occurs "
                 f"{count} times; '{match}' occurs {profile.labels[match]:,} times"
             )
-    return found
+    return questions
 
 
 def profile_labels(task: Task, config: Config, files: Files) -> LabelProfile:

@@ -145,7 +145,7 @@ def hold_out(files: Files, folder: Path) -> tuple[str, list[Example]]:
     All pairs of one source are on one side. The choice depends on the texts alone.
     """
     examples = [
-        one for one in read_examples(DataConfig(train=files, faults="skip"), files) if not isinstance(one, Fault)
+        item for item in read_examples(DataConfig(train=files, faults="skip"), files) if not isinstance(item, Fault)
     ]
     sources = sorted({source_hash(example): None for example in examples})
     count = min(MAX_TEST, max(1, int(len(sources) * TEST_SHARE)))
@@ -155,7 +155,7 @@ def hold_out(files: Files, folder: Path) -> tuple[str, list[Example]]:
     test = [example for example in examples if source_hash(example) in chosen]
     path = folder / "train.tsv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"{one.source}\t{one.references[0]}" for one in examples if source_hash(one) not in chosen]
+    lines = [f"{example.source}\t{example.references[0]}" for example in examples if source_hash(example) not in chosen]
     if any(line.count("\t") != 1 or "\n" in line for line in lines):
         raise DataError(f"{files}: found a tab inside a text; name the test pairs with --test instead")
     write_text(path, "\n".join(lines) + "\n")

@@ -124,8 +124,8 @@ def tokenizer(unit: str, profile: PairProfile, side: SideProfile) -> dict[str, A
 def vocabulary(profile: PairProfile, side: SideProfile) -> int:
     """How many sub-words fit the corpus: about as many as occur often enough to be learned."""
     sides = (profile.source, profile.target) if profile.joint else (side,)
-    words = profile.pairs * sum(one.tokens for one in sides)
-    size = SPECIALS + max(one.alphabet for one in sides) + MERGES_PER_ROOT * math.sqrt(words)
+    words = profile.pairs * sum(side.tokens for side in sides)
+    size = SPECIALS + max(side.alphabet for side in sides) + MERGES_PER_ROOT * math.sqrt(words)
     return min(LARGEST_VOCABULARY, round(int(size), -2))
 
 
@@ -141,17 +141,17 @@ def tokenizer_reason(units: Mapping[str, Any], side: SideProfile, profile: PairP
             "those in a held-out tenth are new"
         )
     if units["kind"] == "subwords":
-        found = (
+        reason = (
             f"{units['vocab_size']:,} BPE sub-words, because these are {profile.pairs:,} sentences and "
             f"{percent(side.new)} of the words in a held-out tenth are new"
         )
     elif side.spaced < 0.1 and side.characters > 32:
-        found = "characters, because no spaces divide the texts into words"
+        reason = "characters, because no spaces divide the texts into words"
     elif units.get("features"):
-        found = f'characters and whole features, because all end in features, written as "{units["features"]}"'
+        reason = f'characters and whole features, because all end in features, written as "{units["features"]}"'
     else:
-        found = f"characters, because the texts are short ({side.characters:.0f} characters on average)"
-    return f"{found}, and the sides share their spelling" if profile.joint else found
+        reason = f"characters, because the texts are short ({side.characters:.0f} characters on average)"
+    return f"{reason}, and the sides share their spelling" if profile.joint else reason
 
 
 def long_texts(profile: PairProfile, reasons: list[str]) -> dict[str, Any]:

@@ -73,13 +73,13 @@ class Candidate:
         """Training steps: many epochs of small data, few of large ones."""
         epochs: int = self.epochs or up_to(EPOCHS, profile.pairs)
         epochs *= 2 if profile.formal and profile.pairs <= 10_000 else 1
-        found = max(FEWEST_TOKENS // self.batch_tokens(profile), math.ceil(epochs * steps_per_epoch))
+        steps = max(FEWEST_TOKENS // self.batch_tokens(profile), math.ceil(epochs * steps_per_epoch))
         if has_subwords(profile):
             fewest = SENTENCE_STEPS if gpu else CPU_SENTENCE_STEPS
-            return max(found, min(fewest, math.ceil(MOST_EPOCHS * steps_per_epoch)))
+            return max(steps, min(fewest, math.ceil(MOST_EPOCHS * steps_per_epoch)))
         if profile.pairs > 10_000 or not is_short(profile):
-            return found
-        return min(found, MOST_STEPS if gpu else self.cpu_steps)
+            return steps
+        return min(steps, MOST_STEPS if gpu else self.cpu_steps)
 
 
 def dropout(value: float) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import too_few
 from dragoman.data.readers.base import READERS, ReadOptions
+from dragoman.data.readers.columns import LARGE_FILE
 from dragoman.data.split import Progress, read_examples, source_hash, usable_examples
 from dragoman.data.tokenizers.features import find_features, split_features
 from dragoman.data.tokenizers.words import split_punctuation
@@ -178,9 +179,14 @@ def profile_pairs(
     """
     data = data or DataConfig(train=files)
     sample, hashes = Sample(), array("Q")
-    if (found := sample_of_large_file(files, data, progress)) is not None:
-        return profile_sample(found, data, hashes)
-    for example in usable_examples(data, files, progress=progress, doing="looking at the data"):
+    if (sampled := sample_of_large_file(files, data, progress)) is not None:
+        return profile_sample(sampled, data, hashes)
+
+    def later(doing: str, count: int) -> None:
+        if count:  # small data need no line
+            progress(doing, count)
+
+    for example in usable_examples(data, files, progress=later, doing="looking at the data"):
         sample.add((example.source.strip(), example.references[0].strip()))
         if data.valid is not None:
             hashes.append(source_hash(example))
@@ -194,12 +200,13 @@ def sample_of_large_file(files: Files, data: DataConfig, progress: Progress) -> 
     entries = file_list(files)
     if data.valid is not None or len(entries) != 1 or not isinstance(entries[0], str):
         return None
-    progress("looking at the data", 0)
+    if Path(entries[0]).is_file() and Path(entries[0]).stat().st_size >= LARGE_FILE:
+        progress("looking at the data", 0)
     options = ReadOptions(data.columns, data.header, max_characters=data.max_characters)
-    found = READERS.of(entries[0]).sample(Path(entries[0]), options)
-    if found is None:
+    sampled = READERS.of(entries[0]).sample(Path(entries[0]), options)
+    if sampled is None:
         return None
-    sample, (lines, examples) = Sample(), found
+    sample, (lines, examples) = Sample(), sampled
     for item in examples:
         sample.add((item.source.strip(), item.references[0].strip()))
     sample.seen = lines
@@ -231,8 +238,8 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
         for one, other in kept
     ]  # fmt: skip
     matches = clipped_matches if as_words else common_subsequence
-    found = sum(matches(one[:200], other[:200]) for one, other in rows)
-    copied = found / max(1, sum(len(other[:200]) for _, other in rows))
+    matched = sum(matches(one[:200], other[:200]) for one, other in rows)
+    copied = matched / max(1, sum(len(other[:200]) for _, other in rows))
     leaked, swapped = look_at_validation(data, hashes, sources, targets)
     return PairProfile(
         pairs=sample.seen,
@@ -244,7 +251,7 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
         shared_words=sum(word in words for text in targets for word in split(text)) / max(1, target.count),
         monotone=monotonicity([one for one, _ in rows], [other for _, other in rows]),
         duplicates=1 - len(set(sample.items)) / len(sample.items),
-        ambiguous=sum(len(found) > 1 for found in by_source.values()) / len(by_source),
+        ambiguous=sum(len(targets_of_source) > 1 for targets_of_source in by_source.values()) / len(by_source),
         targets=len(set(targets)),
         features=features,
         leaked=leaked,
@@ -258,9 +265,9 @@ def has_formal_targets(pairs: Sequence[tuple[str, str]]) -> bool:
     Targets that mostly repeat their source are edited texts.
     """
     distinct = list({target: (source, target) for source, target in spread(pairs, LOOKED_AT)}.values())
-    words = [(split_punctuation(one[:LONG]), split_punctuation(other[:LONG])) for one, other in distinct]
-    copied = sum(clipped_matches(one, other) for one, other in words) / max(1, sum(len(other) for _, other in words))
-    if copied > MOST_COPIED:
+    words = [(split_punctuation(source[:LONG]), split_punctuation(target[:LONG])) for source, target in distinct]
+    matched = sum(clipped_matches(source, target) for source, target in words)
+    if matched > MOST_COPIED * sum(len(target) for _, target in words):
         return False
     new, unexplained = new_words(words)
     return new <= NEW_IN_FORMAL and unexplained <= UNEXPLAINED and copied_rare_words(words) >= COPIED_RARE
@@ -294,7 +301,7 @@ def profile_side(texts: Sequence[str], split: Split = str.split) -> SideProfile:
 def is_punctuated(token: str) -> bool:
     """Whether punctuation is attached to a word: "end." or "(see", but not "." alone or "don't"."""
     inside = token[1:-1] or token
-    return len(token) > 1 and any(one.isalnum() for one in token) and (
+    return len(token) > 1 and any(character.isalnum() for character in token) and (
         any(mark in ",;:!?()[]{}\"" for mark in inside) or token[-1] in ".,;:!?)]}\"" or token[0] in "([{\""
     )  # fmt: skip
 
@@ -316,19 +323,17 @@ def look_at_validation(
     examples = [item for item in islice(items, EXAMINED) if isinstance(item, Example)]
     if not examples:
         return None, False
-    found = np.isin(np.array([source_hash(one) for one in examples], np.uint64), np.frombuffer(hashes, np.uint64))
-    straight = similarity(sources, [one.source for one in examples]) + similarity(
-        targets, [one.references[0] for one in examples]
-    )
-    crossed = similarity(sources, [one.references[0] for one in examples]) + similarity(
-        targets, [one.source for one in examples]
-    )
-    return float(found.mean()), crossed > straight + 0.2
+    valid_hashes = np.array([source_hash(example) for example in examples], np.uint64)
+    known = np.isin(valid_hashes, np.frombuffer(hashes, np.uint64))
+    valid_sources, valid_targets = zip(*((example.source, example.references[0]) for example in examples), strict=True)
+    straight = similarity(sources, valid_sources) + similarity(targets, valid_targets)
+    crossed = similarity(sources, valid_targets) + similarity(targets, valid_sources)
+    return float(known.mean()), crossed > straight + 0.2
 
 
 def similarity(texts: Sequence[str], others: Sequence[str]) -> float:
     """Overlap of the distributions of character pairs in two samples, between 0 and 1."""
-    first, second = (bigrams(one) for one in (texts, others))
+    first, second = (bigrams(sample) for sample in (texts, others))
     return sum(min(share, second.get(pair, 0.0)) for pair, share in first.items())
 
 

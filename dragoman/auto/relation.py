@@ -117,10 +117,10 @@ def _table(lexicon: Lexicon) -> dict[int, float]:
 
 def _aligned(source: NDArray[np.int64], target: NDArray[np.int64], table: dict[int, float]) -> NDArray[np.float64]:
     """For each target token the place of its source token, as a share of the source length."""
-    found = []
+    places = []
     for index, token in enumerate(target.tolist()):
-        weights = np.array([table.get((one << 32) + token, 0.0) for one in source.tolist()])
+        weights = np.array([table.get((word << 32) + token, 0.0) for word in source.tolist()])
         diagonal = np.abs((np.arange(len(source)) + 0.5) / len(source) - (index + 0.5) / len(target))
         best = weights >= 0.9 * weights.max()
-        found.append(int(np.where(best, diagonal, 2.0).argmin()))
-    return np.array(found, np.float64) / max(1, len(source))
+        places.append(int(np.where(best, diagonal, 2.0).argmin()))
+    return np.array(places, np.float64) / max(1, len(source))

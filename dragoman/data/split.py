@@ -106,7 +106,7 @@ class TrainValidSplit:
     def _prune(self, bound: int) -> None:
         """Drop examples that cannot become validation data any more, if there are many."""
         if self._likely is not None and len(self._likely) > 2 * MAX_KEPT:
-            self._likely = [one for one in self._likely if one[0] < bound]
+            self._likely = [entry for entry in self._likely if entry[0] < bound]
             if len(self._likely) > MAX_KEPT:  # few sources that occur very often
                 self._likely = None
 

@@ -28,7 +28,7 @@ def scores_with_others_and_alone(members: Sequence[Path], metric: str) -> tuple[
     def score(folders: Sequence[Path]) -> float:
         predictor = load_predictor(folders, str(device))
         predictions = predictor.stream(validator.texts, beam=1, scores=False, on_unknown=told_elsewhere)
-        outputs = [one.text for one in predictions]
+        outputs = [prediction.text for prediction in predictions]
         return score_of(score_table(outputs, validator.references, (metric,), units=validator.units), metric)
 
     return score(members), score(members[:1])

@@ -28,14 +28,15 @@ def write_folds(config: Config, folder: Path, folds: int) -> list[Config]:
     example_format = task_of(config).example_format(config)
     items = read_examples(config.data, config.data.train, example_format=example_format)
     examples = [item for item in items if isinstance(item, Example)]
-    order = {source: index % folds for index, source in enumerate(sorted({source_hash(one) for one in examples}))}
-    rows: list[dict[str, Any]] = [example_format.to_record(one) for one in examples]
+    hashes = sorted({source_hash(example) for example in examples})
+    fold_of = {source: index % folds for index, source in enumerate(hashes)}
+    rows: list[dict[str, Any]] = [example_format.to_record(example) for example in examples]
     configs = []
     for fold in range(folds):
         paths = {}
         for part, held_out in (("train", False), ("valid", True)):
-            chosen = [row for one, row in zip(examples, rows, strict=True)
-                      if (order[source_hash(one)] == fold) == held_out]  # fmt: skip
+            chosen = [row for example, row in zip(examples, rows, strict=True)
+                      if (fold_of[source_hash(example)] == fold) == held_out]  # fmt: skip
             paths[part] = folder / f"fold-{fold + 1}-{part}.jsonl"
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen)
             write_text(paths[part], text)

@@ -137,8 +137,8 @@ class Search:
         config = with_absolute_paths(replace(config, train=replace(config.train, decode=decoded)))
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         if state.folds > 1:
-            for fold, one in enumerate(write_folds(config, self.trials, state.folds), 1):
-                write_text(self.trials / f"{name}-{fold}.toml", settings.dump(with_absolute_paths(one)))
+            for fold, own in enumerate(write_folds(config, self.trials, state.folds), 1):
+                write_text(self.trials / f"{name}-{fold}.toml", settings.dump(with_absolute_paths(own)))
 
     # ---------------------------------------------------------------------- stages
 
@@ -325,11 +325,11 @@ class Search:
             outcomes = found[trial.name]
             if len(outcomes) < state.folds:
                 continue
-            trial.error = next((one.error for one in outcomes if one.error), "")
-            trial.fold_scores = [one.score for one in outcomes]
+            trial.error = next((each.error for each in outcomes if each.error), "")
+            trial.fold_scores = [each.score for each in outcomes]
             trial.scores.append(sum(trial.fold_scores) / len(outcomes))
-            trial.step, trial.parameters = max(one.step for one in outcomes), outcomes[0].parameters
-            trial.seconds = sum(one.seconds for one in outcomes)
+            trial.step, trial.parameters = max(each.step for each in outcomes), outcomes[0].parameters
+            trial.seconds = sum(each.seconds for each in outcomes)
             self._save(state)
             self.show(state)
         if all(trial.error for trial in surviving):
@@ -366,8 +366,8 @@ class Search:
         succeeded = False
         while waiting or running:
             while waiting and len(running) < (1 if alone else self.workers):  # the pool would begin needless jobs
-                one = waiting.pop()
-                running[pool.submit(one[1])] = one
+                job = waiting.pop()
+                running[pool.submit(job[1])] = job
             limit = max(0.0, overdue - time.time()) if succeeded and overdue < math.inf else None
             done = wait(running, limit, return_when=FIRST_COMPLETED).done
             if not done:
@@ -383,11 +383,11 @@ class Search:
                     yield *died[0], failure("its process was killed, perhaps for lack of memory")
                 continue
             for future in done:
-                one = running.pop(future)
-                alone = [other for other in alone if other is not one]
+                job = running.pop(future)
+                alone = [other for other in alone if other is not job]
                 outcome = future.result()
                 succeeded = succeeded or not outcome.error
-                yield *one, outcome
+                yield *job, outcome
             if enough():
                 waiting = []
 

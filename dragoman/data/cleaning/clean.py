@@ -88,10 +88,10 @@ def judge(read: Read, rules: Sequence[Rule], settings: Settings, progress: Progr
         if repeated[index]:
             yield Verdict(item, "duplicate", "the same pair occurs earlier")
             continue
-        found = _judged(item, checks)
-        if not found[0] and index in alike:
-            found = "near-duplicate", f"like pair {alike[index] + 1}"
-        yield Verdict(item, *found)
+        verdict = _judged(item, checks)
+        if not verdict[0] and index in alike:
+            verdict = "near-duplicate", f"like pair {alike[index] + 1}"
+        yield Verdict(item, *verdict)
 
 
 def _judged(item: Example, checks: Sequence[tuple[str, Check]]) -> tuple[str, str]:

@@ -61,11 +61,11 @@ class Profile:
 
     def usual_scripts(self) -> tuple[str, str]:
         """The script of at least four fifths of the letters of each side; empty: there is none."""
-        found = []
+        usual = []
         for counts in self.scripts:
             script, count = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
-            found.append(script if count >= 0.8 * counts.total() else "")
-        return found[0], found[1]
+            usual.append(script if count >= 0.8 * counts.total() else "")
+        return usual[0], usual[1]
 
     def usual_ratio(self) -> float:
         """The median of the logarithms of length ratios."""

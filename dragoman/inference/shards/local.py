@@ -58,7 +58,7 @@ def work_in_processes(job: Job, processes: int, progress: Callable[[int], None] 
             if now > done:
                 deaths, done = 0, now
                 progress(done)
-            for worker in [one for one in workers if not one.is_alive()]:
+            for worker in [process for process in workers if not process.is_alive()]:
                 workers.remove(worker)
                 if worker.exitcode == 2:
                     raise RunError(f"{job.folder}: a worker could not go on (see above)")

@@ -107,11 +107,11 @@ class Job:
     def record(self, shard: Shard) -> dict[str, Any] | None:
         """What the worker wrote down that did a shard; None: it is not done."""
         try:
-            found: dict[str, Any] = json.loads(self.part(shard, ".json").read_text(encoding="utf-8"))
+            record: dict[str, Any] = json.loads(self.part(shard, ".json").read_text(encoding="utf-8"))
             size = self.output(shard).stat().st_size
         except (OSError, ValueError):
             return None
-        return found if found.get("job") == self.key and found.get("bytes") == size else None
+        return record if record.get("job") == self.key and record.get("bytes") == size else None
 
     def open(self) -> None:
         """Check the input and write the manifest, or compare it with the one that is there."""
@@ -130,12 +130,12 @@ class Job:
             write_text(own, json.dumps(self.manifest, indent=1) + "\n")
             own.replace(manifest)
         try:
-            found = json.loads(manifest.read_text(encoding="utf-8"))
+            existing = json.loads(manifest.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"{manifest}: cannot be read ({error}); remove the folder to begin again") from None
         wanted = json.loads(json.dumps(self.manifest))
-        if found != wanted:
-            names = [name for name in wanted if not isinstance(found, dict) or found.get(name) != wanted[name]]
+        if existing != wanted:
+            names = [name for name in wanted if not isinstance(existing, dict) or existing.get(name) != wanted[name]]
             differ = f"{', '.join(names)} differ{'s' if len(names) == 1 else ''}"
             raise ConfigError(
                 f"{folder}: found shards of another job ({differ}), expected those of {self.run} and {self.file}; "
@@ -153,8 +153,8 @@ def check_input(path: Path) -> None:
 
 def file_stamp(path: Path) -> tuple[int, ...]:
     """Size and times of a file. The time of the last change of its data or times cannot be set back."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def run_digest(folder: Path) -> str:
@@ -170,7 +170,7 @@ def described(value: Any) -> Any:
     """Options as JSON; files and runs that they name by their content."""
     if isinstance(value, DecodingOptions):
         own = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in WITHOUT_EFFECT}
-        return {name: described(one) for name, one in own.items() if one not in (None, (), False)}
+        return {name: described(item) for name, item in own.items() if item not in (None, (), False)}
     if isinstance(value, Terminology):
         return described(value.terms)
     if is_dataclass(value) and not isinstance(value, type):
@@ -178,12 +178,12 @@ def described(value: Any) -> Any:
             field.name: described(getattr(value, field.name)) for field in fields(value)
         }
     if isinstance(value, Mapping):
-        return {str(key): described(one) for key, one in value.items()}
+        return {str(key): described(item) for key, item in value.items()}
     if isinstance(value, str | Path) and 0 < len(str(value)) < 4096 and "\0" not in str(value):
         if os.path.isfile(value):  # noqa: PTH113  (it may be any text)
             return digest(Path(value))
         if os.path.isfile(os.path.join(value, "config.toml")):  # noqa: PTH113, PTH118
             return run_digest(Path(value))
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [described(one) for one in value]
+        return [described(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else repr(value)

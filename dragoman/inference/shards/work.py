@@ -190,8 +190,8 @@ def predict_shard_of(job: Job, number: int) -> dict[str, Any]:
     """One shard, in a process that keeps the run open: for a cluster, whose scheduler gets counts alone."""
     shard = job.shards[number]
     with _LOCK, claim(job, shard):  # a run is used by one thread at a time
-        if (found := job.record(shard)) is not None:
-            return found
+        if (record := job.record(shard)) is not None:
+            return record
         if job.key not in _OPENED:
             _OPENED.clear()
             _OPENED[job.key] = RowPredictor(job)
