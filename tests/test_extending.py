@@ -1,4 +1,4 @@
-"""The six recipes of docs/extending.md: applied to a copy of the package, they train, predict and keep the laws."""
+"""The recipes of docs/extending.md: each is one file beside the package; they train, predict and keep the laws."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-RECIPES = ("decoder", "encoder", "metric", "task", "constraint", "exporter")
+RECIPES = (
+    "decoder", "encoder", "objective", "metric", "reader", "decoding method", "constraint", "task", "exporter",
+    "document format",
+)  # fmt: skip
 SHORT = ["train.steps=4", "train.validate_every=4", "train.decode=4"]
 
 # Runs all commands in one process; prints exit code, standard output and errors of each.
@@ -34,113 +36,88 @@ print(json.dumps(results))
 """
 
 
-def apply_diff(root: Path, block: str) -> None:
-    """Delete each `-` line; insert each `+` line after the line above it in the block."""
-    first, *lines = block.splitlines()
-    path = root / first.removeprefix("--- ")
-    text = path.read_text(encoding="utf-8").splitlines()
-    position = 0
-    for line in lines:
-        if line.startswith("+"):
-            position += 1
-            text.insert(position, line[1:])
-        else:
-            position = text.index(line[1:])
-        if line.startswith("-"):
-            del text[position]
-            position -= 1
-    path.write_text("\n".join(text) + "\n", encoding="utf-8")
-
-
-def console_lines() -> list[list[str]]:
-    """The words of all commands of the page, in order."""
+def commands_of_the_page() -> list[list[str]]:
+    """The words of all commands of the page after `dragoman`, in order."""
     lines = [line for kind, block in BLOCKS if kind == "console" for line in block.splitlines()]
-    assert all(line.startswith("$ ") for line in lines)
-    return [shlex.split(line[2:].replace("()", "'()'")) for line in lines]
+    assert all(line.startswith("$ dragoman ") for line in lines)
+    return [shlex.split(line.replace("()", "'()'"))[2:] for line in lines]
 
 
-def run(root: Path, *arguments: str) -> str:
-    """Run Python with the copy of the package and return what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(root), "DRAGOMAN_CACHE": str(root / "cache"), "OMP_NUM_THREADS": "1"}
-    work = root / "work" if arguments[0] == "-c" else root
+def run(work: Path, *arguments: str) -> str:
+    """Run Python in a folder and return what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DRAGOMAN_CACHE": str(work / "cache"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *arguments], cwd=work, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of package and contract tests with all six recipes, and a folder `work` with the data of the page."""
-    root = tmp_path_factory.mktemp("extended")
-    shutil.copytree(ROOT / "dragoman", root / "dragoman", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "tests" / "contract", root / "tests" / "contract")
-    for name in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py"):
-        shutil.copy(ROOT / name, root / name)
-    work = root / "work"
-    work.mkdir()
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of all recipes and the data of the page."""
+    folder = tmp_path_factory.mktemp("extending")
     for kind, block in BLOCKS:
         first, _, code = block.partition("\n")
-        if kind == "diff":
-            apply_diff(root, block)
-        elif kind == "python":
-            path = (work if "/" not in first else root) / first.removeprefix("# ")
-            path.write_text(code, encoding="utf-8")
-    run(root, "-c", (work / "nested.py").read_text(encoding="utf-8"))
-    rows = [line.split("\t") for line in (work / "nested.tsv").read_text(encoding="utf-8").splitlines()]
-    (work / "test.tsv").write_text("".join("\t".join(row) + "\n" for row in rows[:12]), encoding="utf-8")
-    (work / "words.txt").write_text("abc\nfed\nb\n", encoding="utf-8")
-    (work / "outputs.txt").write_text("a b c\nc d\n", encoding="utf-8")
-    (work / "references.txt").write_text("b a\nc d\n", encoding="utf-8")
-    return root
+        if kind == "python":
+            folder.joinpath(first.removeprefix("# ")).write_text(code, encoding="utf-8")
+    run(folder, "nested.py")
+    rows = [line.split("\t") for line in (folder / "nested.tsv").read_text(encoding="utf-8").splitlines()]
+    files = {
+        "test.tsv": "".join("\t".join(row) + "\n" for row in rows[:12]),
+        "nested.glossary": "# words\n" + "".join(f"{source} = {target}\n" for source, target in rows[:40]),
+        "words.txt": "abc\nfed\nb\n",
+        "words.properties": "# a comment\nfirst.key = abc\nsecond=fed  \n",
+        "outputs.txt": "a b c\nc d\n",
+        "references.txt": "b a\nc d\n",
+    }
+    for name, text in files.items():
+        folder.joinpath(name).write_text(text, encoding="utf-8")
+    return folder
 
 
 def test_every_recipe_is_complete() -> None:
-    assert tuple(re.findall(r"^## An? (\w+)$", PAGE, re.MULTILINE)) == RECIPES
-    for section in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
+    assert tuple(re.findall(r"^## An? ([\w ]+)$", PAGE, re.MULTILINE)) == RECIPES
+    for section in re.split(r"^## (?=An? )", PAGE, flags=re.MULTILINE)[1:]:
         kinds = re.findall(r"^```(\w+)$", section, re.MULTILINE)
-        assert kinds == ["python", "diff", "console"], section[:40]
+        assert kinds == ["python", "console"], section[:40]
+        assert section.count("dragoman.register(") == 1, section[:40]
 
 
-def test_every_command_of_the_page(extended: Path) -> None:
-    commands = [words[1:] for words in console_lines() if words[0] == "dragoman"]
-    arguments = [[*words, *SHORT] if words[0] == "train" else words for words in commands]
-    results = json.loads(run(extended, "-c", DRIVER, json.dumps(arguments)).splitlines()[-1])
-    printed = {" ".join(words): out for words, (_, out, _) in zip(commands, results, strict=True)}
-    for words, (code, _, error) in zip(commands, results, strict=True):
+def test_every_command_of_the_page(work: Path) -> None:
+    commands = commands_of_the_page()
+    arguments = [[*words, *SHORT] if "train" in words else words for words in commands]
+    results = json.loads(run(work, "-P", "-c", DRIVER, json.dumps(arguments)).splitlines()[-1])
+    printed = {}
+    for words, (code, out, error) in zip(commands, results, strict=True):
         assert code == 0, (words, error)
+        printed[re.sub(r"--import \w+ ", "", " ".join(words))] = out
     assert 'kind = "dot-gru"' in printed["new translate model.decoder.kind=dot-gru"]
     assert len(printed["predict runs/decoder words.txt --beam 4"].splitlines()) == 3
+    assert len(printed["predict runs/decoder words.txt method=confident-end"].splitlines()) == 3
+    assert len(printed["predict runs/reader nested.glossary"].splitlines()) == 40
     assert printed["score outputs.txt references.txt --metric word_f1 --intervals"].startswith("word F1")
     assert "88.89 %" in printed["score outputs.txt references.txt --metric word_f1 --intervals"]
     assert "word F1" in printed["evaluate runs/encoder test.tsv --metric word_f1"]
     assert 'task = "spell"' in printed["new spell"]
     assert {"CER", "exact"} <= {line.split()[0] for line in printed["evaluate runs/spell test.tsv"].splitlines()}
     assert "BLEU" not in printed["evaluate runs/spell test.tsv"]
-    for line in printed["predict runs/encoder words.txt --constrain balanced=()"].splitlines():
+    for line in printed["predict runs/encoder words.txt constraints.constrain=balanced=()"].splitlines():
         depths = [line[:end].count("(") - line[:end].count(")") for end in range(len(line) + 1)]
         assert min(depths) == depths[-1] == 0, line
     assert "numpy: weights.npz" in " ".join(printed["export --help"].split())  # lines may break anywhere
-    assert {path.name for path in (extended / "work" / "exported").iterdir()} == {
-        "weights.npz", "source.txt", "target.txt"
-    }  # fmt: skip
+    assert {path.name for path in (work / "exported").iterdir()} == {"weights.npz", "source.txt", "target.txt"}
+    translated = (work / "words.out.properties").read_text(encoding="utf-8")
+    assert re.fullmatch(r"# a comment\nfirst\.key = .*\nsecond=.*  \n", translated)
+    needed = json.loads((work / "runs" / "decoder" / "run.json").read_text(encoding="utf-8"))["plugins"]
+    assert [plugin["module"] for plugin in needed] == ["dot_gru"]
 
 
-def test_the_extended_package_is_clean(extended: Path) -> None:
-    run(extended, "-m", "ruff", "check", "dragoman")
-    run(extended, "-m", "ruff", "format", "--check", "dragoman")
+def test_the_recipes_are_clean(work: Path) -> None:
+    files = [path.name for path in work.glob("*.py") if path.name not in ("nested.py", "test_mine.py")]
+    options = ["--isolated", "--line-length", "120"]
+    run(work, "-m", "ruff", "check", *options, "--select", "E,F,W,UP,B", *files)
+    run(work, "-m", "ruff", "format", *options, "--check", *files)
 
 
 @pytest.mark.slow
-def test_the_new_architectures_inherit_the_laws(extended: Path) -> None:
-    """The commands of the page run all pairs; one pair of every law is enough here."""
-    commands = [words for words in console_lines() if words[0] == "python"]
-    assert commands == [
-        ["python", *f"-m pytest tests/contract -k {kind}".split()] for kind in ("dot-gru", "shift-mixer")
-    ]
-    printed = run(
-        extended, "-m", "pytest", "-p", "no:cacheprovider", "tests/contract", "-k",
-        "(shift-mixer and dot-gru) or (test_learning and (dot-gru or shift-mixer)) or (test_law_8 and shift-mixer)"
-    )  # fmt: skip
-    match = re.search(r"(\d+) passed", printed)
-    assert match is not None
-    assert int(match[1]) >= 15
+def test_the_recipes_keep_the_laws(work: Path) -> None:
+    run(work, "-c", "import test_mine; test_mine.test_laws()")

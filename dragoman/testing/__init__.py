@@ -11,10 +11,19 @@ Import the module that registers the entry first, unless its package is installe
 from dragoman.testing.checks import (
     check_decoder,
     check_encoder,
+    check_method,
     check_metric,
     check_objective,
     check_reader,
     check_settings,
 )
 
-__all__ = ["check_decoder", "check_encoder", "check_metric", "check_objective", "check_reader", "check_settings"]
+__all__ = [
+    "check_decoder",
+    "check_encoder",
+    "check_method",
+    "check_metric",
+    "check_objective",
+    "check_reader",
+    "check_settings",
+]

@@ -18,6 +18,10 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.examples import Example
 from dragoman.data.readers.base import READERS, ReadOptions, SourceRow
 from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.tokenizers.base import EOS
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.methods import METHODS
+from dragoman.decoding.search import search
 from dragoman.errors import DragomanError
 from dragoman.layers.cells import GRUConfig, LSTMConfig
 from dragoman.layers.rnn_attention import AdditiveConfig
@@ -29,7 +33,7 @@ from dragoman.scoring.metric import TextMetric
 from dragoman.scoring.registry import METRICS
 from dragoman.tasks.config import build
 from dragoman.tasks.table import model_for, task_of
-from dragoman.testing.laws import assert_close, check_laws, in_float64, small_model
+from dragoman.testing.laws import SOURCES, assert_close, check_laws, in_float64, small_model
 from dragoman.testing.learning import LearningTask, learn
 from dragoman.training.objectives.base import Objective
 from dragoman.training.objectives.table import OBJECTIVES
@@ -168,6 +172,28 @@ def check_objective(kind: str, **options: Any) -> None:
                 f"{kind}: the losses of two parts of a batch are {parts.item()}, of the whole {whole.item()}; expected "
                 "a sum over target tokens, not a mean"
             )
+
+
+def check_method(kind: str, **options: Any) -> None:
+    """A registered decoding method with these settings: complete outputs, and none depends on another source."""
+    config = METHODS[kind].config(**options)
+    check_settings(config)
+    limits = SearchConfig(max_length=6)
+    with in_float64():
+        model = small_model(ENCODERS["recurrent"].example, DECODERS["recurrent"].example, seed=kind).eval()
+        together = search(model, batch_of(SOURCES), limits, 1.0, n_best=2, method=config)
+        for source, outputs in zip(SOURCES, together, strict=True):
+            place = f"{kind}: for the source {source}"
+            assert 1 <= len(outputs) <= 2, f"{place} found {len(outputs)} hypotheses, expected 1 or 2 (n_best)"
+            for output in outputs:
+                assert output.tokens[-1] == EOS, f"{place} found an output without <eos>: {output.tokens}"
+                assert len(output.tokens) <= 7, f"{place} found {len(output.tokens)} tokens, expected at most 7"
+                with torch.no_grad():
+                    scores = model.score(batch_of([source], [output.tokens[:-1]])).log_probabilities[0]
+                assert_close(torch.tensor(output.token_scores), scores)
+            (alone,) = search(model, batch_of([source]), limits, 1.0, n_best=2, method=config)
+            tokens = [output.tokens for output in outputs]
+            assert [output.tokens for output in alone] == tokens, f"{place} the outputs depend on the rest of the batch"
 
 
 def _small_translator(folder: str) -> tuple[torch.nn.Module, Corpus]:

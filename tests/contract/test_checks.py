@@ -20,7 +20,7 @@ from dragoman.models.entries import DecoderEntry
 from dragoman.models.registry import DECODERS
 from dragoman.scoring.metric import TextMetric
 from dragoman.scoring.registry import METRICS, metrics_for
-from dragoman.testing import check_decoder, check_encoder, check_metric, check_objective, check_reader
+from dragoman.testing import check_decoder, check_encoder, check_method, check_metric, check_objective, check_reader
 from dragoman.training.objectives.base import Objective, ObjectiveConfig, ObjectiveEntry
 from dragoman.training.objectives.table import OBJECTIVES
 
@@ -44,6 +44,18 @@ def test_metrics(name: str) -> None:
 @pytest.mark.parametrize(("kind", "options"), [("likelihood", {}), ("minimum-risk", {"metric": "cer", "samples": 3})])
 def test_objectives(kind: str, options: dict[str, Any]) -> None:
     check_objective(kind, **options)
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "sampling": {"temperature": 0.7},
+    "mbr": {"samples": 4, "metric": "cer"},
+    "exhaustive": {"length": 3},
+}
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_decoding_methods(kind: str) -> None:
+    check_method(kind, **METHODS[kind])
 
 
 READABLE = {
