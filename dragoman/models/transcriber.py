@@ -11,15 +11,15 @@ from torch import Tensor
 from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import CTCEmissions, Loss, Memory, State, TokenScores
+from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
+from dragoman.models.contracts import CTCEmissions, Loss, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoders.frames import FramesConfig, FramesEncoder, Standardizer
+from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.heads.ctc import CTCConfig, CTCHead
 from dragoman.models.heads.decoder_head import DecoderHead, decoder_head_problems
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.registry import DecoderConfig
+from dragoman.models.sources import FeatureModel
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def predict(logits: Tensor, mask: Tensor) -> Tensor:
     return full_precision(logits).log_softmax(-1)
 
 
-class Transcriber(BaseModel):
+class Transcriber(FeatureModel):
     """Encodes frames; writes in parallel by CTC (`emissions`) or token by token with the decoder (`step`)."""
 
     decodes = "parallel"
@@ -76,11 +76,7 @@ class Transcriber(BaseModel):
     length_advice = "raise model.upsample, lower model.encoder.subsampling, or take larger units for the target"
 
     def __init__(self, config: TranscriberConfig, features: int, target_vocabulary: int) -> None:
-        super().__init__()
-        self.config = config
-        self.standardizer = Standardizer(features)
-        self.augment = Augmentation(config.augment)
-        self.encoder = FramesEncoder(config.encoder, features)
+        super().__init__(config, features)
         self.ctc = CTCHead(CTCConfig(config.upsample), self.encoder.width, target_vocabulary)
         self.joint = config.attention_decoder if isinstance(config.attention_decoder, JointAttentionConfig) else None
         self.attention_decoder = (
@@ -95,16 +91,11 @@ class Transcriber(BaseModel):
 
     @property
     def stride(self) -> float:
-        return self.config.encoder.subsampling.stride / self.config.upsample
+        return float(self.config.encoder.subsampling.stride / self.config.upsample)
 
     @property
     def graph_blockers(self) -> list[str]:
         return ["model.kind 'transcriber' reads lengths on the CPU"]
-
-    def encode(self, source: Tensor, mask: Tensor) -> Memory:
-        """Encode features (B, T, F), mask (B, T)."""
-        memory: Memory = self.encoder(self.augment(self.standardizer(source, mask), mask), mask)
-        return memory
 
     def forward(self, batch: Batch) -> Loss:
         """Summed loss w · CTC + (1 − w) · cross-entropy, and the number of tokens.

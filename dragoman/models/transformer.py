@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from torch import Tensor, nn
 
 from dragoman.config.settings import Depth, Range, Share, Size, setting
+from dragoman.layers.attention import CrossAttention
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
@@ -141,6 +142,44 @@ def feed_forward(config: TransformerConfig) -> FeedForward | GatedFeedForward:
     """The feed-forward layer of a block."""
     kind = GatedFeedForward if config.gated else FeedForward
     return kind(config.width, config.feedforward, config.activation, config.feedforward_dropout, config.bias)
+
+
+class TransformerBlock(nn.Module):
+    """Self-attention, attention over a memory if there is one, feed-forward (section 3.1)."""
+
+    compile_in_training = True
+
+    def __init__(self, config: TransformerConfig, relative: RelativePositions, memory_width: int = 0) -> None:
+        super().__init__()
+        self.pre_norm = config.norm == "pre"
+        self.attention = self_attention(config, relative)
+        if memory_width:
+            self.cross = CrossAttention(
+                config.width,
+                config.heads,
+                memory_width,
+                config.attention_dropout,
+                key_heads=config.key_heads,
+                score=config.score,
+                bias=config.bias,
+                head_width=config.head_width,
+            )
+        self.feedforward = feed_forward(config)
+        self.attention_norm = build_norm(config)
+        if memory_width:
+            self.cross_norm = build_norm(config)
+        self.feedforward_norm = build_norm(config)
+        self.dropout = Dropout(config.dropout)
+
+    def before(self, norm: nn.Module, x: Tensor) -> Tensor:
+        """The input of a sublayer: norm(x) with pre-norm, x with post-norm."""
+        out: Tensor = norm(x) if self.pre_norm else x
+        return out
+
+    def after(self, norm: nn.Module, x: Tensor, out: Tensor) -> Tensor:
+        """The residual connection around a sublayer: x + out with pre-norm, norm(x + out) with post-norm."""
+        total: Tensor = x + self.dropout(out)
+        return total if self.pre_norm else norm(total)
 
 
 def build_norm(config: TransformerConfig) -> nn.Module:

@@ -14,7 +14,6 @@ from dragoman.kernels.cpu_dropout import dropout, keep_mask
 from dragoman.kernels.cpu_matmul import batched_matmul
 from dragoman.layers.attention import attend
 from dragoman.layers.dropout import Dropout
-from dragoman.layers.linear import Linear
 
 PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
 
@@ -137,16 +136,3 @@ def test_small_attention_drops_its_weights(monkeypatch: pytest.MonkeyPatch) -> N
     inputs = [query, key, value]
     for one, other in zip(gradients(ours, inputs), gradients(plain, inputs), strict=True):
         assert torch.allclose(one, other, atol=1e-10)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-def test_the_linear_layer_is_torchs(dtype: torch.dtype, tolerance: float) -> None:
-    torch.manual_seed(1)
-    layer = Linear(6, 9).to(dtype)
-    x = torch.randn(2, 5, 6, dtype=dtype, requires_grad=True)
-    inputs = [x, layer.weight, layer.bias]
-    ours, plain = layer(x), F.linear(x, layer.weight, layer.bias)
-    assert torch.allclose(ours, plain, atol=tolerance)
-    for one, other in zip(gradients(ours, inputs), gradients(plain, inputs), strict=True):
-        assert torch.allclose(one, other, atol=tolerance)
-    assert set(layer.state_dict()) == set(nn.Linear(6, 9).state_dict())

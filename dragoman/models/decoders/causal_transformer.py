@@ -10,25 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dragoman.layers.attention import Cache
-from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.kv_cache import GrowingCache
 from dragoman.layers.positions import RELATIVE_POSITIONS, NoPositionsConfig
-from dragoman.layers.relative_positions import RelativePositions
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.models.contracts import State
-from dragoman.models.transformer import (
-    TransformerConfig,
-    TransformerInput,
-    build_norm,
-    feed_forward,
-    last_norm,
-    relative_positions_of,
-    self_attention,
-)
+from dragoman.models.decoders.transformer import DecoderStack
+from dragoman.models.transformer import TransformerConfig
 
 
 def memory_problems(config: TransformerConfig, memory: int) -> Iterator[str]:
@@ -50,32 +40,7 @@ def memory_problems(config: TransformerConfig, memory: int) -> Iterator[str]:
         yield f"memory: found {memory}, expected at most stack.attention.window = {attention.window}"
 
 
-class CausalBlock(nn.Module):
-    """Causal self-attention, then feed-forward: a decoder block without a memory."""
-
-    compile_in_training = True
-
-    def __init__(self, config: TransformerConfig, relative: RelativePositions) -> None:
-        super().__init__()
-        self.pre_norm = config.norm == "pre"
-        self.attention = self_attention(config, relative)
-        self.feedforward = feed_forward(config)
-        self.attention_norm = build_norm(config)
-        self.feedforward_norm = build_norm(config)
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, x: Tensor, past: Cache, length: Tensor | int) -> tuple[Tensor, Cache]:
-        """(N, T, D) → (N, T, D) and the longer cache."""
-        if self.pre_norm:
-            out, cache = self.attention.extend(self.attention_norm(x), past, length)
-            x = x + self.dropout(out)
-            return x + self.dropout(self.feedforward(self.feedforward_norm(x))), cache
-        out, cache = self.attention.extend(x, past, length)
-        x = self.attention_norm(x + self.dropout(out))
-        return self.feedforward_norm(x + self.dropout(self.feedforward(x))), cache
-
-
-class CausalTransformer(nn.Module):
+class CausalTransformer(DecoderStack):
     """A decoder-only Transformer (Radford et al. 2018); `memory` positions are carried over (Dai et al. 2019).
 
     The carry has positions 0 … memory−1 and the segment follows. So all segments but the first have the same shapes and
@@ -83,33 +48,16 @@ class CausalTransformer(nn.Module):
     """
 
     def __init__(self, config: TransformerConfig, embedding: TokenEmbedding, memory: int = 0) -> None:
-        super().__init__()
-        self.width, self.memory = config.width, memory
+        super().__init__(config, embedding)
+        self.memory = memory
         self.align = config.attention.length if isinstance(config.attention, SegmentsConfig) else 1
-        self.input = TransformerInput(config, embedding)
-        self.max_positions = self.input.positions.max_positions
-        self.blocks = nn.ModuleList(
-            CausalBlock(config, relative) for relative in relative_positions_of(config, causal=True)
-        )
-        self.norm = last_norm(config)
 
     def start(self, rows: int, capacity: int | None = None) -> State:
         """Make the state before the first token; cache = per layer keys and values of the past."""
-        like = self.input.embedding.weight
-        caches = tuple(block.attention.init_cache(rows, capacity, like) for block in self._blocks())
-        length: Tensor | int = 0
-        if capacity is not None:
-            self.input.positions.reserve(capacity)
-            length = torch.zeros((), dtype=torch.long, device=like.device)
-        return State(static=(), cache=caches, length=length)
+        return self.first_state((), rows, capacity, like=self.input.embedding.weight)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        x = self.input(tokens, state.length)
-        caches = []
-        for block, past in zip(self.blocks, state.cache, strict=True):
-            x, present = block(x, past, state.length)
-            caches.append(present)
-        return self.norm(x), state._replace(cache=tuple(caches), length=state.length + tokens.shape[1])
+        return self.read(tokens, state, [()] * len(self.layers))
 
     def empty_carry(self, rows: int) -> Any:
         """Zeros of the carry's shapes; None: nothing is carried."""
@@ -121,7 +69,7 @@ class CausalTransformer(nn.Module):
         assert state.length >= self.memory, f"a segment must have at least memory = {self.memory} tokens"
         assert state.length % self.align == 0, f"a segment must be a multiple of {self.align} tokens"
         caches = []
-        for block, cache in zip(self._blocks(), state.cache, strict=True):
+        for block, cache in zip(self.layers, state.cache, strict=True):
             key, value = (tensor[:, :, -self.memory :] for tensor in cache)
             back = torch.full((self.memory,), self.memory - state.length, device=key.device)
             caches.append(GrowingCache(block.attention.relative.rotate(key, back), value))
@@ -130,6 +78,3 @@ class CausalTransformer(nn.Module):
     def resume(self, carry: Any) -> State:
         """The state that continues from a carry."""
         return State(static=(), cache=carry, length=self.memory)
-
-    def _blocks(self) -> list[CausalBlock]:
-        return [block for block in self.blocks if isinstance(block, CausalBlock)]

@@ -17,28 +17,19 @@ from dragoman.models.decoders.recurrent_parts import (
     CellStack,
     InitialState,
     Readout,
-    ReadoutConfig,
-    RecurrentDecoderBase,
-    StateReadout,
-    TanhReadout,
+    ReadoutDecoderBase,
     build_dropout,
 )
 
 
 @dataclass(frozen=True)
-class FixedContextDecoderConfig(RecurrentDecoderBase):
+class FixedContextDecoderConfig(ReadoutDecoderBase):
     """Recurrent layers that see the source as one vector (Sutskever et al. 2014; Cho et al. 2014)."""
 
     kind: ClassVar[str] = "fixed-context"
     context: Literal["start", "every-step"] = setting(
         "start", help="the source sets the initial states only, or also enters every step (Cho et al. 2014)"
     )
-    readout: ReadoutConfig = setting(TanhReadout(), help="input of the output layer")
-
-    @property
-    def output_width(self) -> int:
-        """Size of the input of the output layer; 0: that of the one-hot embeddings."""
-        return self.width if isinstance(self.readout, StateReadout) else self.readout.width or self.embedding
 
     def problems(self) -> Iterator[str]:
         if self.begin == "zero" and self.context == "start":

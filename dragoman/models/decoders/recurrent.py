@@ -22,16 +22,13 @@ from dragoman.models.decoders.recurrent_parts import (
     CellStack,
     InitialState,
     Readout,
-    ReadoutConfig,
-    RecurrentDecoderBase,
-    StateReadout,
-    TanhReadout,
+    ReadoutDecoderBase,
     build_dropout,
 )
 
 
 @dataclass(frozen=True)
-class RecurrentDecoderConfig(RecurrentDecoderBase):
+class RecurrentDecoderConfig(ReadoutDecoderBase):
     """Recurrent layers; the previous state of the bottom layer attends, and the context enters the cell."""
 
     kind: ClassVar[str] = "recurrent"
@@ -39,12 +36,6 @@ class RecurrentDecoderConfig(RecurrentDecoderBase):
     context_to: Literal["bottom", "all"] = setting(
         "bottom", help="which layers the context enters: the bottom one, or all (GNMT)"
     )
-    readout: ReadoutConfig = setting(TanhReadout(), help="input of the output layer")
-
-    @property
-    def output_width(self) -> int:
-        """Size of the input of the output layer; 0: that of the one-hot embeddings."""
-        return self.width if isinstance(self.readout, StateReadout) else self.readout.width or self.embedding
 
 
 class RecurrentDecoder(CellDecoder):

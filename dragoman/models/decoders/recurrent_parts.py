@@ -79,6 +79,18 @@ class RecurrentDecoderBase:
     variational: bool = setting(False, help="one dropout mask for all steps of a sequence (Gal and Ghahramani 2016)")
 
 
+@dataclass(frozen=True)
+class ReadoutDecoderBase(RecurrentDecoderBase):
+    """Settings of recurrent decoders with a readout."""
+
+    readout: ReadoutConfig = setting(TanhReadout(), help="input of the output layer")
+
+    @property
+    def output_width(self) -> int:
+        """Size of the input of the output layer; 0: that of the one-hot embeddings."""
+        return self.width if isinstance(self.readout, StateReadout) else self.readout.width or self.embedding
+
+
 class CellStack(nn.Module):
     """Layers of one kind of cell; every layer reads `extra` beside the output of the layer below."""
 

@@ -1,73 +1,43 @@
-"""The Transformer decoder (Vaswani et al. 2017, section 3.1)."""
+"""Decoder stacks of the Transformer (Vaswani et al. 2017, section 3.1): over a memory, or for language models alone."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers.attention import Cache, CrossAttention
-from dragoman.layers.dropout import Dropout
+from dragoman.layers.attention import Cache
 from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.relative_positions import RelativePositions
-from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.contracts import Decoder, Memory, State
 from dragoman.models.transformer import (
+    TransformerBlock,
     TransformerConfig,
     TransformerInput,
-    build_norm,
-    feed_forward,
     last_norm,
     relative_positions_of,
-    self_attention,
 )
 
 
-class DecoderBlock(nn.Module):
-    """Causal self-attention, attention over the memory, feed-forward (section 3.1)."""
-
-    compile_in_training = True
-
-    def __init__(self, config: TransformerConfig, relative: RelativePositions, memory_width: int) -> None:
-        super().__init__()
-        self.pre_norm = config.norm == "pre"
-        self.attention = self_attention(config, relative)
-        self.cross = CrossAttention(
-            config.width,
-            config.heads,
-            memory_width,
-            config.attention_dropout,
-            key_heads=config.key_heads,
-            score=config.score,
-            bias=config.bias,
-            head_width=config.head_width,
-        )
-        self.feedforward = feed_forward(config)
-        self.attention_norm = build_norm(config)
-        self.cross_norm = build_norm(config)
-        self.feedforward_norm = build_norm(config)
-        self.dropout = Dropout(config.dropout)
+class DecoderBlock(TransformerBlock):
+    """Every position sees itself and the ones before it."""
 
     def forward(
-        self, x: Tensor, past: Cache, length: Tensor | int, memory: Cache, mask: Tensor
-    ) -> tuple[Tensor, Cache]:
-        """(N, T, D) → (N, T, D) and the longer cache."""
-        if self.pre_norm:
-            out, cache = self.attention.extend(self.attention_norm(x), past, length)
-            x = x + self.dropout(out)
-            x = x + self.dropout(self.cross(self.cross_norm(x), memory, mask))
-            return x + self.dropout(self.feedforward(self.feedforward_norm(x))), cache
-        out, cache = self.attention.extend(x, past, length)
-        x = self.attention_norm(x + self.dropout(out))
-        x = self.cross_norm(x + self.dropout(self.cross(x, memory, mask)))
-        return self.feedforward_norm(x + self.dropout(self.feedforward(x))), cache
+        self, x: Tensor, past: Any, length: Tensor | int, memory: Cache | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """(N, T, D) → (N, T, D) and the cache after them; keys and values of the memory, and its mask (B, S)."""
+        out, cache = self.attention.extend(self.before(self.attention_norm, x), past, length)
+        x = self.after(self.attention_norm, x, out)
+        if memory is not None:
+            x = self.after(self.cross_norm, x, self.cross(self.before(self.cross_norm, x), memory, mask))
+        return self.after(self.feedforward_norm, x, self.feedforward(self.before(self.feedforward_norm, x))), cache
 
 
-class TransformerDecoder(Decoder):
-    """A stack of decoder blocks."""
+class DecoderStack(nn.Module):
+    """Embedding, causal blocks and last norm; with a width of the memory the blocks attend over one."""
 
-    unused_memory = ("final", "states")
-
-    def __init__(self, config: TransformerConfig, embedding: TokenEmbedding, memory_width: int) -> None:
+    def __init__(self, config: TransformerConfig, embedding: TokenEmbedding, memory_width: int = 0) -> None:
         super().__init__()
         self.width = config.width
         self.input = TransformerInput(config, embedding)
@@ -76,36 +46,50 @@ class TransformerDecoder(Decoder):
             DecoderBlock(config, relative, memory_width) for relative in relative_positions_of(config, causal=True)
         )
         self.norm = last_norm(config)
-        self.shares_cache = all(attention.shares_cache for attention in self._attentions())
 
-    def _attentions(self) -> list[SelfAttention]:
-        return [block.attention for block in self.blocks if isinstance(block, DecoderBlock)]
+    @property
+    def layers(self) -> list[DecoderBlock]:
+        return cast(list[DecoderBlock], list(self.blocks))
 
-    def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """static = (mask, per layer keys and values of the memory); cache = per layer keys and values of the past."""
-        rows = memory.mask.shape[0]
-        memories, caches = [], []
-        for block in self.blocks:
-            assert isinstance(block, DecoderBlock)
-            memories.append(block.cross.read(memory.keys, memory.values))
-            caches.append(block.attention.init_cache(rows, capacity, like=memories[-1][0]))
+    def first_state(self, static: Any, rows: int, capacity: int | None, like: Tensor) -> State:
+        """The state before the first token: empty caches, growing or with room for `capacity` tokens."""
+        caches = tuple(block.attention.init_cache(rows, capacity, like) for block in self.layers)
         length: Tensor | int = 0
         if capacity is not None:
             self.input.positions.reserve(capacity)
-            length = torch.zeros((), dtype=torch.long, device=memory.mask.device)
-        return State(static=(memory.mask, tuple(memories)), cache=tuple(caches), length=length)
+            length = torch.zeros((), dtype=torch.long, device=like.device)
+        return State(static=static, cache=caches, length=length)
+
+    def read(self, tokens: Tensor, state: State, memories: Sequence[Sequence[Any]]) -> tuple[Tensor, State]:
+        """Read tokens (N, T); `memories` has what each block attends over."""
+        x = self.input(tokens, state.length)
+        caches = []
+        for block, past, memory in zip(self.blocks, state.cache, memories, strict=True):
+            x, present = block(x, past, state.length, *memory)
+            caches.append(present)
+        return self.norm(x), state._replace(cache=tuple(caches), length=state.length + tokens.shape[1])
+
+
+class TransformerDecoder(DecoderStack, Decoder):
+    """A stack of decoder blocks over a memory."""
+
+    unused_memory = ("final", "states")
+
+    def __init__(self, config: TransformerConfig, embedding: TokenEmbedding, memory_width: int) -> None:
+        super().__init__(config, embedding, memory_width)
+        self.shares_cache = all(block.attention.shares_cache for block in self.layers)
+
+    def start(self, memory: Memory, capacity: int | None = None) -> State:
+        """static = (mask, per layer keys and values of the memory); cache = per layer keys and values of the past."""
+        memories = tuple(block.cross.read(memory.keys, memory.values) for block in self.layers)
+        return self.first_state((memory.mask, memories), memory.mask.shape[0], capacity, like=memories[0][0])
 
     def without_cache(self, state: State) -> State:
         if not isinstance(state.length, int) or state.length:  # something came before: it must be kept
             return state
-        layers = zip(self._attentions(), state.cache, strict=True)
-        return state._replace(cache=tuple(attention.without_cache(past) for attention, past in layers))
+        pairs = zip(self.layers, state.cache, strict=True)
+        return state._replace(cache=tuple(block.attention.without_cache(past) for block, past in pairs))
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         mask, memories = state.static
-        x = self.input(tokens, state.length)
-        caches = []
-        for block, past, memory in zip(self.blocks, state.cache, memories, strict=True):
-            x, present = block(x, past, state.length, memory, mask)
-            caches.append(present)
-        return self.norm(x), state._replace(cache=tuple(caches), length=state.length + tokens.shape[1])
+        return self.read(tokens, state, [(memory, mask) for memory in memories])

@@ -4,45 +4,25 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
-from dragoman.layers.relative_positions import RelativePositions
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.transformer import (
+    TransformerBlock,
     TransformerConfig,
     TransformerInput,
-    build_norm,
-    feed_forward,
     last_norm,
     relative_positions_of,
-    self_attention,
 )
 
 
-class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward (section 3.1)."""
-
-    compile_in_training = True
-
-    def __init__(self, config: TransformerConfig, relative: RelativePositions) -> None:
-        super().__init__()
-        self.pre_norm = config.norm == "pre"
-        self.attention = self_attention(config, relative)
-        self.feedforward = feed_forward(config)
-        self.attention_norm = build_norm(config)
-        self.feedforward_norm = build_norm(config)
-        self.dropout = Dropout(config.dropout)
+class EncoderBlock(TransformerBlock):
+    """Every position sees the real ones."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        if self.pre_norm:
-            x = x + self.dropout(self.attention(self.attention_norm(x), mask))
-            x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
-        else:
-            x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
-            x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
-        return x
+        x = self.after(self.attention_norm, x, self.attention(self.before(self.attention_norm, x), mask))
+        return self.after(self.feedforward_norm, x, self.feedforward(self.before(self.feedforward_norm, x)))
 
 
 class TransformerEncoder(Encoder):
