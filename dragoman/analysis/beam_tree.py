@@ -53,20 +53,18 @@ def prefix_of(nodes: Sequence[dict[str, Any]], number: int) -> list[int]:
     return tokens[::-1]
 
 
-def beam_tree(
-    predictor: Predictor, text: str, *, beam: int | None = None, max_continued: int = MAX_CONTINUED
-) -> BeamTree:
+def beam_tree(predictor: Predictor, text: str, *, beam: int | None = None) -> BeamTree:
     """Search for a text with a trace, and continue every pruned branch greedily, the most probable branches first."""
     options: dict[str, Any] = {} if beam is None else {"beam": beam}
     nodes = list(predictor.trace(text, on_unknown=told_elsewhere, **options))
     pruned = [node for node in nodes if node["fate"] not in (KEPT, COMPLETE) and node["token"] != EOS]
-    pruned = sorted(pruned, key=lambda node: -node["score"])[:max_continued]
+    pruned = sorted(pruned, key=lambda node: -node["score"])[:MAX_CONTINUED]
     prefixes = [prefix_of(nodes, node["number"]) for node in pruned]
-    found = continue_prefixes(predictor, text, prefixes)
+    continuations = continue_prefixes(predictor, text, prefixes)
     width = max((sum(1 for node in nodes if node["step"] == 1 and node["fate"] in (KEPT, COMPLETE)), 1))
     return BeamTree(
         nodes,
-        {node["number"]: one for node, one in zip(pruned, found, strict=True)},
+        {node["number"]: continuation for node, continuation in zip(pruned, continuations, strict=True)},
         beam or predictor.config.search.beam or width,
     )
 

@@ -128,10 +128,10 @@ def benchmarked_layers(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in THEORY if name in found)
 
 
-def forward_pass(layer: nn.Module, rows: int, length: int, width: int, device: torch.device) -> Callable[[], Tensor]:
+def forward_pass(layer: nn.Module, length: int, width: int, device: torch.device) -> Callable[[], Tensor]:
     """A call of a layer with random vectors; recurrent layers return their last state beside their outputs."""
-    x = torch.randn(rows, length, width, device=device, requires_grad=True)
-    mask = torch.ones(rows, length, dtype=torch.bool, device=device)
+    x = torch.randn(1, length, width, device=device, requires_grad=True)
+    mask = torch.ones(1, length, dtype=torch.bool, device=device)
 
     def forward() -> Tensor:
         result = layer(x, mask)
@@ -197,7 +197,6 @@ def measure_layers(
     *,
     width: int = 64,
     heads: int = 4,
-    rows: int = 1,
     device: str = "cpu",
     min_seconds: float = 0.2,
     names: Sequence[str] = (),
@@ -212,7 +211,7 @@ def measure_layers(
             continue
         layer = layer.to(target).train()
         for length in lengths:
-            forward = forward_pass(layer, rows, length, width, target)
+            forward = forward_pass(layer, length, width, target)
             saved = saved_bytes(layer, forward)
             cost = LayerCost(name, length, _training_seconds(forward, target, min_seconds), saved)
             costs.append(cost)
@@ -223,9 +222,7 @@ def measure_layers(
 def power_law_exponent(points: Sequence[tuple[float, float]]) -> float:
     """The exponent of the power law through points (x, y), by least squares of the logarithms."""
     xs, ys = [math.log(x) for x, _ in points], [math.log(max(y, 1e-12)) for _, y in points]
-    mean_x, mean_y = statistics.mean(xs), statistics.mean(ys)
-    variance = sum((x - mean_x) ** 2 for x in xs)
-    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / variance
+    return float(statistics.linear_regression(xs, ys).slope)
 
 
 def growth_exponents(costs: Sequence[LayerCost]) -> list[GrowthExponents]:
@@ -253,7 +250,7 @@ def size_growth(device: str = "cpu", min_seconds: float = 0.1) -> list[SizeGrowt
             width = value if size == "d" else 64
             sizes = {"kernel": value} if size == "k" else {"window": value} if size == "r" else {}
             layer = benchmark_layers(width, 4, **sizes)[name].to(target).train()
-            forward = forward_pass(layer, 1, length, width, target)
+            forward = forward_pass(layer, length, width, target)
             points.append((float(value), _training_seconds(forward, target, min_seconds)))
         found.append(SizeGrowth(name, size, power_law_exponent(points), expected))
     return found

@@ -95,7 +95,7 @@ def target_log_probabilities(model: TrainableModel, batch: Batch) -> Tensor:
     return model.score(batch).log_probabilities
 
 
-def text_axis(tokenizer: SourceReader, text: str, ids: Sequence[int], *, end: bool = True, unit: str = "word") -> Axis:
+def text_axis(tokenizer: SourceReader, text: str, ids: Sequence[int], *, unit: str = "word") -> Axis:
     """The axis of an encoded text; a space belongs to the word after it, and <eos> is a word of its own.
 
     With the unit "letter" every token is a word. Unknown tokens have the text that they stand for.
@@ -106,7 +106,7 @@ def text_axis(tokenizer: SourceReader, text: str, ids: Sequence[int], *, end: bo
         spans, words = [], []
     pieces = token_labels(tokenizer, text, ids)
     if len(spans) != len(ids) or not words or unit == "letter":
-        return plain_axis([*pieces, *([SPECIALS[EOS]] if end else [])], text, unit)
+        return plain_axis([*pieces, SPECIALS[EOS]], text, unit)
     word_of, word = [], 0
     for first, last in spans:
         while word < len(words) - 1 and words[word][1] <= first and (last > words[word][1] or first == last):
@@ -117,8 +117,7 @@ def text_axis(tokenizer: SourceReader, text: str, ids: Sequence[int], *, end: bo
         tag = text[: words[0][0]].strip()
         if tag:
             names, word_of = [tag, *names], [0 if spans[i][1] <= words[0][0] else w + 1 for i, w in enumerate(word_of)]
-    if end:
-        pieces, names, word_of = [*pieces, SPECIALS[EOS]], [*names, SPECIALS[EOS]], [*word_of, len(names)]
+    pieces, names, word_of = [*pieces, SPECIALS[EOS]], [*names, SPECIALS[EOS]], [*word_of, len(names)]
     return Axis(text, tuple(pieces), tuple(names), tuple(word_of), unit)
 
 

@@ -20,6 +20,7 @@ from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.layers.cells import Cell
 
+ALTERNATIVES = 3  # tokens that are forced at every step
 SATURATED = 1e4  # a pre-activation whose sigmoid is 0 or 1
 MAX_OUTPUTS = 64  # changed outputs that are searched for; more take long and are not read
 
@@ -71,19 +72,19 @@ def frozen_gate(cell: Cell, gate: str, value: int) -> Iterator[None]:
         cell.bias.data[rows] = before
 
 
-def what_if(subject: Subject, *, outputs: bool = True) -> list[Change]:
+def what_if(subject: Subject) -> list[Change]:
     """Mask every head, freeze every gate at 0 and at 1, and leave out every source word, one at a time."""
     with torch.no_grad():
         before = subject.log_probabilities()
         changes = [*_heads(subject, before), *_gates(subject, before), *_words(subject, before)]
-    if outputs and isinstance(subject.loaded, Predictor):
+    if isinstance(subject.loaded, Predictor):
         changes = [*_with_outputs(subject, changes), *_forced_tokens(subject, before)]
     return changes
 
 
-def _forced_tokens(subject: Subject, before: Tensor, alternatives: int = 3) -> Iterator[Change]:
+def _forced_tokens(subject: Subject, before: Tensor) -> Iterator[Change]:
     """At every step the most probable other tokens, each forced after the target's own beginning."""
-    found = next_tokens(subject, alternatives + 1)
+    found = next_tokens(subject, ALTERNATIVES + 1)
     loaded = subject.loaded
     if found is None or not isinstance(loaded, Predictor) or subject.source is None:
         return
@@ -91,7 +92,7 @@ def _forced_tokens(subject: Subject, before: Tensor, alternatives: int = 3) -> I
     places: list[tuple[int, int]] = []
     for step, row in enumerate(found.tokens.tolist()):
         others = [token for token in row if token not in (target[step], *SUPPRESSED_TOKENS, EOS)]
-        places += [(step, token) for token in others[:alternatives]]
+        places += [(step, token) for token in others[:ALTERNATIVES]]
     continued = continue_prefixes(loaded, subject.source.text, [[*target[:step], token] for step, token in places])
     pieces = loaded.codec.target_of(subject.source.text).pieces
     for (step, token), one in zip(places, continued, strict=True):
@@ -183,7 +184,7 @@ def _with_outputs(subject: Subject, changes: list[Change]) -> list[Change]:
             _, cell = cells[change.place[0]]
             with frozen_gate(cell, cell.block_names[change.place[1]], change.place[2]):
                 output = _greedy_text(loaded, text)
-        out.append(Change(**{**change.__dict__, "output": output}))
+        out.append(replace(change, output=output))
     return out
 
 

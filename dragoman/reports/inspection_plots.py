@@ -49,6 +49,16 @@ def _size(rows: int, columns: int, panels: int = 1) -> tuple[float, float]:
     )
 
 
+def _heat(values: Any, rows: Sequence[str], columns: Sequence[str], label: str = "", **options: Any) -> tuple[Any, Any]:
+    """A figure with one heat map, and its axes."""
+    drawing = new_figure(*_size(*values.shape))
+    axes = drawing.subplots()
+    image = draw_heat(axes, values, rows, columns, **options)
+    if label:
+        drawing.colorbar(image, ax=axes, shrink=0.6, label=label)
+    return drawing, axes
+
+
 def _attention(view: View, layer: str | None) -> Any:
     crosses = [layer_data for layer_data in view.data["layers"] if layer_data["kind"] == "cross"]
     if not view.data["layers"]:
@@ -84,12 +94,10 @@ def _attribution(view: View, layer: str | None) -> Any:
     side = "source" if found["source"] is not None else "prefix"
     axis = view.data["source"] if side == "source" else view.data["prefix"]
     values = found[side]
-    drawing = new_figure(*_size(*values.shape))
-    top = float(values.abs().max()) or 1.0
-    axes = drawing.subplots()
-    image = draw_heat(axes, values, view.data["target"]["tokens"][: len(values)], axis["tokens"], signed=True, top=top)
+    top, label = float(values.abs().max()) or 1.0, method.replace("-x-", " × ").replace("-", " ")
+    outputs = view.data["target"]["tokens"][: len(values)]
+    drawing, axes = _heat(values, outputs, axis["tokens"], label, signed=True, top=top)
     axes.set(ylabel="output", xlabel="input" if side == "source" else "earlier output")
-    drawing.colorbar(image, ax=axes, shrink=0.6, label=method.replace("-x-", " × ").replace("-", " "))
     return drawing
 
 
@@ -175,12 +183,8 @@ def _surprise(view: View, layer: str | None) -> Any:
 
 
 def _labels(view: View, layer: str | None) -> Any:
-    values = view.data["probabilities"]
-    drawing = new_figure(*_size(*values.shape))
-    axes = drawing.subplots()
-    image = draw_heat(axes, values, view.data["rows"], view.data["labels"])
+    drawing, axes = _heat(view.data["probabilities"], view.data["rows"], view.data["labels"], "probability")
     axes.set_xlabel("label", color=INK)
-    drawing.colorbar(image, ax=axes, shrink=0.6, label="probability")
     return drawing
 
 
@@ -189,10 +193,8 @@ def _tables(view: View, layer: str | None) -> Any:
     values = one["scores"].clone()
     finite = values[values.isfinite()]
     values = values.masked_fill(~values.isfinite(), float(finite.min()))
-    drawing = new_figure(*_size(*values.shape))
-    axes = drawing.subplots()
     low, high = float(values.min()), float(values.max())
-    draw_heat(axes, (values - low) / max(high - low, 1e-9) * 0.8, one["rows"], one["columns"])
+    drawing, axes = _heat((values - low) / max(high - low, 1e-9) * 0.8, one["rows"], one["columns"])
     if values.numel() <= 600:
         for row in range(values.shape[0]):
             for column in range(values.shape[1]):
@@ -208,13 +210,10 @@ def _positions(view: View, layer: str | None) -> Any:
     drawing = new_figure(11, 4.4)
     values = one["vectors"] if one["vectors"] is not None else one["bias"]
     left, right = drawing.subplots(1, 2)
-    image = left.imshow(
-        values.numpy(), cmap="RdBu", aspect="auto", vmin=-float(values.abs().max()), vmax=float(values.abs().max())
-    )
-    left.set(
-        xlabel="dimension" if one["vectors"] is not None else "distance",
-        ylabel="position" if one["vectors"] is not None else "head",
-    )
+    top = float(values.abs().max())
+    image = left.imshow(values.numpy(), cmap="RdBu", aspect="auto", vmin=-top, vmax=top)
+    names = ("dimension", "position") if one["vectors"] is not None else ("distance", "head")
+    left.set(xlabel=names[0], ylabel=names[1])
     drawing.colorbar(image, ax=left, shrink=0.8)
     if one["dots"] is not None:
         right.plot(torch.arange(len(one["dots"])) - len(one["dots"]) // 2, one["dots"], color=BLUE)
@@ -232,9 +231,6 @@ def _beam(view: View, layer: str | None) -> Any:
     for node in sorted(shown, key=lambda node: -node["score"]):
         children.setdefault(node["parent"], []).append(node["number"])
     lines: dict[int, float] = {}
-    order = [0]
-    for number in order:
-        order += children.get(number, [])
     free = 0
     stack: list[tuple[int, bool]] = [(0, False)]
     while stack:
