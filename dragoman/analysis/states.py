@@ -113,7 +113,7 @@ def _trace(subject: Subject, name: str, steps: CellSteps, backward: bool, in_enc
     axis = subject.source if in_encoder and subject.source is not None else subject.target.shifted()
     if len(axis) != len(projected):
         axis = plain_axis([str(number) for number in range(1, len(projected) + 1)])
-    if backward:  # shown in the order of the text
+    if backward:  # the cell read the text from its end; shown in the order of the text
         values = {key: value.flip(0) for key, value in values.items()}
         implicit = None if implicit is None else torch.cat([implicit[:, :1], implicit[:, 1:].flip(1)], 1).flip(0)
     return CellTrace(

@@ -161,7 +161,7 @@ class ChunkSearch:
     def prune(self, frontier: Frontier) -> Frontier:
         """The best hypotheses of every source; for one output, equal states are kept once."""
         order = np.lexsort((frontier.parents, frontier.chunks, -frontier.scores, frontier.rows))
-        if self.n_best == 1:
+        if self.n_best == 1:  # equal states have the same futures: the worse one can never win
             state = self.model.state_keys(frontier.contexts, len(order))[order]
             key = np.stack(
                 [frontier.rows[order], state, frontier.written[order] if self.targets is not None else 0 * state]

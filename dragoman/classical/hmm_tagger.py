@@ -230,6 +230,7 @@ def interpolated(grams: list[Counter[Tokens]], tags: int, order: int) -> Floats:
     total = one.sum()
     contexts = [total, two.sum(1), three.sum(2)]  # of nothing, of one tag, of two
 
+    # Each trigram votes for the context length that predicts it best without itself: hence the − 1.
     def share(count: float, context: float) -> float:
         return (count - 1) / (context - 1) if context > 1 else 0.0
 

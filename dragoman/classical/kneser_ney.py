@@ -192,7 +192,7 @@ def prune(levels: list[Level], vocabulary: int, threshold: float) -> list[Level]
         old = np.log(numerator) - np.log(denominator)
         joint = np.exp(joint_log_probabilities(levels, n - 1, vocabulary))[parents]
         change = -joint * (np.exp(own) * (lower + new - own) + numerator * (new - old))
-        keep = np.expm1(change) >= threshold
+        keep = np.expm1(change) >= threshold  # the perplexity is the exponential of the loss
         if n < len(levels):
             keep[levels[n].keys // vocabulary] = True
             keep[links[n]] = True

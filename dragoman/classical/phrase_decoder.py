@@ -136,6 +136,7 @@ class PhraseDecoder:
     def future_costs(self, estimate: Floats) -> Floats:
         """The best estimate of every span (S+1, S+1): of a phrase, or of two parts."""
         size = self.length
+        # Without it, hypotheses that translate the easy words first would crowd out all others of their stack.
         costs = np.full((size + 1, size + 1), -np.inf)
         np.maximum.at(costs, (self.options.starts, self.options.ends), estimate)
         costs[np.arange(size + 1), np.arange(size + 1)] = 0.0

@@ -186,7 +186,7 @@ class WordAligner:
         """p(target | source) from expected counts; with a prior, the means of a variational posterior."""
         own = counts[:-1]
         totals = np.bincount(self.owners, own, minlength=self.sizes[0] + 1)
-        if prior:
+        if prior:  # exp(digamma) of a small count is far below the count, so rare links fade (Riley and Gildea 2012)
             size = np.bincount(self.owners, minlength=self.sizes[0] + 1)
             below = torch.digamma(torch.from_numpy(totals + prior * np.maximum(size, 1))).numpy()
         for first in range(0, len(own), CELLS):  # a part at a time, so that memory stays small

@@ -377,6 +377,7 @@ class _Projection:
         first = bisect_right(self.spans, low, key=lambda span: span[1])
         end = max(first, bisect_left(self.spans, high, key=lambda span: span[0]))
         covered = [self.covered(child) for child in children]
+        # Elements over many words choose first: one word more or less hurts them least, and the short ones fit between.
         taken, places = _Taken(), list[Span | None]([None] * len(children))
         for index in sorted(range(len(children)), key=lambda one: covered[one][0] - covered[one][1]):
             interval = self.interval(*covered[index], first, end, taken, children[index].filled)
@@ -423,6 +424,7 @@ class _Projection:
             own = [word for word in free if not taken.holds(word)][:1]
         if not own:
             return 0, 0
+        # Kadane's algorithm: an own word counts 1, each foreign word between two of them −1; the best sum wins.
         best, found, total, start = 0, (0, 0), 0, own[0]
         for index, word in enumerate(own):
             before = own[index - 1] if index else word

@@ -267,13 +267,9 @@ def _beam(subject: Subject, beam: int | None) -> Iterator[View]:
             "beam": tree.beam,
             "nodes": tree.nodes,
             "continuations": {
-                number: {
-                    "pieces": target.pieces(one.tokens),
-                    "text": one.text,
-                    "total": one.total,
-                    "score": one.score,
-                }
-                for number, one in tree.continuations.items()
+                number: {"pieces": target.pieces(continued.tokens), "text": continued.text}
+                | {"total": continued.total, "score": continued.score}
+                for number, continued in tree.continuations.items()
             },
         },
     )

@@ -106,6 +106,7 @@ def _newton(
         hessian = ((features * curvature[:, None]).T @ features + np.eye(2))[np.ix_(free, free)]
         step, length = np.zeros(2), 1.0
         step[free] = np.linalg.solve(hessian, gradient)
+        # Far from the minimum a whole Newton step may overshoot: halve it until the loss falls.
         while length > 1e-9 and loss(weights - length * step) > loss(weights):
             length /= 2
         weights = weights - length * step

@@ -123,6 +123,7 @@ def pairwise_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Float
         index: dict[str, int] = {}
         counters = [_count_ngrams(texts, order, index) for texts in (hypotheses, references)]
         left, right = (_count_matrix(rows, len(index)) for rows in counters)  # (H, n-grams), (R, n-grams)
+        # Row by row: all pairs at once would take (H, R, n-grams) numbers.
         matches = np.array([np.minimum(row, right).sum(1) for row in left]).reshape(precision.shape)
         in_hypothesis, in_reference = left.sum(1)[:, None], right.sum(1)[None]
         both = (in_hypothesis > 0) & (in_reference > 0)  # an order counts where both texts are long enough for it
