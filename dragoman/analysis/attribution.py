@@ -34,7 +34,7 @@ class Attribution:
 @contextmanager
 def input_vectors(subject: Subject, scales: Tensor) -> Iterator[dict[str, list[Tensor]]]:
     """Make the input vectors of a forward pass leaves of its graph, each row times its scale: "source" and "prefix"."""
-    found: dict[str, list[Tensor]] = {"source": [], "prefix": []}
+    leaves: dict[str, list[Tensor]] = {"source": [], "prefix": []}
     read: list[tuple[nn.Module, Any, Tensor]] = []  # module, its argument and the leaf
     depth = 0
 
@@ -55,7 +55,7 @@ def input_vectors(subject: Subject, scales: Tensor) -> Iterator[dict[str, list[T
             leaf = leaf * scales.to(leaf).view(-1, *[1] * (leaf.dim() - 1))
         leaf = leaf.requires_grad_()
         is_source = depth > 0 or isinstance(module, SeriesInput | Standardizer)
-        found["source" if is_source else "prefix"].append(leaf)
+        leaves["source" if is_source else "prefix"].append(leaf)
         read.append((module, arguments[0], leaf))
         return leaf
 
@@ -65,7 +65,7 @@ def input_vectors(subject: Subject, scales: Tensor) -> Iterator[dict[str, list[T
         handles.append(subject.encoder.register_forward_pre_hook(enter))
         handles.append(subject.encoder.register_forward_hook(leave))
     try:
-        yield found
+        yield leaves
     finally:
         for handle in handles:
             handle.remove()
@@ -83,11 +83,11 @@ def attribute(subject: Subject, method: Method = "input-x-gradient", steps: int 
     else:
         scales = (torch.arange(steps) + 0.5) / steps
     batch = subject.batch.map(lambda part: part.repeat(len(scales), *[1] * (part.dim() - 1)))
-    with immediate_gradients(), torch.enable_grad(), input_vectors(subject, scales) as found:
+    with immediate_gradients(), torch.enable_grad(), input_vectors(subject, scales) as leaves:
         scores = target_log_probabilities(subject.model, batch)  # (steps, T)
         # Words made of characters, and two texts that are read apart, have no single row of vectors.
         usable = {
-            side: own[0] for side, own in found.items() if len(own) == 1 and own[0].shape[0] == len(scales)
+            side: own[0] for side, own in leaves.items() if len(own) == 1 and own[0].shape[0] == len(scales)
         }  # fmt: skip
         if not usable or not scores.requires_grad:
             raise DataError("no attribution to show: this model reads no single row of vectors")

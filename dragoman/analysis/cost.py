@@ -115,17 +115,17 @@ def benchmark_layers(width: int, heads: int, kernel: int = KERNEL, window: int =
 
 def benchmarked_layers(model: nn.Module) -> tuple[str, ...]:
     """The names of those layers of `benchmark_layers` that a model is made of."""
-    found = set()
+    names = set()
     kinds = {type(layer): name for name, layer in benchmark_layers(8, 2).items()}
     del kinds[Unidirectional]
     for module in model.modules():
         if isinstance(module, Cell):
-            found |= {name for name in ("LSTM", "GRU") if name in type(module).__name__}
+            names |= {name for name in ("LSTM", "GRU") if name in type(module).__name__}
         elif isinstance(module, nn.Conv1d | GatedConvolution | CharacterConvolution):
-            found.add("convolution")
+            names.add("convolution")
         elif type(module) in kinds:
-            found.add(kinds[type(module)])
-    return tuple(name for name in THEORY if name in found)
+            names.add(kinds[type(module)])
+    return tuple(name for name in THEORY if name in names)
 
 
 def forward_pass(layer: nn.Module, length: int, width: int, device: torch.device) -> Callable[[], Tensor]:
@@ -243,7 +243,7 @@ def growth_exponents(costs: Sequence[LayerCost]) -> list[GrowthExponents]:
 def size_growth(device: str = "cpu", min_seconds: float = 0.1) -> list[SizeGrowth]:
     """How the time of layers grows with their width d, kernel k and window r, at a fixed length."""
     target = torch.device(device)
-    found = []
+    exponents = []
     for name, size, values, length, expected in GROWTH:
         points = []
         for value in values:
@@ -252,5 +252,5 @@ def size_growth(device: str = "cpu", min_seconds: float = 0.1) -> list[SizeGrowt
             layer = benchmark_layers(width, 4, **sizes)[name].to(target).train()
             forward = forward_pass(layer, length, width, target)
             points.append((float(value), _training_seconds(forward, target, min_seconds)))
-        found.append(SizeGrowth(name, size, power_law_exponent(points), expected))
-    return found
+        exponents.append(SizeGrowth(name, size, power_law_exponent(points), expected))
+    return exponents

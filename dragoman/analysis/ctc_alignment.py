@@ -67,10 +67,10 @@ class MediaFeatures(NamedTuple):
 def require_transcriber(predictor: Predictor) -> Transcriber:
     """The model of the run; raises ConfigError unless the run transcribes by CTC."""
     if not isinstance(predictor.model, Transcriber):
-        found = getattr(predictor.config.model, "kind", "")
+        kind = getattr(predictor.config.model, "kind", "")
         raise ConfigError(
             f'forced alignment needs a run of task = "transcribe" with CTC (model.kind = "transcriber"); '
-            f'{predictor.run.folder} has task = "{predictor.config.task}", model.kind = "{found}"'
+            f'{predictor.run.folder} has task = "{predictor.config.task}", model.kind = "{kind}"'
         )
     return predictor.model
 

@@ -57,8 +57,8 @@ def loss_gradients(losses: Tensor, states: Sequence[Tensor]) -> Tensor:
     """‖∂loss_t/∂h_s‖ (targets, states): all paths count, through later states and through attention."""
     rows = []
     for loss in losses:
-        found = torch.autograd.grad(loss, states, retain_graph=True, allow_unused=True)
-        rows.append([0.0 if gradient is None else float(gradient.norm()) for gradient in found])
+        gradients = torch.autograd.grad(loss, states, retain_graph=True, allow_unused=True)
+        rows.append([0.0 if gradient is None else float(gradient.norm()) for gradient in gradients])
     return torch.tensor(rows)
 
 

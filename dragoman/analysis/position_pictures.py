@@ -25,17 +25,17 @@ class PositionPicture:
 @torch.no_grad()
 def position_pictures(model: nn.Module, positions: int = 64) -> list[PositionPicture]:
     """Every module of a model that encodes positions; rotary ones as the factor that a score keeps by distance."""
-    found = []
+    pictures = []
     for name, module in model.named_modules():
         if isinstance(module, Sinusoidal):
-            found.append(
+            pictures.append(
                 _absolute(name, "sinusoidal", sinusoids(positions, module.width, module.layout, torch.float32))
             )
         elif isinstance(module, Learned):
-            found.append(_absolute(name, "learned", module.table[:positions].detach().float().cpu()))
+            pictures.append(_absolute(name, "learned", module.table[:positions].detach().float().cpu()))
         elif isinstance(module, RelativePositions) and type(module) is not RelativePositions:
-            found.append(_relative(name, module, positions))
-    return found
+            pictures.append(_relative(name, module, positions))
+    return pictures
 
 
 def _absolute(name: str, kind: str, vectors: Tensor) -> PositionPicture:

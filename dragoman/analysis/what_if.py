@@ -84,13 +84,13 @@ def what_if(subject: Subject) -> list[Change]:
 
 def _forced_tokens(subject: Subject, before: Tensor) -> Iterator[Change]:
     """At every step the most probable other tokens, each forced after the target's own beginning."""
-    found = next_tokens(subject, ALTERNATIVES + 1)
+    table = next_tokens(subject, ALTERNATIVES + 1)
     loaded = subject.loaded
-    if found is None or not isinstance(loaded, Predictor) or subject.source is None:
+    if table is None or not isinstance(loaded, Predictor) or subject.source is None:
         return
     target = subject.batch.target[0].tolist()
     places: list[tuple[int, int]] = []
-    for step, row in enumerate(found.tokens.tolist()):
+    for step, row in enumerate(table.tokens.tolist()):
         others = [token for token in row if token not in (target[step], *SUPPRESSED_TOKENS, EOS)]
         places += [(step, token) for token in others[:ALTERNATIVES]]
     continued = continue_prefixes(loaded, subject.source.text, [[*target[:step], token] for step, token in places])

@@ -45,8 +45,8 @@ def aligned_ahead(
     """Every pair with its links; a thread computes those of the next pairs while the caller uses these."""
     with ThreadPoolExecutor(1) as worker:
         last: tuple[list[Pair], Future[Iterable[LinksWeights]]] | None = None
-        for some in windows(pairs):
-            before, last = last, (some, worker.submit(align, some))
+        for window in windows(pairs):
+            before, last = last, (window, worker.submit(align, window))
             if before is not None:
                 yield from zip(before[0], before[1].result(), strict=True)
         if last is not None:
@@ -55,15 +55,15 @@ def aligned_ahead(
 
 def windows(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
     """Pairs that are aligned together: as many as memory allows."""
-    some, cells = list[Pair](), 0
+    window, cells = list[Pair](), 0
     for pair in pairs:
-        some.append(pair)
+        window.append(pair)
         cells += (len(pair[0]) // LETTERS + 1) * (len(pair[1]) // LETTERS + 1)
-        if len(some) >= WINDOW or cells >= CELLS:
-            yield some
-            some, cells = [], 0
-    if some:
-        yield some
+        if len(window) >= WINDOW or cells >= CELLS:
+            yield window
+            window, cells = [], 0
+    if window:
+        yield window
 
 
 def align_rows(

@@ -116,9 +116,9 @@ class WordAlignerModel(Transducer):
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         rows = [tuple(source) for source in sources]
-        found = [tuple(token for token in self.translations[list(row)].tolist() if token >= 0) for row in rows]
-        logs = self.log_probabilities(rows, found)
-        return [[ScoredTokens.of(tokens, log)] for tokens, log in zip(found, logs, strict=True)]
+        outputs = [tuple(token for token in self.translations[list(row)].tolist() if token >= 0) for row in rows]
+        logs = self.log_probabilities(rows, outputs)
+        return [[ScoredTokens.of(tokens, log)] for tokens, log in zip(outputs, logs, strict=True)]
 
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         rows = self.numbered(Ragged.of(sources), Ragged.of(targets))

@@ -41,12 +41,12 @@ class ChunkTable:
 
     def candidates(self, source: Tokens, place: int) -> list[tuple[int, Ints]]:
         """For every size the chunks that match the source from a place on."""
-        found = []
+        matches = []
         for size in range(1, self.sizes + 1):
             part = source[place : place + size]
             if len(part) == size and part in self.by_source:
-                found.append((size, np.array(self.by_source[part], np.int64)))
-        return found
+                matches.append((size, np.array(self.by_source[part], np.int64)))
+        return matches
 
 
 class Frontier(NamedTuple):
@@ -68,8 +68,8 @@ def search_chunks(
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     for first in range(0, len(order), BATCH):
         indices = order[first : first + BATCH]
-        some = None if targets is None else [targets[index] for index in indices]
-        searched = ChunkSearch(table, [sources[index] for index in indices], width, n_best, some)
+        own_targets = None if targets is None else [targets[index] for index in indices]
+        searched = ChunkSearch(table, [sources[index] for index in indices], width, n_best, own_targets)
         for index, found in zip(indices, searched.run(), strict=True):
             out[index] = found
     return out
@@ -152,11 +152,11 @@ class ChunkSearch:
     def matching(self, rows: Ints, written: Ints, chunks: Ints) -> Bools:
         """Which chunks write what the target of their source has at this point."""
         assert self.targets is not None
-        found = [
+        equal = [
             self.targets[row][at : at + len(self.table.targets[chunk])] == self.table.targets[chunk]
             for row, at, chunk in zip(rows.tolist(), written.tolist(), chunks.tolist(), strict=True)
         ]
-        return np.array(found, bool)
+        return np.array(equal, bool)
 
     def prune(self, frontier: Frontier) -> Frontier:
         """The best hypotheses of every source; for one output, equal states are kept once."""

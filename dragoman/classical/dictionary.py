@@ -119,11 +119,11 @@ class Dictionary(Transducer):
     @cached_property
     def entries(self) -> dict[Tokens, tuple[int, int]]:
         """For every source its first entry and the one behind its last."""
-        found: dict[Tokens, tuple[int, int]] = {}
+        ranges: dict[Tokens, tuple[int, int]] = {}
         for index in range(len(self.sources)):
             source = self.sources[index]
-            found[source] = (found[source][0] if source in found else index, index + 1)
-        return found
+            ranges[source] = (ranges[source][0] if source in ranges else index, index + 1)
+        return ranges
 
     def known(self, source: Tokens, n_best: int) -> list[ScoredTokens]:
         """The targets of a training source, most frequent first; none if it is not one."""

@@ -106,8 +106,8 @@ class FertilityModel:
     def offsets(steps: int, length: int) -> Ints:
         """The index of every distance: (T, S)."""
         middle = (np.arange(length) + 0.5) * steps / max(1, length) - 0.5
-        found = np.rint(np.arange(steps)[:, None] - middle[None]).astype(np.int64)
-        return np.clip(found, -FAR, FAR) + FAR
+        distances = np.rint(np.arange(steps)[:, None] - middle[None]).astype(np.int64)
+        return np.clip(distances, -FAR, FAR) + FAR
 
     def update(self, pairs: Iterable[tuple[Ints, Ints]]) -> None:
         """Learn from alignments: (source words with the empty word first, alignment) of each pair."""
@@ -115,8 +115,8 @@ class FertilityModel:
         distances = np.full(len(self.distances), 0.1)
         empty, total = 1.0, 10.0
         for sources, alignment in pairs:
-            found = np.minimum(np.bincount(alignment, minlength=len(sources)), MAX_FERTILITY)
-            np.add.at(counts, (sources[1:], found[1:]), 1.0)
+            fertilities = np.minimum(np.bincount(alignment, minlength=len(sources)), MAX_FERTILITY)
+            np.add.at(counts, (sources[1:], fertilities[1:]), 1.0)
             real = alignment > 0
             if len(sources) > 1:
                 offsets = self.offsets(len(alignment), len(sources) - 1)

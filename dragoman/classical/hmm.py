@@ -24,13 +24,13 @@ def second_order_viterbi(emissions: Floats, transitions: Floats, mask: Bools) ->
     back = np.zeros((words, rows, tags, tags), np.int64)
     for word in range(1, words):
         if word == 1:
-            found = scores[:, tags, :, None] + transitions[tags, :tags, :tags]  # (B, K, K): only the start before it
+            reached = scores[:, tags, :, None] + transitions[tags, :tags, :tags]  # (B, K, K): only the start before it
             back[word] = tags
         else:
             paths = scores[:, :tags, :, None] + inner  # (B, K, K, K)
-            found, back[word] = paths.max(1), paths.argmax(1)
-        found = found + emissions[:, word, None, :]
-        new = np.concatenate([found, np.full((rows, 1, tags), -np.inf)], 1)
+            reached, back[word] = paths.max(1), paths.argmax(1)
+        reached = reached + emissions[:, word, None, :]
+        new = np.concatenate([reached, np.full((rows, 1, tags), -np.inf)], 1)
         scores = np.where(mask[:, word, None, None], new, scores)
     final = scores + transitions[:, :tags, tags]
     lengths = mask.sum(1)

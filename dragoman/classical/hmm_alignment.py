@@ -40,17 +40,17 @@ def forward_backward(
     real = np.empty_like(own)  # the same for states of source words alone
     inverse = np.ones((steps, count))  # 1 / p(target word | those before)
     for step in range(steps):
-        some = slice(first[step], None)
-        now, last, after = real[step, :, some], before[step, :, some], before[step + 1, :, some]
+        active = slice(first[step], None)
+        now, last, after = real[step, :, active], before[step, :, active], before[step + 1, :, active]
         if step:
             np.matmul(moves.T, last, out=now)
         else:
             np.multiply((1 - EMPTY) * starts[:, None], 1.0, out=now)
-        now *= own[step, :, some]
-        np.multiply(last, null[step, some], out=after)
+        now *= own[step, :, active]
+        np.multiply(last, null[step, active], out=after)
         after += now
         scale = 1 / np.maximum(after.sum(0), TINY)
-        inverse[step, some] = scale
+        inverse[step, active] = scale
         now *= scale
         after *= scale
     posterior = np.zeros_like(emitted)
@@ -58,19 +58,19 @@ def forward_backward(
     moved = np.zeros((length, length))
     null *= inverse
     for step in range(steps - 1, -1, -1):
-        some = slice(first[step], None)
-        later, last = behind[:, some], before[step, :, some]
-        np.multiply(real[step, :, some], later, out=posterior[step, 1:, some])
-        np.multiply(np.einsum("sn,sn->n", last, later), null[step, some], out=posterior[step, 0, some])
+        active = slice(first[step], None)
+        later, last = behind[:, active], before[step, :, active]
+        np.multiply(real[step, :, active], later, out=posterior[step, 1:, active])
+        np.multiply(np.einsum("sn,sn->n", last, later), null[step, active], out=posterior[step, 0, active])
         if step:
-            weighted = own[step, :, some] * later
-            weighted *= inverse[step, some]
+            weighted = own[step, :, active] * later
+            weighted *= inverse[step, active]
             if counting:
                 moved += last @ weighted.T
-            later *= null[step, some]
+            later *= null[step, active]
             later += moves @ weighted
-    found = expected_jumps(moved * moves, posterior[0, 1:].sum(1)) if counting else None
-    return posterior, -np.log(inverse).sum(0), found
+    jump_counts = expected_jumps(moved * moves, posterior[0, 1:].sum(1)) if counting else None
+    return posterior, -np.log(inverse).sum(0), jump_counts
 
 
 def expected_jumps(moved: Floats, starts: Floats) -> Floats:

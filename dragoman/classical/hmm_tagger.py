@@ -112,16 +112,16 @@ class HMMTagger(FittedModel):
         p(tag | suffix) is smoothed with that of the shorter suffix; θ is the deviation of the tags' probabilities.
         Capitalised words have suffixes of their own.
         """
-        found: dict[Tokens, Ints] = {}
+        counts_of: dict[Tokens, Ints] = {}
         for word, row in counts.items():
             if row.sum() <= self.config.rare:
                 for suffix in self.suffixes_of(word):
-                    found[suffix] = found.get(suffix, 0) + row
+                    counts_of[suffix] = counts_of.get(suffix, 0) + row
         theta = float(prior.std())
         smooth: dict[Tokens, Floats] = {}
-        for suffix in sorted(found, key=len):  # the shorter ones first
+        for suffix in sorted(counts_of, key=len):  # the shorter ones first
             shorter = smooth[suffix[1:]] if len(suffix) > 1 else prior
-            row = found[suffix]
+            row = counts_of[suffix]
             smooth[suffix] = (row / row.sum() + theta * shorter) / (1 + theta)
         for mark in CASES:
             smooth.setdefault((mark,), prior)  # a word without a known ending
@@ -135,8 +135,8 @@ class HMMTagger(FittedModel):
 
     def longest_suffix(self, word: Tokens, places: Mapping[Tokens, int]) -> int:
         """The row of the longest known suffix of a word."""
-        found = (places[suffix] for suffix in reversed(list(self.suffixes_of(word))) if suffix in places)
-        if (row := next(found, None)) is None:
+        known = (places[suffix] for suffix in reversed(list(self.suffixes_of(word))) if suffix in places)
+        if (row := next(known, None)) is None:
             raise RunError("the weights are damaged: suffixes has none for words without a known ending")
         return row
 
@@ -194,10 +194,10 @@ class HMMTagger(FittedModel):
     def predict(self, batch: Batch) -> ClassifierOutput:
         """The most probable tag sequence (B, W), and p(tag | sentence) (B, W, K)."""
         emissions, _, mask = self.lattice(batch)
-        some = self.slices(mask)
-        values = np.concatenate([second_order_viterbi(emissions[part], self.transitions, mask[part]) for part in some])
+        parts = self.slices(mask)
+        values = np.concatenate([second_order_viterbi(emissions[part], self.transitions, mask[part]) for part in parts])
         shares = np.concatenate(
-            [second_order_posteriors(emissions[part], self.transitions, mask[part])[0] for part in some]
+            [second_order_posteriors(emissions[part], self.transitions, mask[part])[0] for part in parts]
         )
         device = batch.source.device
         return ClassifierOutput(*(torch.from_numpy(array).to(device) for array in (values, shares, mask)))

@@ -107,9 +107,10 @@ def groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[LatticeG
     """The pairs at some indices, by source length and then by target length."""
     for same in by_source_length(sources, targets, indices):
         for first in range(0, len(same), GROUP):
-            some = same[first : first + GROUP]
-            left, right = sources.take(some), targets.take(some)
-            yield LatticeGroup(some, left.flat.reshape(len(some), -1).astype(np.int64), right.padded(), right.lengths)
+            chosen = same[first : first + GROUP]
+            left, right = sources.take(chosen), targets.take(chosen)
+            tokens = left.flat.reshape(len(chosen), -1).astype(np.int64)
+            yield LatticeGroup(chosen, tokens, right.padded(), right.lengths)
 
 
 class Lattice:
@@ -252,8 +253,8 @@ def align_jointly(sources: Ragged, targets: Ragged, shapes: list[Shape], iterati
     """
     chunks = Chunks(sources, targets, shapes)
     usable = np.flatnonzero((sources.lengths > 0) & (targets.lengths > 0))
-    some = usable[np.unique(np.linspace(0, len(usable) - 1, min(PAIRS, len(usable))).astype(np.int64))]
-    lattices = [Lattice(group, chunks) for group in groups(sources, targets, some)]
+    sampled = usable[np.unique(np.linspace(0, len(usable) - 1, min(PAIRS, len(usable))).astype(np.int64))]
+    lattices = [Lattice(group, chunks) for group in groups(sources, targets, sampled)]
     known = np.unique(np.concatenate([lattice.distinct() for lattice in lattices]))
     for lattice in lattices:
         lattice.compress(known)
@@ -264,8 +265,8 @@ def align_jointly(sources: Ragged, targets: Ragged, shapes: list[Shape], iterati
         note("aligning source and target", iteration + 1)
         counts, likelihood, reached = np.zeros(size), 0.0, 0
         for lattice in lattices:
-            found, totals = lattice.expected(probabilities)
-            counts += found
+            expected, totals = lattice.expected(probabilities)
+            counts += expected
             likelihood += float(totals[np.isfinite(totals)].sum())
             reached += int(np.isfinite(totals).sum())
         losses.append(-likelihood / max(1, reached))

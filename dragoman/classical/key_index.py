@@ -40,15 +40,15 @@ class KeyIndex:
         if not len(self.keys):
             return np.zeros(wanted.shape, np.int32)
         places = self.slots.take(self._slots(flat, 0))
-        found = self.keys.take(places, mode="clip") == flat  # the slot of the first key is not empty
-        out = np.where(found, places, np.int32(len(self.keys)))
-        pending = np.flatnonzero((places >= 0) & ~found)
+        same_key = self.keys.take(places, mode="clip") == flat  # the slot of the first key is not empty
+        out = np.where(same_key, places, np.int32(len(self.keys)))
+        pending = np.flatnonzero((places >= 0) & ~same_key)
         for number in range(1, len(ROUNDS)):
-            some = flat[pending]
-            places = self.slots.take(self._slots(some, number))
-            found = self.keys.take(places, mode="clip") == some
-            out[pending[found]] = places[found]
-            pending = pending[(places >= 0) & ~found]
+            keys_left = flat[pending]
+            places = self.slots.take(self._slots(keys_left, number))
+            same_key = self.keys.take(places, mode="clip") == keys_left
+            out[pending[same_key]] = places[same_key]
+            pending = pending[(places >= 0) & ~same_key]
         if len(self.rest) and len(pending):
             keys = self.keys[self.rest]
             places = np.minimum(np.searchsorted(keys, flat[pending]), len(keys) - 1)

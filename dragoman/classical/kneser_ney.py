@@ -37,10 +37,10 @@ def discounts_of(counts: Iterable[NDArray[Any]]) -> Floats:
     if not (times > 0).all():
         return np.array([0.0, *FALLBACK])
     y = times[0] / (times[0] + 2 * times[1])
-    found = np.array([k - (k + 1) * y * times[k] / times[k - 1] for k in (1, 2, 3)])
-    if (found < 0).any() or (found > [1, 2, 3]).any():
+    discounts = np.array([k - (k + 1) * y * times[k] / times[k - 1] for k in (1, 2, 3)])
+    if (discounts < 0).any() or (discounts > [1, 2, 3]).any():
         return np.array([0.0, *FALLBACK])
-    return np.concatenate([[0.0], found])
+    return np.concatenate([[0.0], discounts])
 
 
 def smooth(counted: list[Counted], vocabulary: int) -> list[Level]:
@@ -65,9 +65,9 @@ def smooth(counted: list[Counted], vocabulary: int) -> list[Level]:
             lower = np.exp(below.log_probabilities[block.suffixes].astype(np.float64))
             weights = np.divide(block.left, block.totals, out=np.ones(len(block.left)), where=block.totals > 0)
             inside = block.parents - block.first
-            some = slice(block.start, block.start + len(block.keys))
-            keys[some] = block.keys
-            logs[some] = log(block.own / block.totals[inside] + weights[inside] * lower)
+            part = slice(block.start, block.start + len(block.keys))
+            keys[part] = block.keys
+            logs[part] = log(block.own / block.totals[inside] + weights[inside] * lower)
             backoffs[block.first : block.first + len(weights)] = log(weights)
         levels[-1] = below._replace(backoffs=backoffs)
         levels.append(Level(keys, logs, np.zeros(size, np.float32)))
@@ -140,8 +140,8 @@ def gather(values: Floats, places: Ints) -> Floats:
 
 def extend(levels: list[Level], n: int, contexts: Ints, tokens: Ints, vocabulary: int) -> Ints:
     """The places of n-grams, given those of their first n − 1 tokens (−1: unknown) and their last tokens."""
-    found = find(levels[n - 1].keys, contexts * vocabulary + tokens)
-    return np.where(contexts >= 0, found, -1)
+    places = find(levels[n - 1].keys, contexts * vocabulary + tokens)
+    return np.where(contexts >= 0, places, -1)
 
 
 def suffix_links(levels: list[Level], vocabulary: int) -> list[Ints]:

@@ -114,10 +114,10 @@ class NGramModel(FittedModel):
         """The log-probability of each target (B, T) after its contexts."""
         out = self.levels[0].log_probabilities[targets]
         for n, places in enumerate(contexts, 2):  # of n − 1 tokens
-            found = extend(self.levels, n, places, targets, self.vocabulary)
+            extended = extend(self.levels, n, places, targets, self.vocabulary)
             out = out + gather(self.levels[n - 2].backoffs, places)
-            own = found >= 0
-            out[own] = self.levels[n - 1].log_probabilities[found[own]]
+            own = extended >= 0
+            out[own] = self.levels[n - 1].log_probabilities[extended[own]]
         return out
 
     def first_choices(self, contexts: list[Ints], shape: tuple[int, ...]) -> Ints:
@@ -243,12 +243,12 @@ class NGramModel(FittedModel):
         alive = np.arange(len(tokens))
         for n, places in enumerate(contexts, 2):
             logs = logs + gather(self.levels[n - 2].backoffs, places)
-            found = np.full(len(tokens), -1, np.int64)
-            some = extend(self.levels, n, places[alive], tokens[alive], self.vocabulary)
-            found[alive] = some
-            alive = alive[some >= 0]
-            logs[alive] = self.levels[n - 1].log_probabilities[found[alive]]
-            after.append(found)
+            extended = np.full(len(tokens), -1, np.int64)
+            reached = extend(self.levels, n, places[alive], tokens[alive], self.vocabulary)
+            extended[alive] = reached
+            alive = alive[reached >= 0]
+            logs[alive] = self.levels[n - 1].log_probabilities[extended[alive]]
+            after.append(extended)
         return logs, after[: len(contexts)]
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:

@@ -48,9 +48,9 @@ class ArraySpool:
     def read(self, first: int, end: int) -> NDArray[Any]:
         """The values first … end − 1, or fewer at the end."""
         self._file.seek(first * self.dtype.itemsize)
-        found = bytearray(max(0, min(end, self.size) - first) * self.dtype.itemsize)
-        self._file.readinto(found)
-        return np.frombuffer(found, self.dtype)
+        buffer = bytearray(max(0, min(end, self.size) - first) * self.dtype.itemsize)
+        self._file.readinto(buffer)
+        return np.frombuffer(buffer, self.dtype)
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         for first in range(0, self.size, CHUNK):
@@ -127,8 +127,8 @@ def token_blocks(rows: Ragged | Column) -> Iterator[NDArray[np.int32]]:
 
 def tokens_of(rows: Ragged | Column, start: int, end: int) -> NDArray[np.int32]:
     """Tokens start … end − 1 of all rows."""
-    found: NDArray[np.int32] = rows.tokens(start, end) if isinstance(rows, Column) else rows.flat[start:end]
-    return found.astype(np.int32, copy=False)
+    tokens: NDArray[np.int32] = rows.tokens(start, end) if isinstance(rows, Column) else rows.flat[start:end]
+    return tokens.astype(np.int32, copy=False)
 
 
 def count_ngrams(rows: Ragged | Column, vocabulary: int, order: int) -> list[Counted]:
@@ -223,10 +223,10 @@ def _with_left_contexts(counted: Counted, suffixes: ArraySpool, without: Sequenc
         np.add.at(left, block, 1)
     counts = ArraySpool(np.int32)
     for number, block in enumerate(counted.counts.blocks()):
-        some = left[number * CHUNK : number * CHUNK + len(block)]
-        found = np.where(some > 0, some, block)
+        own = left[number * CHUNK : number * CHUNK + len(block)]
+        numbers = np.where(own > 0, own, block)
         if number == 0:
-            found[list(without)] = 0
-        counts.append(found)
+            numbers[list(without)] = 0
+        counts.append(numbers)
     counted.counts.close()
     return counted._replace(counts=counts)

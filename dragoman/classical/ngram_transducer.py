@@ -115,10 +115,10 @@ class NGramTransducer(Transducer):
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         width = max(beam, self.config.hypotheses, 4 * n_best if n_best > 1 else 0)
-        found = search_chunks(self.table, [tuple(source) for source in sources], width, n_best)
-        return [[ScoredTokens.of(tokens, score) for tokens, score in several] for several in found]
+        outputs = search_chunks(self.table, [tuple(source) for source in sources], width, n_best)
+        return [[ScoredTokens.of(tokens, score) for tokens, score in several] for several in outputs]
 
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         width = 4 * self.config.hypotheses
-        found = search_chunks(self.table, list(sources), width, 1, list(targets))
-        return [several[0][1] if several else -np.inf for several in found]
+        outputs = search_chunks(self.table, list(sources), width, 1, list(targets))
+        return [several[0][1] if several else -np.inf for several in outputs]

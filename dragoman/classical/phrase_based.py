@@ -108,8 +108,8 @@ class PhraseBased(Transducer):
         parts: list[LinkRows] = []
         for first in range(0, len(left), CHUNK):
             note("combining alignments", first)
-            some = np.arange(first, min(first + CHUNK, len(left)))
-            links = both.align_rows(left.take(some), right.take(some), "grow-diag-final-and")[0]
+            rows = np.arange(first, min(first + CHUNK, len(left)))
+            links = both.align_rows(left.take(rows), right.take(rows), "grow-diag-final-and")[0]
             parts.append(links._replace(pairs=links.pairs + first))
         return losses, LinkRows.joined(parts)
 
@@ -174,11 +174,11 @@ class PhraseBased(Transducer):
         out = []
         for source in sources:
             parts = [tuple(source[first : first + MAX_TOKENS]) for first in range(0, len(source), MAX_TOKENS)] or [()]
-            found = [decoder.translate(len(part), self.options(part), n_best) if part else [] for part in parts]
+            lists = [decoder.translate(len(part), self.options(part), n_best) if part else [] for part in parts]
             if len(parts) == 1 and parts[0]:
-                out.append([ScoredTokens.of(derivation.tokens, derivation.score) for derivation in found[0]])
+                out.append([ScoredTokens.of(derivation.tokens, derivation.score) for derivation in lists[0]])
             else:
-                best = [derivations[0] for derivations in found if derivations]
+                best = [derivations[0] for derivations in lists if derivations]
                 tokens = tuple(token for derivation in best for token in derivation.tokens)
                 out.append([ScoredTokens.of(tokens, math.fsum(derivation.score for derivation in best))])
         return out

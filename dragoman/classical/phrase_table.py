@@ -145,8 +145,8 @@ def lexical_weights(
     index, both = KeyIndex(words.keys), (np.empty(len(left)), np.empty(len(left)))
     weights = [np.append(side, 0.0) for side in (words.ahead, words.back)]  # the last for tokens never linked
     for first in range(0, len(left), CHUNK):
-        some = slice(first, first + CHUNK)
-        one, other = sources.take(left[some]).padded(), targets.take(right[some]).padded()  # (N, S), (N, T)
+        part = slice(first, first + CHUNK)
+        one, other = sources.take(left[part]).padded(), targets.take(right[part]).padded()  # (N, S), (N, T)
         keys = np.where(
             (one >= 0)[:, :, None] & (other >= 0)[:, None], one[:, :, None] * words.width + other[:, None], -1
         )
@@ -155,5 +155,5 @@ def lexical_weights(
             zip(both, weights, (one, other), (other, one), strict=True), 1
         ):
             means = weight[numbers].sum(axis) / (here >= 0).sum(1)[:, None]
-            out[some] = np.where(there >= 0, np.log(np.maximum(means, UNLIKELY)), 0.0).sum(1)
+            out[part] = np.where(there >= 0, np.log(np.maximum(means, UNLIKELY)), 0.0).sum(1)
     return both

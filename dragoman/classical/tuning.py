@@ -55,9 +55,9 @@ def tune(
         lists = decode(weights, N_BEST)
         total = np.zeros(10)
         for known, several, reference in zip(seen, lists, references, strict=True):
-            for one in several:
-                if one.tokens not in known:
-                    known[one.tokens] = (one.features, bleu_statistics(one.tokens, reference))
+            for derivation in several:
+                if derivation.tokens not in known:
+                    known[derivation.tokens] = (derivation.features, bleu_statistics(derivation.tokens, reference))
             total += known[several[0].tokens][1]
         score = bleu(total)
         if score > best_score:
@@ -99,6 +99,6 @@ def rank(differences: Floats, weights: Floats) -> Floats:
         return loss
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    found = free.detach().numpy() / scale
-    out: Floats = found * np.linalg.norm(weights) / max(float(np.linalg.norm(found)), 1e-9)
+    learned = free.detach().numpy() / scale
+    out: Floats = learned * np.linalg.norm(weights) / max(float(np.linalg.norm(learned)), 1e-9)
     return out

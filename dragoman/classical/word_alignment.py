@@ -91,10 +91,10 @@ class WordAligner:
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         total = int(((left.lengths + 1) * right.lengths)[usable].sum())
         count = min(len(usable), int(len(usable) * MAX_LINKS / max(1, total)) + 1)
-        some = usable[np.unique(np.linspace(0, len(usable) - 1, count).astype(np.int64))]
-        self.keys = self._different_keys(left, right, some)
+        sampled = usable[np.unique(np.linspace(0, len(usable) - 1, count).astype(np.int64))]
+        self.keys = self._different_keys(left, right, sampled)
         self.index = KeyIndex(self.keys)
-        groups = [group for group, _ in self._groups(left, right, some)]
+        groups = [group for group, _ in self._groups(left, right, sampled)]
         self.owners = (self.keys // (self.sizes[1] + 1)).astype(np.int32)
         # p(target | source) of every link, all alike at first; 0 for padding
         self.table = np.append(np.full(len(self.keys), 1 / max(1, sizes[1])), 0.0)
@@ -107,18 +107,18 @@ class WordAligner:
             self.fertility = FertilityModel(self.sizes[0] + 1)
             for _ in range(self.iterations):
                 note("learning fertilities", 0)
-                self._learn_fertilities(left, right, some)
+                self._learn_fertilities(left, right, sampled)
         return losses
 
     def _different_keys(self, left: Ragged, right: Ragged, some: Ints) -> Ints:
         """The keys of all links of these pairs, sorted; a part at a time, so that memory stays small."""
-        found, parts, size = np.empty(0, np.int64), list[Ints](), 0
+        known, parts, size = np.empty(0, np.int64), list[Ints](), 0
         for _, rows, columns, _ in padded_groups(left, right, some):
             parts.append(distinct(self._keys(rows, columns).swapaxes(1, 2)[columns >= 0]))
             size += len(parts[-1])
-            if size > max(len(found), 4 * CELLS):
-                found, parts, size = distinct(np.concatenate([found, *parts])), [], 0
-        return distinct(np.concatenate([found, *parts]))
+            if size > max(len(known), 4 * CELLS):
+                known, parts, size = distinct(np.concatenate([known, *parts])), [], 0
+        return distinct(np.concatenate([known, *parts]))
 
     @property
     def stage(self) -> str:
@@ -128,14 +128,14 @@ class WordAligner:
     def _learn_fertilities(self, left: Ragged, right: Ragged, some: Ints) -> None:
         """One iteration of model 3 on the best alignments that it finds; t(f | e) is counted anew from them too."""
         counts = 0.1 * self.table
-        found: list[tuple[Ints, Ints]] = []
+        aligned: list[tuple[Ints, Ints]] = []
         for group, rows in self._groups(left, right, some):
             for row, alignment, _, _ in self._fertility_alignments(group, rows):
-                found.append((rows[:, row], alignment))
+                aligned.append((rows[:, row], alignment))
                 links = group.links[np.arange(len(alignment)), alignment, row]
                 np.add.at(counts, links, 1.0)
         counts[-1] = 0.0
-        self.fertility.update(found)
+        self.fertility.update(aligned)
         self._normalise(counts, prior=0.0)
 
     def _fertility_alignments(self, group: Group, sources: Ints) -> Iterator[tuple[int, Ints, Floats, float]]:
@@ -173,8 +173,8 @@ class WordAligner:
             if stage == "ibm2":
                 for length in np.unique(group.lengths).tolist():
                     key = (group.links.shape[1] - 1, length)
-                    found = posterior[:length, :, group.lengths == length].sum(2)
-                    places[key] = places.get(key, 0.0) + found
+                    shares = posterior[:length, :, group.lengths == length].sum(2)
+                    places[key] = places.get(key, 0.0) + shares
         self._normalise(counts, self.prior)
         if stage == "hmm":
             self.jumps = jumps + 1e-6 * jumps.sum() / len(jumps)
@@ -236,37 +236,37 @@ class WordAligner:
             posteriors = [np.zeros((target, source + 1)) for source, target in sizes]
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         for group, rows in self._groups(left, right, usable):
-            found, logs[group.indices] = self._fertility_posteriors(group, rows) if self.kind == "ibm3" else (
+            posterior, logs[group.indices] = self._fertility_posteriors(group, rows) if self.kind == "ibm3" else (
                 self._posteriors(group, self.kind)[:2]
             )  # fmt: skip
-            links.append(group.most_probable(found) if threshold is None else group.probable(found, threshold))
+            links.append(group.most_probable(posterior) if threshold is None else group.probable(posterior, threshold))
             for row, index in enumerate(group.indices.tolist() if keep else []):
-                posteriors[index] = found[: group.lengths[row], :, row]
+                posteriors[index] = posterior[: group.lengths[row], :, row]
         return AlignedPairs(LinkRows.joined(links), logs, posteriors)
 
     def _fertility_posteriors(self, group: Group, sources: Ints) -> tuple[Floats, Floats]:
         """By model 3 the probability of each link given all others (T, S+1, N), and log p of the alignments (N,)."""
-        found, logs = np.zeros(group.links.shape), np.zeros(len(group.lengths))
+        posteriors, logs = np.zeros(group.links.shape), np.zeros(len(group.lengths))
         for row, _, gains, score in self._fertility_alignments(group, sources):
             shares = np.exp(gains - gains.max(1, keepdims=True))
-            found[: len(gains), :, row], logs[row] = shares / shares.sum(1, keepdims=True), score
-        return found, logs
+            posteriors[: len(gains), :, row], logs[row] = shares / shares.sum(1, keepdims=True), score
+        return posteriors, logs
 
     # --- storage
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that was learned from rows of numbers, by name."""
-        found: dict[str, NDArray[Any]] = {"keys": self.keys, "table": self.table[:-1]}
+        arrays: dict[str, NDArray[Any]] = {"keys": self.keys, "table": self.table[:-1]}
         if self.kind == "hmm":
-            found["jumps"] = self.jumps
+            arrays["jumps"] = self.jumps
         if self.stage == "ibm2":
             sizes = sorted(self.places)
-            found["place_sizes"] = np.array(sizes, np.int64).reshape(-1, 2)
-            found["places"] = np.concatenate([np.empty(0), *(self.places[size].ravel() for size in sizes)])
+            arrays["place_sizes"] = np.array(sizes, np.int64).reshape(-1, 2)
+            arrays["places"] = np.concatenate([np.empty(0), *(self.places[size].ravel() for size in sizes)])
         if self.kind == "ibm3":
             model = self.fertility
-            found |= {"fertility": model.fertility, "distances": model.distances, "empty": np.array([model.empty])}
-        return found
+            arrays |= {"fertility": model.fertility, "distances": model.distances, "empty": np.array([model.empty])}
+        return arrays
 
     def tensor_specs(self, prefix: str, sizes: tuple[int, int]) -> dict[str, TensorSpec]:
         """What the arrays are, with a prefix to their names and to those of their sizes."""
@@ -319,12 +319,12 @@ def padded_groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[t
         while first < len(same):
             width = int(sources.lengths[same[first]]) + 1
             count = max(1, CELLS // (width * max(1, int(targets.lengths[same[min(first + 64, len(same) - 1)]]))))
-            some = same[first : first + count]
+            chosen = same[first : first + count]
             first += count
-            left, right = sources.take(some), targets.take(some)
-            rows = np.zeros((width, len(some)), np.int64)
-            rows[1:] = left.flat.reshape(len(some), -1).T
-            yield some, rows, np.ascontiguousarray(right.padded().T), right.lengths
+            left, right = sources.take(chosen), targets.take(chosen)
+            rows = np.zeros((width, len(chosen)), np.int64)
+            rows[1:] = left.flat.reshape(len(chosen), -1).T
+            yield chosen, rows, np.ascontiguousarray(right.padded().T), right.lengths
 
 
 class BothDirections:

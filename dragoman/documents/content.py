@@ -65,15 +65,15 @@ class Content:
 
 def content_of(text: str, tokens: Sequence[XMLToken], around: Collection[str], preserve: bool = False) -> Content:
     """The content of an element; elements with names in `around` have text inside."""
-    found = list(inline_tokens(text, tokens, around))
-    texts = "".join(token.raw for token in found if token.kind == "text")
+    inline = list(inline_tokens(text, tokens, around))
+    texts = "".join(token.raw for token in inline if token.kind == "text")
     inner = unescape_xml(texts)
-    if any(token.name == "cdata" for token in found) or any(_is_tag(match) for match in _TAG.finditer(inner)):
+    if any(token.name == "cdata" for token in inline) or any(_is_tag(match) for match in _TAG.finditer(inner)):
         bare = _TAG.sub("", inner)
         unescape, escape = _html_escapes(texts, bare) if REFERENCE.search(bare) else _escapes(texts)
-        pieces = _with_html(found)
+        pieces = _with_html(inline)
     else:
-        (unescape, escape), pieces = _escapes(texts), iter(found)
+        (unescape, escape), pieces = _escapes(texts), iter(inline)
     parts: list[str | Block] = []
     waiting: list[Token] = []
 
@@ -93,8 +93,8 @@ def content_of(text: str, tokens: Sequence[XMLToken], around: Collection[str], p
         else:
             waiting.append(token)
     close()
-    if found and not any(isinstance(part, Block) for part in parts):
-        parts = [block_of(found, unescape, escape)]  # tags alone are a translation as well
+    if inline and not any(isinstance(part, Block) for part in parts):
+        parts = [block_of(inline, unescape, escape)]  # tags alone are a translation as well
     return Content(parts)
 
 

@@ -162,8 +162,8 @@ class HTMLDocument(PartsDocument):
 
     def _tag(self, tag: ReadableTag, outputs: Sequence[UnitTranslation | None]) -> str | None:
         """A tag with the translations of its attributes; None: there are none."""
-        found = ((place, outputs[index]) for index, place in tag.attributes.items())
-        edits = [Edit(*place, output.markup) for place, output in found if output is not None]
+        translations = ((place, outputs[index]) for index, place in tag.attributes.items())
+        edits = [Edit(*place, output.markup) for place, output in translations if output is not None]
         return splice(self.text[tag.start : tag.end], edits) if edits else None
 
 

@@ -64,7 +64,7 @@ class Attribute(NamedTuple):
 def attributes_of_tag(tag: str) -> list[Attribute]:
     """The attributes of a start tag in order; of two with one name the first counts."""
     match = _TAG.match(tag)
-    found: dict[str, Attribute] = {}
+    attributes: dict[str, Attribute] = {}
     start, end = match.span("attributes") if match else (0, 0)
     for attribute in _ATTRIBUTES.finditer(tag, start, end):
         value = attribute["value"] or ""
@@ -72,8 +72,9 @@ def attributes_of_tag(tag: str) -> list[Attribute]:
         first, last = attribute.span("value") if attribute["value"] is not None else (attribute.end(),) * 2
         name = attribute["name"].translate(_LOWER)
         value = value[1:-1] if quote else value
-        found.setdefault(name, Attribute(name, unescape_attribute(value), first + len(quote), last - len(quote), quote))
-    return list(found.values())
+        first, last = first + len(quote), last - len(quote)
+        attributes.setdefault(name, Attribute(name, unescape_attribute(value), first, last, quote))
+    return list(attributes.values())
 
 
 def unescape_text(text: str) -> str:

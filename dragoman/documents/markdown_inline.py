@@ -70,10 +70,10 @@ def inline_markdown(text: str, labels: Collection[str] = (), cell: bool = False)
     tags = Counter(token.raw for token in tokens if token.kind != "text")
 
     def reads_as_meant(markup: str, output: str, left_out: Sequence[str]) -> bool:
-        found = _Inline(markup, labels).tokens
-        read = "".join(unescape_markdown(token.raw) for token in found if token.kind == "text")
+        again = _Inline(markup, labels).tokens
+        read = "".join(unescape_markdown(token.raw) for token in again if token.kind == "text")
         kept = tags - Counter(left_out)
-        return kept == Counter(token.raw for token in found if token.kind != "text") and read.split() == output.split()
+        return kept == Counter(token.raw for token in again if token.kind != "text") and read.split() == output.split()
 
     block = block_of(tokens, unescape_markdown, escape_cell if cell else escape_markdown, filled="*_~")
     block.check, block.careful = reads_as_meant, escape_punctuation
@@ -135,10 +135,10 @@ class _Inline:
             return places[index] + len(match[0]) if index < len(places) else match.start()
         if match["comment"] or match["math"]:
             ending = re.compile("-->" if match["comment"] else rf"(?<=[^\s\\]){re.escape(match[0])}(?![0-9$])")
-            found = None if match[0] in self.endless else ending.search(self.text, match.end())
-            if found is None:
+            end = None if match[0] in self.endless else ending.search(self.text, match.end())
+            if end is None:
                 self.endless.add(match[0])
-            return found.end() if found else match.start()
+            return end.end() if end else match.start()
         return match.end()
 
     def _add(self, match: re.Match[str], raw: str, copied: bool) -> None:

@@ -385,17 +385,17 @@ class _Projection:
                 taken.add(interval)
                 places[index] = self.stretch(children[index], covered[index], interval)
         stretches = sorted(place for place in places if place is not None)
-        found = [
+        spans = [
             place or self.point(child, parent, (first, end), (low, high), stretches)
             for child, place in zip(children, places, strict=True)
         ]
         least = low
         for index, child in enumerate(children):
             if child.ordered:
-                start = max(least, found[index][0])
-                least = max(start, found[index][1])
-                found[index] = (start, least)
-        return found
+                start = max(least, spans[index][0])
+                least = max(start, spans[index][1])
+                spans[index] = (start, least)
+        return spans
 
     def covered(self, element: Element) -> Span:
         """The source words that an element covers; of a point, none before the word that follows."""
@@ -512,12 +512,12 @@ class _Projection:
 
 def _with_parts(words: list[Span], parts: dict[int, list[Span]]) -> tuple[list[Span], list[int]]:
     """Words, some of them in parts, and for each word where it is among them."""
-    found: list[Span] = []
+    parts_of_words: list[Span] = []
     places = []
     for index, word in enumerate(words):
-        places.append(len(found))
-        found += parts.get(index, [word])
-    return found, places
+        places.append(len(parts_of_words))
+        parts_of_words += parts.get(index, [word])
+    return parts_of_words, places
 
 
 def _core(word: str) -> Span:

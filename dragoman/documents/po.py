@@ -62,8 +62,8 @@ class PODocument(TextDocument):
         self.ending = "\r\n" if "\r\n" in self.text else "\n" if "\n" in self.text or "\r" not in self.text else "\r"
         self.entries = self._entries()
         header = next((entry for entry in self.entries if not entry.fields["msgid"].text), None)
-        found = _PLURALS.search(header.fields["msgstr"].text) if header and "msgstr" in header.fields else None
-        self.plurals = int(found[1]) if found else 2
+        plurals = _PLURALS.search(header.fields["msgstr"].text) if header and "msgstr" in header.fields else None
+        self.plurals = int(plurals[1]) if plurals else 2
         self.places: list[tuple[_Field, str, str]] = []  # where each unit is written, its keyword, text that follows
         for entry in self.entries:
             if entry is not header:

@@ -158,7 +158,7 @@ def _with_fields(pieces: list[Piece], fields: str) -> tuple[list[Piece], str]:
 
 def _whole_fields(pieces: Sequence[Piece]) -> dict[int, tuple[int, int]]:
     """The start of each field that begins and ends in one container; where its result begins (0: nowhere), its end."""
-    found: dict[int, tuple[int, int]] = {}
+    fields: dict[int, tuple[int, int]] = {}
     stack: list[list[int]] = []  # start, start of the result, depth
     depth = 0
     for index, piece in enumerate(pieces):
@@ -172,8 +172,8 @@ def _whole_fields(pieces: Sequence[Piece]) -> dict[int, tuple[int, int]]:
             stack[-1][1] = index
         elif stack and stack[-1][2] == depth and piece.name == "end":
             start, middle, _ = stack.pop()
-            found[start] = middle, index
-    return found
+            fields[start] = middle, index
+    return fields
 
 
 def _depth(pieces: Sequence[Piece]) -> int:

@@ -47,7 +47,7 @@ class TMXDocument(XMLDocument):
 
     def _read(self) -> list[list[_Variant]]:
         entries: list[list[_Variant]] = []
-        inside, found = False, False
+        inside, is_tmx = False, False
         for token in self.tokens:
             name = local(token.name)
             variant = entries[-1][-1] if entries and entries[-1] else None
@@ -56,7 +56,7 @@ class TMXDocument(XMLDocument):
             if token.kind in ("open", "empty"):
                 attributes = attributes_of(self.raw(token)) if name in ("tuv", "header") else {}
                 if name == "tmx":
-                    found = True
+                    is_tmx = True
                 elif name == "header":
                     self.header = attributes.get("srclang", "")
                 elif name == "tu":
@@ -70,7 +70,7 @@ class TMXDocument(XMLDocument):
                 inside = False
             elif token.kind == "close" and name == "tuv" and variant is not None:
                 variant.end = token.end
-        if not found:
+        if not is_tmx:
             raise DataError("document: found no <tmx>, expected a translation memory")
         return entries
 
@@ -83,16 +83,16 @@ class TMXDocument(XMLDocument):
             return source, reading.target
         others = [code for code in counts if not same_language(code, source)]
         if len(others) != 1:
-            found = ", ".join(sorted(counts)) or "no language"
-            raise DataError(f"document: found {found}; name the target language with --to")
+            languages = ", ".join(sorted(counts)) or "no language"
+            raise DataError(f"document: found {languages}; name the target language with --to")
         return source, others[0]
 
     def further_edits(self, outputs: Sequence[UnitTranslation | None]) -> Iterable[Edit]:
         for first, other, content, index in self.places:
-            found = content.written(outputs[index : index + len(content.blocks)])
-            if found is None:
+            translation = content.written(outputs[index : index + len(content.blocks)])
+            if translation is None:
                 continue
-            markup, _, confidence = found
+            markup, _, confidence = translation
             if other is not None and other.segment:
                 yield Edit(other.segment[0].start, other.segment[-1].end, f"<seg>{markup}</seg>")
                 continue

@@ -37,11 +37,11 @@ Steps = Generator[Predict | Align, list[Any], list[UnitTranslation | Exception]]
 
 def sentences_of(text: str, fits: Fits, preserve: bool = False) -> list[Sentence]:
     """The sentences of a text, none longer than the model can read; `preserve` cuts them at longer white space too."""
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     for sentence in split_fields(text) if preserve else split_sentences(text):
         parts = split_long(sentence.text, fits)
-        found += [*parts[:-1], Sentence(parts[-1].text, parts[-1].space + sentence.space)]
-    return found
+        sentences += [*parts[:-1], Sentence(parts[-1].text, parts[-1].space + sentence.space)]
+    return sentences
 
 
 def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
@@ -133,13 +133,13 @@ def joined(text: str, sentences: Iterable[tuple[Aligned, int, int]]) -> Aligned:
 def mean_probability(predictions: Sequence[Prediction]) -> float | None:
     """The geometric mean of the probabilities of all tokens, calibrated ones where the run has them."""
     logs = [
-        math.log(max(one.token_confidences[index] if one.token_confidences else math.exp(score), 1e-30))
-        for one in predictions
-        for index, score in enumerate(one.token_scores)
-        if index < len(one.token_confidences) or not one.token_confidences
+        math.log(max(prediction.token_confidences[index] if prediction.token_confidences else math.exp(score), 1e-30))
+        for prediction in predictions
+        for index, score in enumerate(prediction.token_scores)
+        if index < len(prediction.token_confidences) or not prediction.token_confidences
     ]
-    found = math.exp(sum(logs) / len(logs)) if logs else math.nan
-    return min(1.0, found) if math.isfinite(found) else None
+    mean = math.exp(sum(logs) / len(logs)) if logs else math.nan
+    return min(1.0, mean) if math.isfinite(mean) else None
 
 
 def advance(steps: Steps, answer: list[Any] | None) -> tuple[Predict | Align | None, list[UnitTranslation | Exception]]:

@@ -216,16 +216,16 @@ class Engine:
         return Scorer.from_config(config).hypothesis(tokens, token_scores)
 
     def _scored(
-        self, texts: Sequence[list[str]], found: Sequence[list[Hypothesis] | None], config: SearchConfig
+        self, texts: Sequence[list[str]], several: Sequence[list[Hypothesis] | None], config: SearchConfig
     ) -> list[list[Hypothesis] | None]:
         """The hypotheses with the scores of all their tokens, best first."""
         pairs = [
             (text, [self.target[token] for token in one.tokens[:-1]])
-            for text, hypotheses in zip(texts, found, strict=True)
+            for text, hypotheses in zip(texts, several, strict=True)
             for one in hypotheses or ()
         ]
         if not pairs:
-            return list(found)
+            return list(several)
         scored = iter(
             self.translator.score_batch(
                 [source for source, _ in pairs],
@@ -235,7 +235,7 @@ class Engine:
             )
         )
         out: list[list[Hypothesis] | None] = []
-        for hypotheses in found:
+        for hypotheses in several:
             if hypotheses is None:
                 out.append(None)
                 continue

@@ -67,11 +67,11 @@ def measure_run(
         started = time.perf_counter()
         outputs = [prediction.text for prediction in predictor.predict(sources)]
         seconds = time.perf_counter() - started
-        found = text_statistics(outputs, references, metrics)
+        counts = text_statistics(outputs, references, metrics)
         for metric, how in metrics.items():
-            seeds[metric].append(how.score(found[metric]))
+            seeds[metric].append(how.score(counts[metric]))
         if first is None:
-            first = outputs, found
+            first = outputs, counts
             measured = run_cost(predictor, test, len(sources) / seconds)
     assert first is not None
     return System(name, first[0], first[1], seeds, tuple(folders), measured)
@@ -83,9 +83,9 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
     logged = [row for row in rows if "tokens" in row]
     valid = [row for row in rows if "valid" in row]
     model = predictor.model
-    some = list(test[:MEMORY_ROWS])
+    examples = list(test[:MEMORY_ROWS])
     encoded = predictor.codec.encode_pairs(
-        [example.source for example in some], [example.references[0] for example in some]
+        [example.source for example in examples], [example.references[0] for example in examples]
     )
     batch = predictor.collator.collate(*encoded).to(predictor.device)
     fitted = isinstance(model, FittedModel)
@@ -249,7 +249,7 @@ def significance_view(
     """p-values of all pairs of systems by paired bootstrap."""
     if len(systems) < 2:
         return None
-    found = []
+    tables = []
     for name, metric in metrics.items():
         drawn = [bootstrap(metric, system.statistics[name], draws, seed) for system in systems]
         scores = [metric.score(system.statistics[name]) for system in systems]
@@ -259,7 +259,7 @@ def significance_view(
         for row, column in combinations(range(size), 2):
             p_value = paired_bootstrap(drawn[row], drawn[column], scores[row] - scores[column])
             values[row][column] = values[column][row] = p_value
-        found.append(
+        tables.append(
             {"metric": metric.label, "p": values, "differences": differences, "higher": metric.higher_is_better}
         )
     return View(
@@ -267,7 +267,7 @@ def significance_view(
         "Significance",
         "Each cell is the difference between the system of the row and that of the column, with its p-value by paired "
         "bootstrap: how often chance alone would give a difference as large. Not corrected for the number of pairs.",
-        {"systems": [system.name for system in systems], "metrics": found},
+        {"systems": [system.name for system in systems], "metrics": tables},
     )
 
 
@@ -484,15 +484,15 @@ def compare_texts(
     """The views of systems of which only the outputs are known."""
     if in_letters([texts[0] for texts in references]):  # BLEU of single words is 0
         metrics = dict(sorted(metrics.items(), key=lambda item: item[0] not in ("cer", "exact_match")))
-    found = []
+    compared = []
     for name, outputs in systems.items():
         counted = text_statistics(outputs, references, metrics)
         scores = {metric: [how.score(counted[metric])] for metric, how in metrics.items()}
-        found.append(System(name, outputs, counted, scores))
+        compared.append(System(name, outputs, counted, scores))
     views = [
-        table_view(found, metrics, draws, seed),
-        length_view(found, sources or [texts[0] for texts in references], metrics, draws),
-        significance_view(found, metrics, draws, seed),
-        outputs_view(found, sources, references),
+        table_view(compared, metrics, draws, seed),
+        length_view(compared, sources or [texts[0] for texts in references], metrics, draws),
+        significance_view(compared, metrics, draws, seed),
+        outputs_view(compared, sources, references),
     ]
     return [view for view in views if view is not None]

@@ -207,15 +207,15 @@ def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
     attributions: dict[str, Any] = {}
     for method in METHODS:
         try:
-            found = attribute(subject, method)
+            attribution = attribute(subject, method)
         except (DataError, NotImplementedError):
             break
-        source = found.source
+        source = attribution.source
         if source is not None and axis is not None and source.shape[1] != len(axis):
             axis = plain_axis(axis.words, axis.text, axis.unit)  # an encoder that makes words of characters reads words
             source = source if source.shape[1] == len(axis) else None
-        if source is not None or found.prefix is not None:
-            attributions[method] = {"source": source, "prefix": found.prefix}
+        if source is not None or attribution.prefix is not None:
+            attributions[method] = {"source": source, "prefix": attribution.prefix}
     if not layers and not attributions:
         return
     yield View(
@@ -326,8 +326,8 @@ def _gradients(subject: Subject, beam: int | None) -> Iterator[View]:
 
 
 def _next(subject: Subject, beam: int | None) -> Iterator[View]:
-    found = next_tokens(subject)
-    if found is None:
+    table = next_tokens(subject)
+    if table is None:
         return
     loaded = subject.loaded
     tokenizer = loaded.tokenizer if isinstance(loaded, Completer) else loaded.target_tokenizer
@@ -339,10 +339,10 @@ def _next(subject: Subject, beam: int | None) -> Iterator[View]:
         "At every step the model gives each token of its vocabulary a probability. Temperature divides the logits "
         "before the softmax, top-k and top-p cut off the improbable tail; greedy search takes the longest bar.",
         {
-            **vars(found),
-            "pieces": [tokenizer.pieces(row) for row in found.tokens.tolist()],
-            "tokens": found.tokens.tolist(),
-            "chosen": found.chosen.tolist(),
+            **vars(table),
+            "pieces": [tokenizer.pieces(row) for row in table.tokens.tolist()],
+            "tokens": table.tokens.tolist(),
+            "chosen": table.chosen.tolist(),
             "target": subject.target.as_dict(),
         },
     )
@@ -354,14 +354,14 @@ def _what_if(subject: Subject, beam: int | None) -> Iterator[View]:
         return
     with torch.no_grad():
         before = float(subject.log_probabilities().sum())
-    found = {change.kind for change in changes}
+    changed = {change.kind for change in changes}
     texts = {
         "head": "one head is masked",
         "gate": "one gate is held open or shut",
         "word": f"one input {subject.input_unit} is left out",
     }
-    kinds = [text for kind, text in texts.items() if kind in found] or ["another token is forced"]
-    forced = "; a forced token shows the output that would have followed it" if "token" in found else ""
+    kinds = [text for kind, text in texts.items() if kind in changed] or ["another token is forced"]
+    forced = "; a forced token shows the output that would have followed it" if "token" in changed else ""
     yield View(
         "whatif",
         "What if",

@@ -125,13 +125,13 @@ class _Growing:
     def neighbours(self) -> tuple[Ints, Ints]:
         """Links of the union, and neighbours that are in the union but not linked; sorted by pair, target, source."""
         others = np.flatnonzero(~self.linked & ~self.both_aligned(np.arange(len(self.keys))))
-        found: list[tuple[Ints, Ints]] = []
+        columns: list[tuple[Ints, Ints]] = []
         for down, right in NEIGHBOURS:
             wanted = self.keys[others] - (down * self.width + right)
             places = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
             same = self.keys[places] == wanted
-            found.append((places[same], others[same]))
-        links, near = (np.concatenate(column) for column in zip(*found, strict=True))
+            columns.append((places[same], others[same]))
+        links, near = (np.concatenate(column) for column in zip(*columns, strict=True))
         height = int(self.union.sources.max(initial=0)) + 1
         order = np.argsort(self.words[1][links] * height + self.union.sources[links], kind="stable")
         return links[order], near[order]

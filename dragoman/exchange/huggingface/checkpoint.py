@@ -141,9 +141,9 @@ class Checkpoint:
         if name not in self._tensors:
             raise DataError(f"{self.folder}: the weights have no {name}")
         opened, stored = self._tensors[name]
-        found = opened.get_slice(stored).get_shape()
-        if shape is not None and list(shape) != list(found):
-            raise DataError(f"{self.folder}: {name}: found the shape {list(found)}, expected {list(shape)}")
+        actual = opened.get_slice(stored).get_shape()
+        if shape is not None and list(shape) != list(actual):
+            raise DataError(f"{self.folder}: {name}: found the shape {list(actual)}, expected {list(shape)}")
         tensor: Tensor = opened.get_tensor(stored).to(torch.float32)
         if not torch.isfinite(tensor).all():
             raise DataError(f"{self.folder}: {name}: found NaN or infinite values")

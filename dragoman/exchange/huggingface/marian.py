@@ -80,13 +80,13 @@ def vocabularies_of(checkpoint: Checkpoint, size: int, tied: bool) -> tuple[Toke
     """The tokens of source and target; a vocabulary of its own may be smaller than the tables, which are padded."""
     separate = not tied and (checkpoint.folder / "target_vocab.json").is_file()
     ids = {name: checkpoint.setting(f"{name}_token_id", int) for name in ("pad", "eos", "decoder_start")}
-    found = []
+    vocabularies = []
     for name in ("vocab.json", "target_vocab.json" if separate else "vocab.json"):
         table = checkpoint.json(name)
         tokens = tokens_by_id(table, min(size, len(table)) if separate else size, f"{checkpoint.folder}/{name}")
         unk = tokens.index("<unk>") if "<unk>" in tokens else 1
-        found.append(TokenOrder(tokens, ids["pad"], unk, ids["decoder_start"], ids["eos"]))
-    return found[0], found[1]
+        vocabularies.append(TokenOrder(tokens, ids["pad"], unk, ids["decoder_start"], ids["eos"]))
+    return vocabularies[0], vocabularies[1]
 
 
 def sentence_piece(checkpoint: Checkpoint, name: str, tokens: list[str], prefix: str = "") -> SentencePieceTokenizer:

@@ -82,10 +82,10 @@ def read_wav2vec2(checkpoint: Checkpoint, options: Mapping[str, str]) -> Importe
 
 def feature_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """The settings of the feature extractor, which transformers 5 may keep inside of those of the processor."""
-    found = checkpoint.json("preprocessor_config.json", optional=True)
-    if found is None:
-        found = (checkpoint.json("processor_config.json", optional=True) or {}).get("feature_extractor")
-    return found if isinstance(found, dict) else {}
+    settings = checkpoint.json("preprocessor_config.json", optional=True)
+    if settings is None:
+        settings = (checkpoint.json("processor_config.json", optional=True) or {}).get("feature_extractor")
+    return settings if isinstance(settings, dict) else {}
 
 
 def characters(checkpoint: Checkpoint, size: int) -> tuple[TokenOrder, CTCCharacterTokenizer]:
@@ -102,10 +102,10 @@ def characters(checkpoint: Checkpoint, size: int) -> tuple[TokenOrder, CTCCharac
 
 def special_token(checkpoint: Checkpoint, settings: Mapping[str, Any], name: str) -> str:
     """A special token by its name: the text of it, or an object with that as its content."""
-    found = settings.get(name) or SPECIAL[name]
-    token = found.get("content") if isinstance(found, dict) else found
+    value = settings.get(name) or SPECIAL[name]
+    token = value.get("content") if isinstance(value, dict) else value
     if not isinstance(token, str):
-        raise DataError(f"{checkpoint.folder}/tokenizer_config.json: {name}: found {str(found)[:40]}, expected a text")
+        raise DataError(f"{checkpoint.folder}/tokenizer_config.json: {name}: found {str(value)[:40]}, expected a text")
     return token
 
 
@@ -146,10 +146,10 @@ def encoder_settings(checkpoint: Checkpoint) -> FramesConfig:
 
 
 def sizes(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
-    found = checkpoint.setting(name, list)
-    if not found or not all(type(size) is int and 1 <= size <= 100_000 for size in found):
-        raise DataError(f"{checkpoint.folder / 'config.json'}: {name}: found {found!r}, expected sizes of convolutions")
-    return tuple(found)
+    values = checkpoint.setting(name, list)
+    if not values or not all(type(size) is int and 1 <= size <= 100_000 for size in values):
+        raise DataError(f"{checkpoint.folder / 'config.json'}: {name}: found {values!r}, expected convolution sizes")
+    return tuple(values)
 
 
 def parameter_names(checkpoint: Checkpoint, encoder: FramesConfig) -> Names:

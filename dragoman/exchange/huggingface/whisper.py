@@ -76,8 +76,8 @@ def read_whisper(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported
 
 
 def ids(checkpoint: Checkpoint, name: str, size: int) -> list[int]:
-    found = checkpoint.generation.get(name) or []
-    return [token for token in found if type(token) is int and 0 <= token < size] if isinstance(found, list) else []
+    listed = checkpoint.generation.get(name) or []
+    return [token for token in listed if type(token) is int and 0 <= token < size] if isinstance(listed, list) else []
 
 
 def language_and_task(checkpoint: Checkpoint, tokens: tuple[str, ...], options: Mapping[str, str]) -> list[int]:
@@ -95,8 +95,8 @@ def language_and_task(checkpoint: Checkpoint, tokens: tuple[str, ...], options: 
 
 def feature_config(checkpoint: Checkpoint) -> WhisperMelConfig:
     """The features; their length must be what the encoder reads."""
-    found = feature_settings(checkpoint)
-    numbers = {name: found.get(name, usual) for name, usual in FEATURES.items()}
+    settings = feature_settings(checkpoint)
+    numbers = {name: settings.get(name, usual) for name, usual in FEATURES.items()}
     for name, value in numbers.items():
         if type(value) is not int or not 1 <= value <= 1_000_000:
             raise DataError(f"{checkpoint.folder}: {name}: found {value!r}, expected a number of samples")
