@@ -30,7 +30,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token as MarkdownToken
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
-from dragoman.documents.base import Document, Output, Reading
+from dragoman.documents.base import Document, Reading, UnitTranslation
 from dragoman.documents.markup import Aligned, Block, place_markup, project, words_of
 from dragoman.documents.registry import open_document
 
@@ -342,12 +342,12 @@ def fault_of(sample: Sample, draw: random.Random) -> str:
     """What another program finds wrong in the translation; empty: nothing."""
     document: Document = open_document(sample.name, sample.data, Reading("en", "de"))
     before = sample.read(sample.data)
-    outputs: list[Output | None] = []
+    outputs: list[UnitTranslation | None] = []
     texts = []
     for unit in document.units:
         block = unit.block
         aligned = random_output(draw, block, sample.words)
-        outputs.append(Output(place_markup(block, aligned), aligned.text))
+        outputs.append(UnitTranslation(place_markup(block, aligned), aligned.text))
         texts.append(aligned.text)
         words = range(len(words_of(block.text)))
         if block.raw and sample.exact and (same := project(block, Aligned(block.text, words, words))) != block.raw:

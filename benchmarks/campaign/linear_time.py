@@ -36,7 +36,7 @@ from dragoman.data.tokenizers.word_piece import WordPieceConfig, WordPieceTokeni
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.decoding.constraints.regex import PatternParser
 from dragoman.decoding.constraints.source import Terminology, find_placeholders, restore_placeholders
-from dragoman.documents.base import Output, Reading
+from dragoman.documents.base import Reading, UnitTranslation
 from dragoman.documents.markup import Aligned, place_markup, words_of
 from dragoman.documents.registry import open_document
 from dragoman.errors import DragomanError
@@ -88,11 +88,11 @@ def document_parser(suffix: str) -> Parse:
         document = open_document(
             f"a{suffix}", packed(text) if suffix == ".docx" else text.encode(), Reading("en", "de")
         )
-        outputs: list[Output | None] = []
+        outputs: list[UnitTranslation | None] = []
         for unit in document.units:
             words = list(range(len(words_of(unit.block.text))))
             outputs.append(
-                Output(place_markup(unit.block, Aligned(unit.block.text, words, words)), unit.block.text, 0.5)
+                UnitTranslation(place_markup(unit.block, Aligned(unit.block.text, words, words)), unit.block.text, 0.5)
             )
         return document.render(outputs)
 
