@@ -117,11 +117,12 @@ def mean_attention(model: Ensemble, batch: Batch) -> Tensor:
     return torch.stack(means).mean(0)
 
 
-def attention_map(predictor: Predictor, text: str) -> AttentionMap:
-    """The cross-attention for the predicted output."""
+def attention_map(predictor: Predictor, text: str, output: str | None = None) -> AttentionMap:
+    """The cross-attention for an output, by default the predicted one."""
     source = predictor.source_tokenizer.encode(text)
-    (prediction,) = predictor.stream([text], on_unknown=told_elsewhere)
-    output = prediction.text
+    if output is None:
+        (prediction,) = predictor.stream([text], on_unknown=told_elsewhere)
+        output = prediction.text
     target = predictor.target_tokenizer.encode(output)
     batch = predictor.collator.collate(*predictor.codec.encode_pairs([text], [output])).to(predictor.device)
     layers = {name: weights[0] for name, weights in cross_attention_weights(predictor.model, batch).items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.analysis.beam_tree import beam_tree, continue_prefixes, prefix_of
+from dragoman.analysis.beam_tree import continue_prefixes, prefix_of
 from dragoman.inference.load import load_run
 from tests.serving.conftest import Live
 
@@ -120,8 +120,7 @@ def test_look_inside(page: Any, live: Live) -> None:
 def test_a_click_on_a_pruned_branch_goes_on_with_the_search(
     page: Any, live: Live, runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert beam_tree.__kwdefaults__ is not None
-    monkeypatch.setitem(beam_tree.__kwdefaults__, "max_continued", 0)  # none is computed before the click
+    monkeypatch.setattr("dragoman.analysis.beam_tree.MAX_CONTINUED", 0)  # none is computed before the click
     page.goto(f"{live.url}/inspect?model=ab-cd&q=abcd&view=beam")
     page.wait_for_selector("[role=tab]")
     page.click("[role=tab]:has-text('Beam')")
