@@ -1,57 +1,176 @@
 """Dragoman: sequence-to-sequence learning from pairs.
 
-import dragoman
+    import dragoman
 
-dragoman.train("my.toml", run="runs/x")
-run = dragoman.load("runs/x")
-print(run.predict(["hello"])[0].text)
+    dragoman.train("pairs.tsv", "runs/x")
+    run = dragoman.load("runs/x")
+    print(run.predict(["hello"])[0].text)
+
+The names in `__all__` are the public interface. They keep their meaning within a minor version; a name that must go
+warns for one minor version first. All other modules may change at any time, but for what docs/library.md and
+docs/extending.md show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
+from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError, UnseenTextWarning
 from dragoman.plugins import register
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
-    from dragoman.decoding.options import DecodingOptions
-    from dragoman.tasks.config import Config
+    from typing import Unpack
 
-__all__ = ["DecodingOptions", "__version__", "load", "register", "train"]
+    from dragoman.decoding.options import DecodingOptions
+    from dragoman.inference.completer import Completer
+    from dragoman.inference.keywords import DecodingKeywords
+    from dragoman.inference.labeler import Labeler
+    from dragoman.inference.prediction import Prediction
+    from dragoman.inference.predictor import Predictor
+    from dragoman.scoring.metric import Units
+    from dragoman.scoring.scores import Scores
+    from dragoman.scoring.significance import SystemScore
+    from dragoman.tasks.config import Config
+    from dragoman.training.display import Display
+
+__all__ = [
+    "Completer",
+    "ConfigError",
+    "DataError",
+    "DecodingOptions",
+    "DragomanError",
+    "Labeler",
+    "MissingExtraError",
+    "Prediction",
+    "Predictor",
+    "RunError",
+    "Scores",
+    "UnseenTextWarning",
+    "__version__",
+    "compare",
+    "load",
+    "register",
+    "score",
+    "train",
+]
+
+# Imported when first used: they need torch, and `import dragoman` should not take its two seconds.
+_LATE = {
+    "Completer": "dragoman.inference.completer",
+    "DecodingOptions": "dragoman.decoding.options",
+    "Labeler": "dragoman.inference.labeler",
+    "Prediction": "dragoman.inference.prediction",
+    "Predictor": "dragoman.inference.predictor",
+    "Scores": "dragoman.scoring.scores",
+}
+
+Folders: TypeAlias = str | Path | Sequence[str | Path]
+SearchTask = Literal["translate", "transcribe", "caption"]
+LabelTask = Literal["classify", "tag", "regress", "masked-language-model"]
+
+
+@overload
+def load(
+    run: Folders,
+    device: str = ...,
+    options: DecodingOptions | None = ...,
+    *,
+    task: SearchTask | None = ...,
+    **keywords: Unpack[DecodingKeywords],
+) -> Predictor: ...
+
+
+@overload
+def load(run: Folders, device: str = ..., options: None = ..., *, task: LabelTask) -> Labeler: ...
+
+
+@overload
+def load(run: Folders, device: str = ..., options: None = ..., *, task: Literal["language-model"]) -> Completer: ...
 
 
 def load(
-    run: str | Path | Sequence[str | Path],
+    run: Folders,
     device: str = "auto",
     options: DecodingOptions | None = None,
-    **keywords: Any,
-) -> Any:  # a Predictor, Labeler or Completer, as the run's task says
-    """Open a trained run to `predict`, `stream` (or `complete`) and `evaluate`.
+    *,
+    task: str | None = None,
+    **keywords: Unpack[DecodingKeywords],
+) -> Predictor | Labeler | Completer:
+    """Open a trained run to `predict` (a language model: `complete`) and `evaluate`.
 
     Several runs that share their vocabularies become an ensemble. `options` and keywords such as `beam=8` are the
-    defaults of every call: see `dragoman.decoding.options.DecodingOptions`.
+    defaults of every call.
+
+    The task of the run decides what comes back: a `Predictor` for models that search for a text, a `Labeler` for
+    labels, tags and numbers, a `Completer` for language models. A type checker assumes a Predictor; `task="tag"` tells
+    it otherwise, and a run with another task is an error then.
     """
     from dragoman.inference.load import load_run
 
-    return load_run(run, device, options, **keywords)
+    opened = load_run(run, device, options, **keywords)
+    check_task(opened, task)
+    return opened
+
+
+def check_task(opened: Predictor | Labeler | Completer, task: str | None) -> None:
+    if task is not None and opened.run.task.name != task:
+        raise RunError(f'{opened.run.folder}: found task = "{opened.run.task.name}", expected "{task}"')
+
+
+TrainingData: TypeAlias = "Config | Mapping[str, object] | str | Path | Iterable[object]"
+
+
+@overload
+def train(
+    data: TrainingData,
+    run: str | Path | None = ...,
+    *overrides: str,
+    task: SearchTask | None = ...,
+    quiet: bool = ...,
+) -> Predictor: ...
+
+
+@overload
+def train(
+    data: TrainingData, run: str | Path | None = ..., *overrides: str, task: LabelTask, quiet: bool = ...
+) -> Labeler: ...
+
+
+@overload
+def train(
+    data: TrainingData,
+    run: str | Path | None = ...,
+    *overrides: str,
+    task: Literal["language-model"],
+    quiet: bool = ...,
+) -> Completer: ...
 
 
 def train(
-    config: Config | Mapping[str, Any] | str | Path,
+    data: TrainingData,
     run: str | Path | None = None,
     *overrides: str,
+    task: str | None = None,
     quiet: bool = False,
-) -> Any:
-    """Train a run from a configuration (object, table or TOML file) or from a file of pairs alone, and open it.
+) -> Predictor | Labeler | Completer:
+    """Train a run and open it. Training resumes in an existing run folder.
 
-    Training resumes in an existing run folder. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
+    `data` is one of:
+
+    - a file of pairs, or several: settings are chosen for the data;
+    - pairs in memory: a list or any iterable of (source, target) or of dicts, a pandas or polars DataFrame, a pyarrow
+      Table, a Hugging Face Dataset. They are written to a file in the cache first, which training reads and resumes
+      with;
+    - a configuration: a TOML file, a table of settings, or a `Config`.
+
+    `overrides` are settings such as "train.steps=2000". `task` is short for "task=…", and tells a type checker what
+    comes back, as in `load`. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
     """
-    from dragoman.files import run_name
     from dragoman.runs import train as train_run
-    from dragoman.tasks import config as configuration
     from dragoman.training.display import Display
 
     if isinstance(run, str) and "=" in run and not Path(run).exists():
@@ -60,35 +179,82 @@ def train(
             f'train(DATA, "runs/my", {run!r})'
         )
     display = Display(quiet=quiet)
-    if isinstance(config, str | Path):
-        folder = Path(run) if run is not None else Path("runs") / run_name(str(config))
-        if Path(config).suffix.lower() == ".toml":
-            resolved = configuration.load(config, overrides)
-        else:
-            from dragoman.auto.configure import configure
+    if task is not None:
+        overrides = (f"task={task}", *overrides)
+    config, folder = _configuration(data, run, overrides, display)
+    train_run(config, folder, display)
+    display.info(f"run folder: {folder}")
+    opened = load(folder)
+    check_task(opened, task)
+    return opened
 
-            resolved, reasons = configure(str(config), overrides)
-            for reason in reasons:
-                display.info(reason)
+
+def _configuration(
+    data: TrainingData, run: str | Path | None, overrides: tuple[str, ...], display: Display
+) -> tuple[Config, Path]:
+    """The configuration to train and its run folder."""
+    from dragoman.auto.configure import configure
+    from dragoman.data.readers.memory import as_training_data
+    from dragoman.files import run_name
+    from dragoman.tasks import config as configuration
+
+    if isinstance(data, str | Path):
+        folder = Path(run) if run is not None else Path("runs") / run_name(str(data))
+        if Path(data).suffix.lower() == ".toml":
+            return configuration.load(data, overrides), folder
+    elif run is None:
+        raise TypeError("train needs run=FOLDER when the data are not a file")
     else:
-        if run is None:
-            raise TypeError("train needs run=FOLDER when the configuration is not a file")
         folder = Path(run)
-        if isinstance(config, Mapping):
-            resolved = configuration.build(config, overrides)
-        else:
+        if isinstance(data, Mapping):
+            return configuration.build(data, overrides), folder
+        if isinstance(data, configuration.Config):
             if overrides:
                 raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
-            resolved = config
-    train_run(resolved, folder, display)
-    display.info(f"run folder: {folder}")
-    return load(folder)
+            return data, folder
+    config, reasons = configure(as_training_data(data, overrides), overrides)
+    for reason in reasons:
+        display.info(reason)
+    return config, folder
 
 
-def __getattr__(name: str) -> Any:
-    """`dragoman.DecodingOptions`, imported when it is first used: it needs torch."""
-    if name == "DecodingOptions":
-        from dragoman.decoding.options import DecodingOptions
+def score(
+    outputs: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    metrics: str | Sequence[str] = (),
+    *,
+    units: Units = "words",
+    draws: int = 0,
+    seed: int = 1,
+) -> Scores:
+    """Score texts without a model. Each output has one reference or several.
 
-        return DecodingOptions
+    With `draws` (1000, say) bootstrap samples the result has 95 % confidence intervals.
+    """
+    from dragoman.scoring.scores import score_outputs
+
+    return score_outputs(outputs, references, metrics, units, draws, seed)
+
+
+def compare(
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[str | Sequence[str]],
+    metrics: str | Sequence[str] = (),
+    *,
+    units: Units = "words",
+    draws: int = 1000,
+    seed: int = 1,
+) -> list[SystemScore]:
+    """Compare the outputs of each system with those of the first, the baseline, on the same references.
+
+    Every score has a 95 % interval; every difference has p-values by paired bootstrap and approximate randomisation.
+    """
+    from dragoman.scoring.scores import compare_outputs
+
+    return compare_outputs(systems, references, metrics, units, draws, seed)
+
+
+def __getattr__(name: str) -> object:
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module 'dragoman' has no attribute {name!r}")

@@ -36,6 +36,7 @@ ORDER = [
     {"documents"},
     {"web"},
     {"reports"},
+    {"notebook"},
     {"serving"},
     {"auto"},
     {"testing"},

@@ -18,6 +18,9 @@ EngineName = Literal["auto", "torch", "ctranslate2"]
 Precision = Literal["float32", "bfloat16", "int8"]
 # A run folder, or a run that is open already (inference.loaded.LoadedRun, inference.completer.Completer).
 RunLike = Any
+# One or several texts for all inputs, or a list with the texts of each input. Where alternatives are possible, a tuple
+# of phrases means: one of them.
+Phrases = str | Sequence[str | Sequence[str | Sequence[str]] | None] | None
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,9 @@ class DecodingOptions:
 
     # Constraints on outputs.
     prefix: str | Sequence[str | None] | None = None  # the output begins with this text
-    forbid: str | Sequence[Any] | None = None  # it holds none of these texts
-    require: str | Sequence[Any] | None = None  # it holds all these phrases; a tuple of phrases: one of them
-    allow: str | Sequence[Any] | None = None  # it is one of these texts
+    forbid: Phrases = None  # it holds none of these texts
+    require: Phrases = None  # it holds all these phrases; a tuple of phrases: one of them
+    allow: Phrases = None  # it is one of these texts
     pattern: str | Sequence[str | None] | None = None  # it matches this regular expression as a whole
     constrain: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None  # registered constraints by name
     terminology: str | Path | Terminology | None = None  # target terms required where the source has a term

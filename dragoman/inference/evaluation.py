@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from dragoman.data.config import file_list
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.feature_store import FeatureColumn, write_features
+from dragoman.data.readers.memory import examples_of, files_of, rows_of
 from dragoman.data.split import read_examples as read_all
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.loaded import LoadedRun
@@ -71,11 +73,22 @@ class EvaluationOptions:
                 raise ConfigError(f"{name}: found {value}, expected at least {minimum}")
 
 
-def as_examples(pairs: Sequence[Pair]) -> list[Example]:
+def as_examples(pairs: Iterable[object]) -> list[Example]:
     return [as_example(pair, number) for number, pair in enumerate(pairs, 1)]
 
 
-def as_example(pair: Pair, number: int) -> Example:
+def given_examples(run: Run, data: Path | str | Iterable[object], several_references: bool = False) -> list[Example]:
+    """The examples of files or of data in memory, read as the run read its own data."""
+    texts = isinstance(data, list | tuple) and any(isinstance(item, str) and not Path(item).exists() for item in data)
+    if not texts and (files := files_of(data)) is not None:
+        return [example for path in file_list(files) for example in read_examples(run, str(path), several_references)]
+    rows = data if isinstance(data, list | tuple) else list(rows_of(data))
+    if not any(isinstance(row, Mapping) for row in rows):
+        return as_examples(rows)
+    return examples_of(rows, run.config.data, run.task.example_format(run.config))
+
+
+def as_example(pair: object, number: int) -> Example:
     """One pair as an example; `number` counts from 1."""
     if isinstance(pair, Example):
         return pair

@@ -9,16 +9,10 @@ from typing import TypedDict
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.ensemble import Average
 from dragoman.decoding.method import Method
-from dragoman.decoding.options import (
-    EngineName,
-    Precision,
-    RerankModel,
-)
+from dragoman.decoding.options import EngineName, Phrases, Precision, RerankModel
 from dragoman.decoding.sampling import Sampling
 from dragoman.inference.inputs import StreamKeywords
 from dragoman.inference.loaded import LoadedRun
-
-Phrases = str | Sequence[str | Sequence[str] | None] | None
 
 
 class DecodingKeywords(TypedDict, total=False):

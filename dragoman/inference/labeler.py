@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import replace_from_keywords
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.evaluation import Evaluation, Pair, as_examples, first_of, read_examples, readable_examples
+from dragoman.inference.evaluation import Evaluation, first_of, given_examples, readable_examples
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import (
@@ -45,6 +45,8 @@ from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.training.validation.mlm import masked_lm_scores
+
+T = TypeVar("T")  # a token, or the features of a frame
 
 
 @dataclass(frozen=True)
@@ -130,13 +132,14 @@ class Labeler(LoadedRun):
     def likelihood(self) -> Likelihood:
         return "none"  # of texts
 
-    def predict(self, texts: Iterable[str], *, batch_size: int = 64) -> list[LabelPrediction]:
+    def predict(self, texts: Path | Iterable[object], *, batch_size: int = 64) -> list[LabelPrediction]:
         """One prediction for each text, in order; an empty text gives an empty prediction.
 
+        `texts` are strings, or the sources of a file (a Path), of rows or of a DataFrame (`data.readers.memory`).
         Separate two texts by a tab, and the words of a sentence or the numbers of a series by spaces.
         """
         check_several(texts, "predict")
-        return list(self.stream(texts, batch_size=batch_size))
+        return list(self.stream(self.texts_of(texts), batch_size=batch_size))
 
     def stream(
         self,
@@ -166,7 +169,7 @@ class Labeler(LoadedRun):
             return []
         return self.unseen(PAIR_DELIMITER.join(" ".join(part.split()) for part in text.split(PAIR_DELIMITER)))
 
-    def readable_part(self, row: Sequence[Any], name: str, warn: Warn) -> Any:
+    def readable_part(self, row: list[T], name: str, warn: Warn) -> list[T]:
         """The source; a classifier of texts leaves out the end of one that is too long, any other run refuses it."""
         if not (problem := self._length_problem(len(row))):
             return row
@@ -207,12 +210,11 @@ class Labeler(LoadedRun):
         return known, tokens, errors
 
     def _checked(
-        self, pairs: str | Path | Sequence[Pair], metrics: str | Sequence[str], skip_unknown: bool
+        self, pairs: str | Path | Iterable[object], metrics: str | Sequence[str], skip_unknown: bool
     ) -> tuple[list[Example], tuple[str, ...]]:
         """The examples of an evaluation and the names of its metrics, checked."""
-        if isinstance(pairs, str | Path):
-            pairs = read_examples(self.run, pairs)
-        if not pairs:
+        examples = given_examples(self.run, pairs)
+        if not examples:
             raise DataError("nothing to evaluate: no example was read")
         if skip_unknown and not self.labels:
             raise ConfigError(
@@ -221,7 +223,7 @@ class Labeler(LoadedRun):
             )
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         check_metric_names(metrics_for(self.head_decoder.outputs), names)
-        return as_examples(pairs), names
+        return examples, names
 
     @torch.no_grad()
     def loss(self, rows: Sequence[ExampleRow], batch_size: int = 64) -> float:
@@ -235,7 +237,7 @@ class Labeler(LoadedRun):
 
     def evaluate(
         self,
-        pairs: str | Path | Sequence[Pair],
+        pairs: str | Path | Iterable[object],
         *,
         batch_size: int = 64,
         metrics: str | Sequence[str] = (),
@@ -305,7 +307,7 @@ class MaskFiller(Labeler):
 
     def evaluate(
         self,
-        pairs: str | Path | Sequence[Pair],
+        pairs: str | Path | Iterable[object],
         *,
         batch_size: int = 64,
         metrics: str | Sequence[str] = (),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
+from dragoman.data.readers.memory import sources_of
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
 from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Average, Ensemble
 from dragoman.errors import ConfigError, RunError
+from dragoman.inference.display import OpenRunViews
 from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER, LengthLimits
 from dragoman.inference.unseen import UnseenText
 from dragoman.kernels.weight_layout import lay_out_for_decoding
@@ -23,7 +25,7 @@ from dragoman.runs import Run
 from dragoman.training.runtime import resolve_device
 
 
-class LoadedRun:
+class LoadedRun(OpenRunViews):
     """A trained run that is ready to work: the base of `Predictor`, `Labeler` and `Completer`.
 
     Other code asks what a run can do here, not what class it has.
@@ -104,6 +106,12 @@ class LoadedRun:
             return False
         room = limits.tokens - 2  # a tag takes one, and a piece at the start may be split differently
         return len(text) * MAX_TOKENS_PER_CHARACTER <= room or len(self.source_tokenizer.encode(text)) <= room
+
+    def texts_of(self, data: Path | Iterable[object]) -> list[str]:
+        """The sources that a Python user gives: texts, the sources of a file (a Path), of rows or of a DataFrame."""
+        if isinstance(data, list | tuple) and not any(isinstance(item, Mapping) for item in data):
+            return list(data)
+        return list(sources_of(data, self.config.data.columns, self.texts_per_input))
 
     def unseen_in(self, text: str) -> list[str]:
         """The characters or words of an input that training did not have."""

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 
 from dragoman.inference.confidence import log_probability
+from dragoman.inference.display import drawer
 from dragoman.scoring.calibration import PlattScale
+
+
+class Origin:
+    """The run and the input behind a prediction, which a notebook needs to show its alignment.
+
+    The run is held weakly: a list of predictions must not keep a model in memory. A copy for another process has none.
+    """
+
+    def __init__(self, run: Callable[[], object | None], text: str, tag: str | None) -> None:
+        self.run, self.text, self.tag = run, text, tag
+
+    def __reduce__(self) -> tuple[type[Origin], tuple[Callable[[], None], str, str | None]]:
+        return Origin, (no_run, self.text, self.tag)
+
+
+def no_run() -> None:
+    return None
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One output; str() gives its text."""
+    """One output; str() gives its text. A notebook colours its tokens by their probability."""
 
     text: str
     score: float  # outputs are ranked by it: the normalised log-probability, or what the decoding method defines
@@ -22,6 +40,7 @@ class Prediction:
     alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
     confidence: float | None = None  # of a calibrated run: the probability that the whole output is the reference
     token_confidences: tuple[float, ...] = ()  # probability that each token is right, <eos> included
+    origin: Origin | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -36,13 +55,21 @@ class Prediction:
         """The probability of the whole output, <eos> included."""
         return math.exp(sum(self.token_scores))
 
+    @property
+    def token_probabilities(self) -> tuple[float, ...]:
+        """The probability of each token given those before it, <eos> included."""
+        return tuple(math.exp(score) for score in self.token_scores)
+
+    def _repr_html_(self) -> str:
+        return drawer().prediction_html(self)
+
     def as_json(self, *, probability: bool = False) -> str:
         """One JSON object on one line, with the probability of every output if `probability`."""
         return json.dumps(self.as_table(probability=probability), ensure_ascii=False)
 
-    def as_table(self, *, probability: bool = False) -> dict[str, Any]:
+    def as_table(self, *, probability: bool = False) -> dict[str, object]:
         """A dictionary of the fields that this prediction has."""
-        table = {field.name: getattr(self, field.name) for field in fields(self)}
+        table: dict[str, object] = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "origin"}
         if probability:
             table["probability"] = self.probability
         if self.confidence is None:
@@ -50,7 +77,7 @@ class Prediction:
         if not self.alternatives:
             del table["alternatives"]
         else:
-            table["alternatives"] = [one.as_table(probability=probability) for one in self.alternatives]
+            table["alternatives"] = [other.as_table(probability=probability) for other in self.alternatives]
         return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -22,9 +23,8 @@ from dragoman.inference.ensemble import Backend, open_backend
 from dragoman.inference.evaluation import (
     Evaluation,
     EvaluationOptions,
-    as_examples,
+    given_examples,
     metric_names,
-    read_examples,
     readable_examples,
 )
 from dragoman.inference.inputs import Nodes, StreamOptions, constrained_inputs, tagged_sources, with_tags
@@ -32,7 +32,7 @@ from dragoman.inference.keywords import DecodingKeywords, EvaluationKeywords, Se
 from dragoman.inference.loaded import Seq2SeqRun
 from dragoman.inference.long_inputs import OnWarning
 from dragoman.inference.pipeline import check_several, stream_outputs
-from dragoman.inference.prediction import NO_PREDICTION, Prediction
+from dragoman.inference.prediction import NO_PREDICTION, Origin, Prediction
 from dragoman.inference.rerank import Reranker
 from dragoman.inference.search_work import SearchWork
 from dragoman.inference.target_scores import ReferenceLoss, reference_loss
@@ -123,15 +123,25 @@ class Predictor(Seq2SeqRun):
         return replace_from_keywords(dict(keywords), base, *others)
 
     def predict(
-        self, texts: Iterable[str], options: DecodingOptions | None = None, **keywords: Unpack[DecodingKeywords]
+        self,
+        texts: Path | Iterable[object],
+        options: DecodingOptions | None = None,
+        **keywords: Unpack[DecodingKeywords],
     ) -> list[Prediction]:
         """One prediction for each text, in order; an empty text gives an empty prediction.
 
+        `texts` are strings, or the sources of a file (a Path), of rows or of a DataFrame (`data.readers.memory`).
         A run with tags needs one: the option `tag` for all texts, or "<2de> " in front of a text, which goes first.
         """
         check_several(texts, "predict")
         (options,) = self._options(options, keywords)
-        return list(self.stream(constrained_inputs(list(texts), options), options))
+        sources = self.texts_of(texts)
+        predictions = self.stream(constrained_inputs(sources, options), options)
+        origin = weakref.ref(self)
+        return [
+            replace(prediction, origin=Origin(origin, source, options.tag))
+            for source, prediction in zip(sources, predictions, strict=True)
+        ]
 
     def trace(self, text: str, options: DecodingOptions | None = None, **keywords: Unpack[SearchKeywords]) -> Nodes:
         """Every continuation that the search for a text ranked: see decoding/trace.py."""
@@ -217,7 +227,7 @@ class Predictor(Seq2SeqRun):
 
     def evaluate(
         self,
-        pairs: str | Path | Sequence[Example | tuple[str, str | Sequence[str]]],
+        pairs: str | Path | Iterable[object],
         options: DecodingOptions | None = None,
         evaluation: EvaluationOptions | None = None,
         stream: StreamOptions | None = None,
@@ -225,22 +235,20 @@ class Predictor(Seq2SeqRun):
     ) -> Evaluation[Prediction]:
         """Scores of the run on pairs of a source and one or more references, and the outputs behind them.
 
-        `pairs` may be a file, which is read as the run's own data were. The result unpacks into scores and predictions.
-        Keywords are options of `DecodingOptions`, `EvaluationOptions` and `StreamOptions`. Loss, perplexity and token
-        accuracy are always among the scores; they are those of the first references, whatever the options are. A
-        non-autoregressive model may be unable to output a long reference at all: these three leave it out, and
-        `too_long` counts it. Files that cannot be read are counted in `unreadable`.
+        `pairs` may be a file, which is read as the run's own data were, pairs, dicts or a DataFrame. The
+        result unpacks into scores and predictions. Keywords are options of `DecodingOptions`, `EvaluationOptions` and
+        `StreamOptions`. Loss, perplexity and token accuracy are always among the scores; they are those of the first
+        references, whatever the options are. A non-autoregressive model may be unable to output a long reference at
+        all: these three leave it out, and `too_long` counts it. Files that cannot be read are counted in `unreadable`.
         """
-        if isinstance(pairs, str | Path):
-            pairs = read_examples(self.run, pairs, several_references=True)
-        if not pairs:
+        every = given_examples(self.run, pairs, several_references=True)
+        if not every:
             raise DataError("nothing to evaluate: no pair was read")
         options, evaluation, stream = self._options(
             options, keywords, evaluation or EvaluationOptions(), stream or StreamOptions()
         )
         units = self.config.data.units
         names = metric_names(evaluation.metrics, self.run.task, units)
-        every = as_examples(pairs)
         examples, faults = readable_examples(self, every, evaluation.skip_unreadable, stream.on_unreadable)
         inputs = constrained_inputs(tagged_sources(examples, options.tag, self.tags), options)
         predictions = list(self.stream(inputs, replace(options, tag=None), stream))

@@ -7,4 +7,6 @@ import torch
 
 def is_exporting() -> bool:
     """Whether torch.export traces the model; torch 2.11 also says so inside torch.compile."""
-    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    # torch 2.6 has no is_exporting; there is_compiling is true in an export as well.
+    tracing = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    return bool(tracing()) and not torch.compiler.is_dynamo_compiling()

@@ -17,6 +17,12 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def in_notebook() -> bool:
+    """Whether a notebook shows the output: it understands a carriage return, but is no terminal."""
+    shell = sys.modules.get("IPython")
+    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
 class LastingStream:
     """A text stream that discards what it can no longer write: a lost terminal must not end a run."""
 
@@ -44,6 +50,7 @@ class Display:
         self.stream: Any = LastingStream(unguarded(stream or sys.stderr))
         self.quiet = quiet
         self.interactive = not quiet and self.stream.isatty()
+        self.in_place = self.interactive or (not quiet and in_notebook())  # whether a line can be written over
         self._bar: Any = None
         self._task: Any = None
         self._activity = ""
@@ -86,10 +93,10 @@ class Display:
     def preparing(self, activity: str, count: int) -> None:
         """Show a preparation and how many items it has handled; at most 5 times a second (a file: every 10 s)."""
         now = time.monotonic()
-        if self.quiet or (activity == self._activity and now - self._updated < (0.2 if self.interactive else 10)):
+        if self.quiet or (activity == self._activity and now - self._updated < (0.2 if self.in_place else 10)):
             return
         line = visible(f"{activity}: {count:,} so far" if count else f"{activity} …")
-        if self.interactive:
+        if self.in_place:
             if activity != self._activity:
                 self.close()
             print(f"\r{line}", end="", file=self.stream, flush=True)
@@ -125,5 +132,9 @@ class Display:
         text = f"loss {loss:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s  {duration(remaining)} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, state=text)
+        elif self.in_place:
+            # One line that changes in place: a line for each logged step would fill the notebook.
+            print(f"\rstep {step}/{steps}  {text}".ljust(100), end="", file=self.stream, flush=True)
+            self._line_open = True
         elif not self.quiet:
             self._print(f"step {step}/{steps}  {text}")

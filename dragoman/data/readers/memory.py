@@ -119,11 +119,13 @@ def rows_of(data: Any, accepted: str = ACCEPTED) -> Iterator[Any]:
         raise TypeError(f"data: found {_type(data)} with {parts}, expected {accepted}; name one part, as data['train']")
     if hasattr(data, "iter_rows"):  # polars
         return iter(data.iter_rows(named=True))
-    if hasattr(data, "iloc") and hasattr(data, "to_dict"):  # pandas
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # a pandas DataFrame; a Series is iterable
         chunks: Iterable[Any] = (data.iloc[first : first + CHUNK] for first in range(0, len(data), CHUNK))
         return (row for chunk in chunks for row in chunk.to_dict("records"))
     if hasattr(data, "to_batches"):  # pyarrow
         return (row for batch in data.to_batches(CHUNK) for row in batch.to_pylist())
+    if hasattr(data, "to_pylist"):  # a column of pyarrow, whose items are no Python values
+        return iter(data.to_pylist())
     if not isinstance(data, Iterable) or isinstance(data, str | bytes):
         raise TypeError(f"data: found {_type(data)}, expected {accepted}")
     return iter(data)
