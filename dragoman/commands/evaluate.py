@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -12,22 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dragoman.commands.complete import evaluate_text
-from dragoman.commands.labels import evaluate_labels, read_examples
+from dragoman.commands.labels import EVALUATE_ARGUMENTS, print_label_scores, read_examples, refuse_options
 from dragoman.commands.layout import ReadingOptions, check_pair_files, pair_files
 from dragoman.commands.media import check_media_options, print_unreadable
 from dragoman.commands.options import device_option, json_option
-from dragoman.commands.printing import print_method_report, print_scores, print_warning
+from dragoman.commands.printing import as_utf8, print_method_report, print_scores, print_warning
 from dragoman.commands.progress import progress_bar
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.config.settings import Range, setting
 from dragoman.decoding.settings import DecodingSettings
-from dragoman.errors import DataError
+from dragoman.errors import ConfigError, DataError
 
 FEW_WORDS = 2  # BLEU of single words is 0, since they have no word pairs
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig
-    from dragoman.data.examples import Example, Pairs
+    from dragoman.data.examples import Example, Fault, Pairs
     from dragoman.inference.prediction import Prediction
     from dragoman.runs import Run
 
@@ -117,11 +118,10 @@ def evaluate(
         return
     data = reading.applied(opened.config.data, files)
     if opened.task.head_decoder is not None:
-        evaluate_labels(opened, data, files, settings, as_json, output, device)
+        refuse_options(opened, EVALUATE_ARGUMENTS, 'is for runs that output texts; {run} has task = "{task}"', settings)
     elif settings.evaluation.skip_unknown:
         raise DataError(f'evaluation.skip_unknown is for labels and tags; {run} has task = "{opened.task.name}"')
-    else:
-        evaluate_pairs(opened, data, files, settings, as_json, output, device)
+    evaluate_examples(opened, data, files, settings, as_json, output, device)
     if trained_on(opened, files):
         print_warning(
             f"{files} is training data of this run, so the scores say little about new inputs; `dragoman info {run}` "
@@ -137,7 +137,7 @@ def trained_on(run: Run, files: str | Pairs) -> bool:
     return all(Path(path).resolve() in trained for path in paths_of(files))
 
 
-def evaluate_pairs(
+def evaluate_examples(
     run: Run,
     data: DataConfig,
     files: str | Pairs,
@@ -146,43 +146,80 @@ def evaluate_pairs(
     output: str | None,
     device: str,
 ) -> None:
-    """Evaluate a run whose outputs are found by a search, and print its scores."""
-    from dragoman.data.readers.base import READERS
+    """Evaluate a run that predicts texts, labels, numbers or tags, and print its scores."""
     from dragoman.files import atomic_write
-    from dragoman.inference.baselines import text_baselines
-    from dragoman.inference.evaluation import EvaluationOptions, metric_names
-    from dragoman.inference.inputs import StreamOptions
+    from dragoman.inference.labeler import labeler_of
     from dragoman.inference.load import load_predictor
     from dragoman.scoring.registry import select_metrics
 
     scoring: ScoringSettings = settings.evaluation
-    draws = {name: value for name in ("draws", "draws_seed") if (value := getattr(scoring, name)) is not None}
-    evaluation = EvaluationOptions(
-        scoring.metrics, intervals=scoring.intervals, skip_unreadable=settings.data.skip_unreadable, **draws
-    )
-    select_metrics(scoring.metrics, run.config.data.units)
-    predictor = load_predictor(run.folder, device, settings.decoding(scores=False))
-    pairs = read_examples(data, files, run.task.example_format(run.config), "pair", several_references=True)
-    unreadable: list[Any] = []
-    on_unreadable = unreadable.append if evaluation.skip_unreadable else None
-    with progress_bar("pairs", len(pairs)) if sys.stderr.isatty() else nullcontext() as progress:
-        stream = StreamOptions(progress=progress, on_unreadable=on_unreadable, on_warning=print_warning)
-        scores, predictions = predictor.evaluate(pairs, evaluation=evaluation, stream=stream)
-    print_method_report(predictor)
+    searches = run.task.head_decoder is None
+    if searches:
+        select_metrics(scoring.metrics, run.config.data.units)
+        loaded: Any = load_predictor(run.folder, device, settings.decoding(scores=False))
+    else:
+        loaded = labeler_of(run, device)
+        if output is not None and not loaded.writes:
+            raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
+    kind = "pair" if searches else "example"
+    examples = read_examples(data, files, run.task.example_format(run.config), kind, several_references=searches)
+    if scoring.baseline and loaded.reads_files:
+        raise DataError(f"--baseline needs sources of text; {run.folder} reads files")
+    unreadable: list[Fault] = []
+    arguments = evaluation_arguments(settings, searches)
+    arguments["on_unreadable"] = unreadable.append if settings.data.skip_unreadable else None
+    with progress_bar(f"{kind}s", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
+        scores, predictions = loaded.evaluate(examples, progress=progress, on_warning=print_warning, **arguments)
     if output is not None:
         with atomic_write(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
-    if not predictor.reads_files:
-        names = metric_names(evaluation.metrics, run.task, run.config.data.units)
-        if found := text_baselines(run, pairs, names, run.config.data.units, all_=scoring.baseline):
-            scores["baselines"] = found
-    elif scoring.baseline:
-        raise DataError(f"--baseline needs sources of text; {run.folder} reads files")
-    if scoring.alignment:
-        scores["alignment"] = align_outputs(predictions, pairs, scoring.characters, show=not as_json)
-    words = sum(len(pair.references[0].split()) for pair in pairs) / len(pairs)
-    hidden = {"bleu"} if words < FEW_WORDS and not scoring.metrics and run.config.train.metric != "bleu" else set()
+    if not loaded.reads_files and (found := baselines_of(loaded, examples, scoring)):
+        scores["baselines"] = found
+    as_utf8()
+    if searches:
+        print_method_report(loaded)
+        if scoring.alignment:
+            scores["alignment"] = align_outputs(predictions, examples, scoring.characters, show=not as_json)
+        warn_of_columns(files, data, examples)
+        few = sum(len(example.references[0].split()) for example in examples) / len(examples) < FEW_WORDS
+        hidden = {"bleu"} if few and not scoring.metrics and run.config.train.metric != "bleu" else set()
+        print_scores(scores, as_json, hidden)
+    elif as_json:
+        click.echo(json.dumps(scores, ensure_ascii=False))
+    else:
+        print_label_scores(loaded, scores)
+    print_unreadable(unreadable, "no score counts them")
+
+
+def evaluation_arguments(settings: Settings, searches: bool) -> dict[str, Any]:
+    """What `evaluate` of a predictor or labeler takes."""
+    scoring: ScoringSettings = settings.evaluation
+    if not searches:
+        return {
+            "batch_size": settings.batch_size, "metrics": scoring.metrics, "skip_unknown": scoring.skip_unknown,
+        }  # fmt: skip
+    draws = {name: value for name in ("draws", "draws_seed") if (value := getattr(scoring, name)) is not None}
+    shared = {"metrics": scoring.metrics, "intervals": scoring.intervals}
+    return {**shared, "skip_unreadable": settings.data.skip_unreadable, **draws}
+
+
+def baselines_of(loaded: Any, examples: list[Example], scoring: ScoringSettings) -> dict[str, Any]:
+    """The scores of baselines that need no training."""
+    from dragoman.inference.baselines import label_baselines, text_baselines
+    from dragoman.inference.evaluation import metric_names
+
+    run = loaded.run
+    if run.task.head_decoder is not None:
+        return label_baselines(loaded, examples, scoring.metrics, all_=scoring.baseline)
+    units = run.config.data.units
+    return text_baselines(run, examples, metric_names(scoring.metrics, run.task, units), units, all_=scoring.baseline)
+
+
+def warn_of_columns(files: str | Pairs, data: DataConfig, pairs: list[Example]) -> None:
+    """Say that further columns of a file are read as references, unless the user named the columns."""
+    from dragoman.data.readers.base import READERS
+
     several = max(len(pair.references) for pair in pairs)
     if several > 1 and isinstance(files, str) and not data.columns and READERS.of(files).delimiter:
         print_warning(
@@ -190,8 +227,6 @@ def evaluate_pairs(
             "counts; if a column is something else, such as an earlier output, name source and reference: "
             "data.columns=1,2"
         )
-    print_scores(scores, as_json, hidden)
-    print_unreadable(unreadable, "no score counts them")
 
 
 def align_outputs(

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from dragoman.commands.layout import ReadingOptions
-from dragoman.commands.media import input_locations, print_unreadable, printable, reads_files
-from dragoman.commands.printing import Refused, as_utf8, baseline_text, print_prompt, print_unseen, print_warning
-from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.commands.printing import baseline_text
 from dragoman.commands.settings import Settings, SettingsCommand
-from dragoman.commands.sources import read_sources
 from dragoman.errors import ConfigError, DataError, RunError
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig
-    from dragoman.data.examples import Example, Fault, Pairs
-    from dragoman.data.readers.base import SourceRow
+    from dragoman.data.examples import Example, Pairs
     from dragoman.inference.labeler import Labeler
     from dragoman.runs import Run
 
@@ -89,79 +80,6 @@ def texts_of(file: str | None) -> Iterator[str]:
     return (text_of_object(line, f"{file}:{number}") if line.strip() else line for number, line in enumerate(lines, 1))
 
 
-def texts_to_label(run: Run, file: str | None, reading: ReadingOptions) -> Iterator[str]:
-    """The texts of a file, or the paths of recordings or pictures.
-
-    A constraint on the output, which a label has not, is an error.
-    """
-    from dragoman.data.readers.lines import read_lines
-
-    if reads_files(run):
-        found = input_locations(run, file, reading.media)
-        return iter(found) if found is not None else read_lines(file)
-    sources = read_sources(run, file, reading)
-
-    def text_of(number: int, source: SourceRow) -> str:
-        for name in source.record:
-            raise DataError(f'{file}:{number}: found the field "{name}", which constrains a search; a label needs none')
-        return source.text
-
-    return (text_of(number, source) for number, source in enumerate(sources, 1))
-
-
-def predict_labels(
-    run: Run,
-    file: str | None,
-    reading: ReadingOptions,
-    batch_size: int,
-    as_json: bool,
-    device: str,
-) -> None:
-    """Print one answer for every line or file."""
-    from dragoman.inference.inputs import WINDOW
-    from dragoman.inference.labeler import labeler_of
-    from dragoman.inference.unseen import UnseenInputs
-
-    typed = file in (None, "-")
-    lines = texts_to_label(run, file, reading)
-    names: deque[str] = deque()  # of files that were read and have no answer yet
-    if as_json and reads_files(run):
-        lines = remembered(lines, names)
-    unreadable: list[Fault] = []
-    unknown, refused = UnseenInputs(), Refused()
-    labeler = labeler_of(run, device)
-    as_utf8()
-    interactive = typed and sys.stdin.isatty()
-    with ExitStack() as stack:
-        progress = None
-        if sys.stderr.isatty() and not sys.stdout.isatty() and not interactive:
-            progress = stack.enter_context(progress_bar("lines", None if typed else count_lines(file)))
-        window = 1 if interactive else WINDOW
-        print_prompt(interactive, "prediction")
-        stream = labeler.stream(
-            lines, batch_size=batch_size, window=window, progress=progress, on_warning=print_warning,
-            on_unreadable=unreadable.append if reading.skip_unreadable else None, on_unknown=unknown.add,
-            on_refused=refused.add,
-        )  # fmt: skip
-        for answer in stream:
-            source = {"source": printable(names.popleft())} if names else {}
-            sys.stdout.write((answer.as_json(**source) if as_json else answer.text) + "\n")
-            if interactive:
-                sys.stdout.flush()
-                print_unseen(unknown)
-        sys.stdout.flush()
-    print_unseen(unknown)
-    print_unreadable(unreadable, "each has an empty line")
-    refused.exit()
-
-
-def remembered(lines: Iterator[str], names: deque[str]) -> Iterator[str]:
-    """The lines, each of which is also appended to `names`."""
-    for line in lines:
-        names.append(line)
-        yield line
-
-
 def read_examples(
     data: DataConfig,
     files: str | Pairs,
@@ -182,52 +100,6 @@ def read_examples(
     if not items:
         raise DataError(f"{', '.join(paths_of(files))}: nothing to {purpose}: no {kind} was read")
     return items  # type: ignore[return-value]
-
-
-def evaluate_labels(
-    run: Run,
-    data: DataConfig,
-    files: str | Pairs,
-    settings: Settings,
-    as_json: bool,
-    output: str | None,
-    device: str,
-) -> None:
-    """Print the scores of a run that needs no search, and those of every label."""
-    from dragoman.files import atomic_write
-    from dragoman.inference.baselines import label_baselines
-    from dragoman.inference.labeler import labeler_of
-
-    reason = 'is for runs that output texts; {run} has task = "{task}"'
-    refuse_options(run, EVALUATE_ARGUMENTS, reason, settings)
-    scoring = settings.evaluation
-    labeler = labeler_of(run, device)
-    if output is not None and not labeler.writes:
-        raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
-    examples = read_examples(data, files, labeler.example_format, "example")
-    unreadable: list[Fault] = []
-    arguments = {
-        "batch_size": settings.batch_size,
-        "metrics": scoring.metrics,
-        "skip_unknown": scoring.skip_unknown,
-        "on_unreadable": unreadable.append if settings.data.skip_unreadable else None,
-    }
-    with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
-        scores, answers = labeler.evaluate(examples, progress=progress, on_warning=print_warning, **arguments)
-    if not reads_files(run):
-        if found := label_baselines(labeler, examples, scoring.metrics, all_=scoring.baseline):
-            scores["baselines"] = found
-    elif scoring.baseline:
-        raise DataError(f"--baseline needs sources of text; {run.folder} reads files")
-    if output is not None:
-        with atomic_write(output) as beside:
-            beside.write_text("".join(f"{answer.text}\n" for answer in answers), encoding="utf-8", newline="\n")
-    as_utf8()
-    if as_json:
-        click.echo(json.dumps(scores, ensure_ascii=False))
-    else:
-        print_label_scores(labeler, scores)
-    print_unreadable(unreadable, "no score counts them")
 
 
 def print_label_scores(labeler: Labeler, scores: dict[str, Any]) -> None:

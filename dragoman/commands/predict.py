@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.commands.labels import PREDICT_ARGUMENTS, predict_labels, refuse_options
+from dragoman.commands.labels import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.media import (
     check_media_options,
@@ -35,6 +35,7 @@ from dragoman.errors import DataError, RunError
 if TYPE_CHECKING:
     from dragoman.data.examples import Fault
     from dragoman.decoding.constraints.spec import ConstrainedInput
+    from dragoman.decoding.labels import LabelPrediction
     from dragoman.decoding.options import DecodingOptions
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.prediction import Prediction
@@ -104,14 +105,11 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     if opened.task.head_decoder is not None:
         shard_places = {place for place in settings.spelled if place.startswith("shards.")}
         refuse_options(opened, {*PREDICT_ARGUMENTS, *shard_places}, settings=settings)
-        if shards.folder is None:
-            predict_labels(opened, file, reading, settings.batch_size, as_json, device)
-            return
     if settings.n_best > 1 and not as_json:
         raise DataError(f"--n-best {settings.n_best} needs --json: plain output has one line for every input line")
     options = settings.decoding(scores=as_json)
     if shards.folder is None:
-        write_predictions(Inputs(opened, file, reading), options, settings.beam_trace, as_json, device)
+        write_predictions(Inputs(opened, file, reading, as_json), options, settings.beam_trace, device)
     elif settings.beam_trace is not None:
         raise DataError("found --shards and beam_trace, expected one of them")
     else:
@@ -125,6 +123,7 @@ class Inputs:
     run: Run
     file: str | None
     reading: ReadingOptions
+    as_json: bool  # one object per output, which names its file
     unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
     refused: Refused = field(default_factory=Refused)
     sources: deque[str] = field(default_factory=deque)  # names of files that were read and have no output yet
@@ -133,30 +132,34 @@ class Inputs:
         from dragoman.inference.unseen import UnseenInputs
 
         self.unseen = UnseenInputs()
+        self.shown: dict[str, bool] = {}  # what JSON objects have beside the usual fields
         self.typed = self.file in (None, "-")
         self.interactive = self.typed and sys.stdin.isatty()  # a person waits for the output of every line
         self.files = reads_files(self.run)
         self.locations = input_locations(self.run, self.file, self.reading.media) if self.files else None
         self.input_name = line_names(self.run, str(self.file)) if self.files and not self.typed else "input {}".format
 
-    def texts(self, options: DecodingOptions, keep_names: bool) -> Iterator[ConstrainedInput]:
-        """The inputs with their constraints; with `keep_names` the names of files are remembered in `sources`."""
+    def texts(self, options: DecodingOptions) -> Iterator[ConstrainedInput]:
+        """The inputs with their constraints; names of files are remembered in `sources`."""
         from dragoman.data.readers.base import SourceRow
         from dragoman.data.readers.lines import read_lines
         from dragoman.decoding.constraints.spec import constrained_input
         from dragoman.inference.inputs import common_constraints
 
-        constraints = common_constraints(options)
-        if self.locations is not None:
-            sources: Iterator[SourceRow] = (SourceRow(path) for path in self.locations)
-        elif self.files:
-            sources = (SourceRow(line) for line in read_lines(self.file))
+        constraints, searched = common_constraints(options), self.run.task.head_decoder is None
+        if self.files:
+            lines = read_lines(self.file) if self.locations is None else self.locations
+            sources: Iterator[SourceRow] = map(SourceRow, lines)
         else:
             sources = read_sources(self.run, self.file, self.reading)
 
         def constrained() -> Iterator[ConstrainedInput]:
             for number, (text, record) in enumerate(sources, 1):
-                if keep_names and self.files:
+                for name in () if searched else record:
+                    raise DataError(
+                        f'{self.file}:{number}: found the field "{name}", which constrains a search; a label needs none'
+                    )
+                if self.as_json and self.files:
                     self.sources.append(printable(text))
                 yield constrained_input(text, record, f"{self.file}:{number}", constraints)
 
@@ -191,10 +194,12 @@ class Inputs:
             input_name=self.input_name,
         )
 
-    def as_json(self, prediction: Prediction, number: int, probability: bool) -> str:
-        """The JSON object of the prediction of the input with this number."""
+    def line(self, prediction: Prediction | LabelPrediction, number: int) -> str:
+        """The line to print for the prediction of the input with this number."""
+        if not self.as_json:  # a sub-word model can output any byte; a line must stay a line
+            return prediction.text.replace("\n", " ").replace("\r", " ")
         table: dict[str, Any] = {"source": self.sources.popleft()} if self.sources else {}
-        table |= prediction.as_table(probability=probability)
+        table |= prediction.as_table(**self.shown)
         if fault := self.unreadable.get(self.input_name(number)):
             table["unreadable"] = fault.detail  # tells an unreadable file from an empty output
         if number in self.refused.errors:
@@ -202,30 +207,29 @@ class Inputs:
         return json.dumps(table, ensure_ascii=False)
 
 
-def write_predictions(
-    inputs: Inputs, options: DecodingOptions, beam_trace: str | None, as_json: bool, device: str
-) -> None:
+def write_predictions(inputs: Inputs, options: DecodingOptions, beam_trace: str | None, device: str) -> None:
     """Write the predictions of a run to standard output."""
+    from dragoman.inference.labeler import labeler_of
     from dragoman.inference.load import load_predictor
 
-    texts = inputs.texts(options, keep_names=as_json)
-    predictor = load_predictor(inputs.run.folder, device, options)
+    texts, run = inputs.texts(options), inputs.run
+    searches = run.task.head_decoder is None
+    predictor: Any = load_predictor(run.folder, device, options) if searches else labeler_of(run, device)
+    arguments = {} if searches else {"batch_size": options.batch_size}
+    if options.method is not None and options.method.exact:
+        inputs.shown["probability"] = True
     as_utf8()
-    probability = options.method is not None and options.method.exact
     with ExitStack() as stack:
         stream = inputs.stream_options(stack, beam_trace)
         print_prompt(inputs.interactive)
-        for number, prediction in enumerate(predictor.stream(texts, stream=stream), 1):
-            if as_json:
-                line = inputs.as_json(prediction, number, probability)
-            else:  # a sub-word model can output any byte; a line must stay a line
-                line = prediction.text.replace("\n", " ").replace("\r", " ")
-            sys.stdout.write(line + "\n")
+        for number, prediction in enumerate(predictor.stream(texts, stream=stream, **arguments), 1):
+            sys.stdout.write(inputs.line(prediction, number) + "\n")
             if inputs.interactive:
                 sys.stdout.flush()
                 print_unseen(inputs.unseen)
         sys.stdout.flush()
-    print_method_report(predictor)
+    if searches:
+        print_method_report(predictor)
     print_unseen(inputs.unseen)
     print_unreadable([*inputs.unreadable.values()], "each has an empty line")
     inputs.refused.exit()

@@ -5,7 +5,6 @@ A command has a `Schema`: dataclasses whose fields are its settings. Help, flags
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, make_dataclass
@@ -95,8 +94,7 @@ class Schema:
     @cached_property
     def static(self) -> list[Setting]:
         """All settings but those of decoding methods, which are not imported for the names of flags."""
-        found = [setting for part in self.parts for setting in describe(_without_method(part))]
-        return [setting for setting in found if self._has(setting.place)]
+        return [setting for setting in describe(self.settings_class(methods=False)) if self._has(setting.place)]
 
     def _has(self, place: str) -> bool:
         """Whether the command has a place, or some in the table of this name."""
@@ -107,15 +105,15 @@ class Schema:
     def has_method(self) -> bool:
         return self._places is None and any("method" in fields_of(part) for part in self.parts)
 
-    def settings_class(self) -> Any:
+    def settings_class(self, methods: bool = True) -> Any:
         """The dataclass of all settings; the table of methods is read now, so that late entries count."""
         made: list[tuple[str, Any, Any]] = []
         for part in self.parts:
-            hints = type_hints(part)
             for name, own in fields_of(part).items():
-                annotation = _method_type(self.kinds) if name == "method" else hints[name]
-                # A field object belongs to one class.
-                made.append((name, annotation, field(default=own.default, metadata=own.metadata)))
+                if methods or name != "method":
+                    annotation = _method_type(self.kinds) if name == "method" else type_hints(part)[name]
+                    # A field object belongs to one class.
+                    made.append((name, annotation, field(default=own.default, metadata=own.metadata)))
 
         def problems(settings: Any) -> Iterator[str]:
             for part in self.parts:
@@ -208,7 +206,7 @@ class SettingsCommand(click.Command):
         self.schema, self.several, self.keep_unknown = schema, several, keep_unknown
         self.flags = {_parameter_name(flag): flag for flag in schema.flags()}
         self.negatable = {setting.place for setting in schema.static if setting.default != "false"}
-        settings_class = _without_method_parts(schema.parts)
+        settings_class = schema.settings_class(methods=False)
         for name, flag in self.flags.items():
             expected = accepted_at(settings_class, flag.place)
             self.params.append(_click_option(name, flag, expected, flag.place in self.negatable))
@@ -353,23 +351,6 @@ def _print_settings(ctx: click.Context, parameter: click.Parameter, value: bool)
             click.echo(f"{setting.place} = {setting.default}" + (f"   ({setting.when})" if setting.when else ""))
             click.echo(f"    {setting.note}; {setting.expected}")
     ctx.exit()
-
-
-def _without_method(part: type) -> type:
-    """A class of settings without the setting `method`, whose type is known only when it is read."""
-    if "method" not in fields_of(part):
-        return part
-    return _without_method_parts([part])
-
-
-def _without_method_parts(parts: Sequence[type]) -> type:
-    made = [
-        (name, type_hints(part)[name], copy.copy(own))
-        for part in parts
-        for name, own in fields_of(part).items()
-        if name != "method"
-    ]
-    return make_dataclass("StaticSettings", made, frozen=True)
 
 
 def _method_type(kinds: Sequence[str] | None) -> Any:
