@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from dragoman.analysis.cost import timed
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import PAD
+from dragoman.decoding.options import EngineName, Precision
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
@@ -21,6 +22,12 @@ from dragoman.training.step import build_step
 
 CompileMode = Literal["off", "graphs", "kernels"]
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
+ENGINES: tuple[tuple[EngineName, Precision], ...] = (
+    ("torch", "float32"),
+    ("torch", "bfloat16"),
+    ("ctranslate2", "float32"),
+    ("ctranslate2", "int8"),
+)
 
 
 class SpeedResult(NamedTuple):
@@ -71,12 +78,7 @@ def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterato
 
 def benchmark_decoding(run: str, texts: Sequence[str], device: str, rounds: int) -> Iterator[SpeedResult]:
     """The speed of greedy and beam search by every engine and precision."""
-    for engine, precision in (
-        ("torch", "float32"),
-        ("torch", "bfloat16"),
-        ("ctranslate2", "float32"),
-        ("ctranslate2", "int8"),
-    ):
+    for engine, precision in ENGINES:
         try:
             predictor = load_predictor(run, device, engine=engine, precision=precision, scores=False)
             for beam in dict.fromkeys((1, max(2, predictor.config.search.beam))):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from dragoman.commands.labels import PREDICT_ARGUMENTS, read_examples, refuse_options, texts_of
 from dragoman.commands.options import device_option
-from dragoman.commands.printing import as_utf8, print_prompt
+from dragoman.commands.printing import as_utf8, print_prompt, print_unseen, print_warning
 from dragoman.commands.progress import progress_bar
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.config.settings import Range, setting
@@ -24,7 +22,6 @@ from dragoman.errors import DataError
 
 if TYPE_CHECKING:
     from dragoman.data.examples import Pairs
-    from dragoman.inference.completer import Completed
     from dragoman.runs import Run
 
 WINDOW = 1024  # prompts read ahead
@@ -80,7 +77,9 @@ def complete(
     between them.
     """
     from dragoman.decoding.complete import CompletionOptions
+    from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_completer
+    from dragoman.inference.unseen import UnseenInputs
 
     options = CompletionOptions(settings.max_length, settings.method, settings.samples, settings.one_line)
     if prompts and file is not None:
@@ -92,34 +91,31 @@ def complete(
     completer = load_completer(run, device)
     as_utf8()
     interactive = typed and sys.stdin.isatty()
-    window = 1 if interactive else WINDOW
     print_prompt(interactive, "continuation")
-    complete_prompts = partial(
-        completer.complete, options=options, allow_unknown=settings.allow_unknown, batch_size=settings.batch_size
+    unseen, count, written = UnseenInputs("prompt"), 0, 0
+    stream = StreamOptions(
+        window=1 if interactive else WINDOW,
+        on_warning=print_warning,
+        on_unknown=unseen.add,
+        input_name="prompt {}".format,
     )
-    if not write_completions(complete_prompts, lines, window, as_json, separate=not (options.one_line or as_json)):
+    outputs = completer.stream(
+        lines, options, stream, allow_unknown=settings.allow_unknown, batch_size=settings.batch_size
+    )
+    for completions in outputs:
+        count += 1
+        for completion in completions:
+            if written and not (options.one_line or as_json):
+                sys.stdout.write("\n")  # an empty line between texts of several lines
+            sys.stdout.write((completion.as_json() if as_json else completion.text) + "\n")
+            written += 1
+        if interactive:
+            sys.stdout.flush()
+            print_unseen(unseen)
+    sys.stdout.flush()
+    print_unseen(unseen)
+    if not count:
         raise DataError(f"{file or 'standard input'}: found no line, expected prompts, one per line")
-
-
-def write_completions(
-    complete_prompts: Callable[..., list[list[Completed]]],
-    lines: Iterator[str],
-    window: int,
-    as_json: bool,
-    separate: bool,
-) -> int:
-    """Write completions of prompts, with `separate` an empty line between them; returns the number of prompts."""
-    count = written = 0
-    while prompts := list(islice(lines, window)):
-        for completions in complete_prompts(prompts, first=count + 1):
-            for completion in completions:
-                if written and separate:
-                    sys.stdout.write("\n")
-                sys.stdout.write((completion.as_json() if as_json else completion.text) + "\n")
-                written += 1
-        sys.stdout.flush()
-        count += len(prompts)
-    return count
 
 
 ABOUT = {

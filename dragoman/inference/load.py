@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
-from dragoman.decoding.options import DecodingOptions, replace_from_keywords
+from dragoman.decoding.options import DecodingOptions, changed_fields, replace_from_keywords
 from dragoman.errors import ConfigError
 from dragoman.inference.completer import Completer
+from dragoman.inference.keywords import DecodingKeywords
 from dragoman.inference.labeler import Labeler, labeler_of
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run
@@ -17,7 +18,7 @@ Folders = str | Path | Sequence[str | Path]
 
 
 def load_run(
-    folder: Folders, device: str = "auto", options: DecodingOptions | None = None, **keywords: Any
+    folder: Folders, device: str = "auto", options: DecodingOptions | None = None, **keywords: Unpack[DecodingKeywords]
 ) -> Predictor | Labeler | Completer:
     """Open any trained run; `options` and keywords are the decoding defaults of a predictor."""
     if not isinstance(folder, str | Path):
@@ -25,21 +26,22 @@ def load_run(
     run = Run(folder)
     if run.task.head_decoder is None and not run.task.is_language_model:
         return load_predictor(folder, device, options, **keywords)
-    (options,) = replace_from_keywords(keywords, options or DecodingOptions())
-    for name, usual in (("engine", ("auto", "torch")), ("precision", ("float32",))):
-        if (found := getattr(options, name)) not in usual:
+    (options,) = replace_from_keywords(dict(keywords), options or DecodingOptions())
+    for name in changed_fields(options):
+        value = getattr(options, name)
+        if name not in ("batch_size", "scores") and (name, value) != ("engine", "torch"):
             raise ConfigError(
-                f"{name}: found {found}, which is for runs that search for an output text; "
+                f"{name}: found {value}, which is for runs that search for an output text; "
                 f'{folder} has task = "{run.task.name}"'
             )
     return Completer(run, device) if run.task.is_language_model else labeler_of(run, device)
 
 
 def load_predictor(
-    folder: Folders, device: str = "auto", options: DecodingOptions | None = None, **keywords: Any
+    folder: Folders, device: str = "auto", options: DecodingOptions | None = None, **keywords: Unpack[DecodingKeywords]
 ) -> Predictor:
     """Open a run whose outputs are found by a search, or several as an ensemble; any other run is an error."""
-    (options,) = replace_from_keywords(keywords, options or DecodingOptions())
+    (options,) = replace_from_keywords(dict(keywords), options or DecodingOptions())
     if isinstance(folder, str | Path):
         return Predictor(Run(folder), device, options)
     if not folder:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_type_hints
 
@@ -13,7 +15,7 @@ import dragoman
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.options import DecodingOptions
-from dragoman.errors import DataError, DragomanError
+from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.inference.completer import Completer
 from dragoman.inference.evaluation import EvaluationOptions
 from dragoman.inference.inputs import StreamKeywords, StreamOptions
@@ -22,7 +24,22 @@ from dragoman.inference.labeler import Labeler
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.pipeline import Done, Row, Work, stream_outputs
 from dragoman.inference.predictor import Predictor
-from tests.conftest import Workshop
+from tests.conftest import Workshop, call, quiet_machine, words, write_rows
+
+FEW = ("train.steps=2", "train.validate_every=2", "train.optimizer.warmup=1")
+
+
+@pytest.fixture(scope="module")
+def labels_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("labels")
+    write_rows(
+        folder / "labels.tsv", [(f"{word} a", "odd" if number % 2 else "even") for number, word in enumerate(words(40))]
+    )
+    with quiet_machine(folder / "cache"), contextlib.chdir(folder):
+        said = call("train", "labels.tsv", "task=classify", "--run", "runs/labels", *FEW)
+        assert said.code == 0, said.err
+        yield folder / "runs" / "labels"
+
 
 KEYWORDS: dict[type, tuple[type, ...]] = {
     StreamKeywords: (StreamOptions,),
@@ -106,3 +123,10 @@ def test_constraints_need_a_search() -> None:
     work = type("Labels", (Doubling,), {"run": run})()
     with pytest.raises(DataError, match=r'input 1: found constraints .* task = "classify" has none'):
         work.prepare(ConstrainedInput("1", OutputConstraints(prefix="p")), "input 1")
+
+
+def test_options_of_a_search_are_refused_by_runs_without_one(labels_run: Path) -> None:
+    """They were ignored."""
+    with pytest.raises(ConfigError, match=r'beam: found 8, which is for runs that search.* task = "classify"'):
+        dragoman.load(labels_run, beam=8)
+    assert isinstance(dragoman.load(labels_run, engine="torch"), Labeler)
