@@ -70,7 +70,7 @@ def peer(rows: int, build: Callable[[], nn.Module], loss: Callable[[nn.Module, T
     model = build().cuda().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
     host = batch(rows)
-    source, target = host.source.cuda(), host.target.cuda()
+    source, target = host.source.data.cuda(), host.target.cuda()
 
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):

@@ -35,6 +35,7 @@ from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.table import task_of
 from dragoman.training.capacity import check_capacity
+from dragoman.training.checkpointer import has_trained_weights
 from dragoman.training.checkpoints import Checkpoints, read_tensors, write_tensors
 from dragoman.training.fitter import Fitter
 from dragoman.training.lora import BASE, add_adapters, check_random_weights
@@ -42,7 +43,6 @@ from dragoman.training.metrics_log import tensorboard_writer
 from dragoman.training.named_weights import freeze, rate_factors
 from dragoman.training.objectives.table import build_objective
 from dragoman.training.optimizer import load_weights
-from dragoman.training.recovery import has_trained_weights
 from dragoman.training.runtime import Runtime, use_bfloat16
 from dragoman.training.trainer import Pause, Trainer
 from dragoman.training.validation.general import GeneralText

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.batching import read_batch
 from dragoman.data.corpus import Corpus
 from dragoman.data.feature_store import MediaStore
 from dragoman.data.tokenizers.labels import LabelVocabulary
@@ -19,7 +19,7 @@ from dragoman.decoding.labels import HeadDecoder
 from dragoman.errors import ConfigError
 from dragoman.scoring.label_metrics import applicable, score_labels
 from dragoman.scoring.registry import metrics_for
-from dragoman.training.validation.result import ValidationResult
+from dragoman.training.validation.result import ValidationResult, validation_batches
 
 MAX_TEXTS_READ = 100  # to find the text of the first stored row
 
@@ -29,7 +29,6 @@ class LabelValidator:
 
     def __init__(self, corpus: Corpus, head_decoder: HeadDecoder, metric: str, device: torch.device) -> None:
         self.corpus, self.head_decoder, self.device = corpus, head_decoder, device
-        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, collator=corpus.collator)
         self.labels: tuple[str, ...] = ()
         if isinstance(corpus.target_tokenizer, LabelVocabulary):
             self.labels = corpus.target_tokenizer.names
@@ -39,22 +38,14 @@ class LabelValidator:
         """Refuse a metric that does not apply to these targets before training starts."""
         if metric == "loss":
             return
-        references = [reference for rows in self._batches() for reference in self._references(rows)]
+        tokenizer, read = self.corpus.target_tokenizer, self.head_decoder.references
+        references = [reference for batch in validation_batches(self.corpus) for reference in read(batch, tokenizer)]
         if metric not in (
             possible := applicable(metrics_for(self.head_decoder.outputs), references, references, self.labels)
         ):
             raise ConfigError(
                 f"train.metric: found '{metric}', which these targets do not have; expected loss, {', '.join(possible)}"
             )
-
-    def _batches(self) -> list[Any]:
-        epoch = self.plan.epoch(0)
-        return [epoch[index] for index in range(len(epoch))]
-
-    def _references(self, rows: Any) -> list[Any]:
-        return self.head_decoder.references(
-            read_batch(self.corpus.valid, rows, collator=self.corpus.collator), self.corpus.target_tokenizer
-        )
 
     @torch.no_grad()
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
@@ -63,10 +54,9 @@ class LabelValidator:
         predictions: list[Any] = []
         expected: list[Any] = []
         tokenizer = self.corpus.target_tokenizer
-        for rows in self._batches():
+        for batch in validation_batches(self.corpus):
             if interrupted():
                 return None
-            batch = read_batch(self.corpus.valid, rows, collator=self.corpus.collator)
             expected += self.head_decoder.references(batch, tokenizer)
             batch = batch.to(self.device)
             loss = model(batch)

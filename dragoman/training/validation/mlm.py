@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from dragoman.data.batch import Batch
-from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import Corpus
-from dragoman.training.validation.result import ValidationResult
+from dragoman.training.validation.result import ValidationResult, validation_batches
 
 
 class MaskedLMValidator:
@@ -19,15 +18,10 @@ class MaskedLMValidator:
 
     def __init__(self, corpus: Corpus, device: torch.device) -> None:
         self.corpus, self.device = corpus, device
-        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, collator=corpus.collator)
 
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
         model.eval()
-        epoch = self.plan.epoch(0)
-        batches = (
-            read_batch(self.corpus.valid, epoch[index], collator=self.corpus.collator).to(self.device)
-            for index in range(len(epoch))
-        )
+        batches = (batch.to(self.device) for batch in validation_batches(self.corpus))
         scores = masked_lm_scores(model, batches, interrupted)
         return None if scores is None else ValidationResult(scores)
 

@@ -1,11 +1,14 @@
-"""The scores of one validation, and the interface of validators."""
+"""The scores of one validation, the interface of validators, and the batches that they read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dragoman.data.batch import Batch
+from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.corpus import Corpus
 from dragoman.scoring.registry import metrics_by_name
 
 SENTENCES = frozenset({"bleu", "chrf"})
@@ -49,3 +52,10 @@ class Validator(Protocol):
 
     def measure(self, model: Any, interrupted: Callable[[], bool] = ...) -> ValidationResult | None:
         """All scores of a model; None if `interrupted` became true on the way."""
+
+
+def validation_batches(corpus: Corpus, budget: int = 4096) -> Iterator[Batch]:
+    """All validation examples, in the same batches at every validation."""
+    epoch = BatchPlan(corpus.valid, budget, seed=0, collator=corpus.collator).epoch(0)
+    for index in range(len(epoch)):
+        yield read_batch(corpus.valid, epoch[index], collator=corpus.collator)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.collate import PAIR_COLLATOR, batches_by_length
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.language_tags import split_tag
@@ -20,7 +19,7 @@ from dragoman.decoding.search import search
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import EVALUATION_DEFAULTS, metrics_for
 from dragoman.scoring.report import score_table
-from dragoman.training.validation.result import ValidationResult
+from dragoman.training.validation.result import ValidationResult, validation_batches
 
 
 def rows_to_decode(rows: Iterable[dict[str, Any]], tags: Sequence[str], limit: int) -> list[dict[str, Any]]:
@@ -75,8 +74,7 @@ class Seq2SeqValidator:
         self.names = (*defaults, *({metric} & metrics_for(self.units).keys() - {*defaults}))
         self.search = replace(search, beam=1)
         frames = corpus.collator != PAIR_COLLATOR  # media have many more frames than texts have tokens
-        self.plan = BatchPlan(corpus.valid, budget=32768 if frames else 4096, seed=0, collator=corpus.collator)
-        self.rows = 64 if frames else 256
+        self.budget, self.rows = (32768, 64) if frames else (4096, 256)
         with corpus.valid_texts.open(encoding="utf-8") as file:
             rows = rows_to_decode(with_all_references(map(json.loads, file)), corpus.source_tokenizer.tags, decode)
         sources = corpus.codec.encode_sources([row["source"] for row in rows])
@@ -103,13 +101,10 @@ class Seq2SeqValidator:
         known = model.likelihood
         if known == "none":
             return {}
-        epoch = self.plan.epoch(0)
-        for index in range(len(epoch)):
+        for batch in validation_batches(self.corpus, self.budget):
             if interrupted():
                 return None
-            scores = model.score(
-                read_batch(self.corpus.valid, epoch[index], collator=self.corpus.collator).to(self.device)
-            )
+            scores = model.score(batch.to(self.device))
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
             count += int(scores.mask.sum())
