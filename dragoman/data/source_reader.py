@@ -22,6 +22,7 @@ class SourceReader(ABC):
     names: tuple[str, ...] = ()  # of a set of labels
     keeps_white_space = False  # byte-level BPE: a space belongs to the token after it, and line ends are in tokens
     space: int | None = None  # the id of the token that is a single space, if there is one
+    suffixes: tuple[str, ...] = ("json",)  # of its files
     channels = 1  # entries of a row for one position: several series have several numbers for each step
 
     @property
@@ -69,11 +70,18 @@ class SourceReader(ABC):
 
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
         """The paths that `save` writes. The first is the JSON file with the settings."""
-        return (Path(folder) / f"{name}.json",)
+        return tuple(Path(folder) / f"{name}.{suffix}" for suffix in self.suffixes)
 
-    @abstractmethod
     def save(self, folder: Path, name: str) -> None:
         """Write the reader to `folder`, each file named `name` with its own suffix."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for path, content in zip(self.files(folder, name), self.contents(), strict=True):
+            # The same line ends on every system.
+            path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+
+    @abstractmethod
+    def contents(self) -> list[str | bytes]:
+        """The content of each file; the first is a JSON object with `kind` and `fingerprint`."""
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
@@ -20,7 +19,7 @@ from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.media.waveform import WaveformConfig
 from dragoman.data.media.whisper_mel import WhisperMelConfig
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import content_hash, write_text
+from dragoman.data.tokenizers.base import content_hash
 
 MediaConfig = AudioConfig | WaveformConfig | WhisperMelConfig | LineImageConfig | PictureConfig
 MEDIA_CONFIGS: dict[str, type[MediaConfig]] = {config.kind: config for config in get_args(MediaConfig)}
@@ -127,10 +126,9 @@ class FeatureExtractor(SourceReader):
         scale = {} if self.mean is None else {"mean": list(self.mean), "deviation": list(self.deviation or ())}
         return {**settings.as_table(self.config), **scale}
 
-    def save(self, folder: Path, name: str) -> None:
-        """Write the settings, and the mean and deviation of the training data."""
-        table = self._table() | {"fingerprint": self.fingerprint()}
-        write_text(self.files(folder, name)[0], json.dumps(table, indent=2) + "\n")
+    def contents(self) -> list[str | bytes]:
+        """The settings, and the mean and deviation of the training data."""
+        return [json.dumps(self._table() | {"fingerprint": self.fingerprint()}, indent=2) + "\n"]
 
     def fingerprint(self) -> str:
         return content_hash(self._table())

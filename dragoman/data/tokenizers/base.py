@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PAD, UNK, SOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
+MAX_CACHED = 1 << 16  # words
 UNKNOWN_SURFACE = "⁇"  # how `decode` writes <unk>
 
 
@@ -35,6 +36,8 @@ class Tokenizer(SourceReader):
 
 class VocabularyTokenizer(Tokenizer):
     """A tokenizer whose vocabulary is a list of tokens. A text that spells "<eos>" never becomes the special token."""
+
+    suffixes: tuple[str, ...] = ("json", "vocabulary.jsonl")
 
     def __init__(self, config: DataclassInstance, tokens: Sequence[str]) -> None:
         self.config = config
@@ -64,18 +67,61 @@ class VocabularyTokenizer(Tokenizer):
         shown = (index for index in ids if index not in (PAD, SOS, EOS))
         return [UNKNOWN_SURFACE if index == UNK else self._tokens[index] for index in shown]
 
-    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        return paths(folder, name, "json", "vocabulary.jsonl")
-
-    def save(self, folder: Path, name: str) -> None:
-        """Write the settings, and the vocabulary with one token per line: token id = line number from 0."""
-        table, vocabulary = self.files(folder, name)
-        write_text(table, settings_json(self.kind, self.config, self.fingerprint()))
-        write_vocabulary(vocabulary, self._tokens)
+    def contents(self) -> list[str | bytes]:
+        """The settings, and the vocabulary with one token per line: token id = line number from 0."""
+        return [settings_json(self.kind, self.config, self.fingerprint()), vocabulary_lines(self._tokens)]
 
     def fingerprint(self) -> str:
         """A hash of the tokens in their order and of the rule that splits text."""
         return content_hash({"kind": self.kind, "split": getattr(self.config, "split", ""), "tokens": self._tokens})
+
+
+class WordCache:
+    """For tokenizers that encode word by word: the pieces of words that were encoded before."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._words_seen: dict[str, tuple[Any, ...]] = {}
+
+    def _encode_word(self, word: str) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def _cached(self, word: str) -> tuple[Any, ...]:
+        cache = self._words_seen
+        if (pieces := cache.get(word)) is None:
+            if len(cache) >= MAX_CACHED:
+                cache.clear()
+            pieces = cache[word] = self._encode_word(word)
+        return pieces
+
+
+class WrappedTokenizer(Tokenizer):
+    """A tokenizer around another one, with a few tokens of its own whose ids follow the vocabulary.
+
+    It is saved as the inner one, with its own settings (`extra`) in the JSON file.
+    """
+
+    extra: dict[str, Any]
+
+    def __init__(self, inner: SourceReader) -> None:
+        self.inner, self.space, self.suffixes = inner, inner.space, inner.suffixes
+
+    @property
+    def kind(self) -> str:
+        return self.inner.kind
+
+    @property
+    def innermost(self) -> SourceReader:
+        return self.inner.innermost
+
+    def encode(self, text: str) -> list[int]:
+        row: list[int] = self.encode_batch([text])[0]
+        return row
+
+    def contents(self) -> list[str | bytes]:
+        settings, *files = self.inner.contents()
+        table = json.loads(settings) | self.extra | {"fingerprint": self.fingerprint()}
+        return [json.dumps(table, indent=2) + "\n", *files]
 
 
 def most_frequent(texts: Iterable[Iterable[str]], vocab_size: int, min_count: int, kind: str) -> list[str]:
@@ -114,9 +160,9 @@ def without_surrogates(text: str) -> str:
     return text
 
 
-def write_vocabulary(path: Path, tokens: Iterable[str]) -> None:
-    """Write one token per line as JSON. Escaping what cannot be printed keeps line separators and controls harmless."""
-    write_text(path, "\n".join(json.dumps(token, ensure_ascii=not token.isprintable()) for token in tokens) + "\n")
+def vocabulary_lines(tokens: Iterable[str]) -> str:
+    """One token per line as JSON. Escaping what cannot be printed keeps line separators and controls harmless."""
+    return "\n".join(json.dumps(token, ensure_ascii=not token.isprintable()) for token in tokens) + "\n"
 
 
 def read_bytes(path: Path) -> bytes:
@@ -127,15 +173,9 @@ def read_bytes(path: Path) -> bytes:
         raise RunError(f"{path}: tokenizer file cannot be read ({error.strerror})") from error
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a tokenizer file, with the same line ends on every system."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode("utf-8"))
-
-
-def settings_json(kind: str, config: DataclassInstance, fingerprint: str) -> str:
+def settings_json(kind: str, config: DataclassInstance, fingerprint: str, **more: Any) -> str:
     """The JSON file of a tokenizer: its kind, its settings and its fingerprint."""
-    return json.dumps({"kind": kind, **asdict(config), "fingerprint": fingerprint}, indent=2) + "\n"
+    return json.dumps({"kind": kind, **asdict(config), "fingerprint": fingerprint, **more}, indent=2) + "\n"
 
 
 def content_hash(content: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from dragoman.config.settings import setting
@@ -19,17 +18,13 @@ from dragoman.data.tokenizers.base import (
     UNK,
     UNKNOWN_SURFACE,
     VocabularyTokenizer,
+    WordCache,
     content_hash,
-    paths,
-    settings_json,
     without_surrogates,
-    write_text,
-    write_vocabulary,
 )
 
 Merges = Sequence[tuple[str, str]]
 WHITE_SPACE = "\t\n\x0b\x0c\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-MAX_CACHED = 1 << 16  # words
 # GPT-2's rule over classes of characters: see `_CharacterClasses`.
 _WORD = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[a-zA]+| ?1+| ?['!]+|[ \t]+(?![a-zA1'!])|[ \t]+")
 
@@ -72,19 +67,19 @@ class ByteLevelBPEConfig:
     add_prefix_space: bool = setting(False, help="put a space before every text, so that its first word is like others")
 
 
-class ByteLevelBPETokenizer(VocabularyTokenizer):
+class ByteLevelBPETokenizer(WordCache, VocabularyTokenizer):
     """Pieces of bytes; a space belongs to the word after it. decode(encode(text)) == text."""
 
     kind = ByteLevelBPEConfig.kind
     config: ByteLevelBPEConfig
     keeps_white_space = True
+    suffixes = ("json", "vocabulary.jsonl", "merges.txt")
 
     def __init__(self, config: ByteLevelBPEConfig, tokens: Sequence[str], merges: Merges) -> None:
         super().__init__(config, tokens)
         self.space = None
         self._merges = tuple(merges)
         self._ranks: Mapping[tuple[str, str], int] = {pair: rank for rank, pair in enumerate(self._merges)}
-        self._cache: dict[str, tuple[str, ...]] = {}
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; a byte that the vocabulary lacks becomes <unk>."""
@@ -123,13 +118,6 @@ class ByteLevelBPETokenizer(VocabularyTokenizer):
         for match in _WORD.finditer(text.translate(_CLASSES)):
             yield text[match.start() : match.end()]
 
-    def _cached(self, word: str) -> tuple[str, ...]:
-        if (found := self._cache.get(word)) is None:
-            if len(self._cache) >= MAX_CACHED:
-                self._cache.clear()
-            found = self._cache[word] = self._encode_word(word)
-        return found
-
     def _encode_word(self, word: str) -> tuple[str, ...]:
         """Merge the pair with the lowest rank, leftmost first, until no pair has one."""
         symbols: list[str] = [BYTES[byte] for byte in word.encode()]
@@ -155,15 +143,9 @@ class ByteLevelBPETokenizer(VocabularyTokenizer):
     def _rank(self, symbols: Sequence[str], left: int, right: int) -> int:
         return self._ranks.get((symbols[left], symbols[right]), -1)
 
-    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        return paths(folder, name, "json", "vocabulary.jsonl", "merges.txt")
-
-    def save(self, folder: Path, name: str) -> None:
-        """Write settings, the vocabulary with one token per line, and the merges, the first one first."""
-        table, vocabulary, merges = self.files(folder, name)
-        write_text(table, settings_json(self.kind, self.config, self.fingerprint()))
-        write_vocabulary(vocabulary, self._tokens)
-        write_text(merges, "".join(f"{left} {right}\n" for left, right in self._merges))
+    def contents(self) -> list[str | bytes]:
+        """Settings, vocabulary, and the merges, the first one first."""
+        return [*super().contents(), "".join(f"{left} {right}\n" for left, right in self._merges)]
 
     def fingerprint(self) -> str:
         prefix = self.config.add_prefix_space

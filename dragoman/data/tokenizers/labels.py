@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from dragoman.data.tokenizers.base import Tokenizer, content_hash, write_text
+from dragoman.data.tokenizers.base import Tokenizer, content_hash
 from dragoman.errors import DataError, nearest
 
 
@@ -66,9 +65,9 @@ class LabelVocabulary(Tokenizer):
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self.names[index] for index in ids]
 
-    def save(self, folder: Path, name: str) -> None:
+    def contents(self) -> list[str | bytes]:
         table = {"kind": self.kind, "labels": self.names, "fingerprint": self.fingerprint()}
-        write_text(self.files(folder, name)[0], json.dumps(table, indent=2, ensure_ascii=False) + "\n")
+        return [json.dumps(table, indent=2, ensure_ascii=False) + "\n"]
 
     def fingerprint(self) -> str:
         return content_hash({"kind": self.kind, "labels": self.names})

@@ -10,10 +10,9 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from dragoman.data.source_reader import SourceReader, Span
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.base import WrappedTokenizer
 from dragoman.errors import ConfigError, DataError, nearest
 
 TAG_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -66,29 +65,18 @@ def _expected(tag: str, tags: Sequence[str]) -> str:
     return f"expected {one_of}{', '.join(tags)}" + (f". Did you mean '{match}'?" if match else "")
 
 
-class LanguageTagTokenizer(Tokenizer):
+class LanguageTagTokenizer(WrappedTokenizer):
     """A source tokenizer that encodes a known tag at the very front of a text as a single token."""
 
     def __init__(self, inner: SourceReader, tags: Sequence[str]) -> None:
         assert tags, "a tokenizer without tags needs no wrapper"
-        self.inner = inner
+        super().__init__(inner)
         self.tags = tuple(tags)
-        self.space = inner.space
+        self.extra = {"tags": self.tags}
         self._ids = {tag: index for index, tag in enumerate(tags, len(inner))}
-
-    @property
-    def kind(self) -> str:
-        return self.inner.kind
-
-    @property
-    def innermost(self) -> SourceReader:
-        return self.inner.innermost
 
     def __len__(self) -> int:
         return len(self.inner) + len(self.tags)
-
-    def encode(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of several texts, which the inner tokenizer encodes in one batch."""
@@ -112,15 +100,6 @@ class LanguageTagTokenizer(Tokenizer):
         front = len(text) - len(rest)
         spans = [(first + front, end + front) for first, end in self.inner.spans(rest)]
         return [(0, front), *spans] if tag else spans
-
-    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        return self.inner.files(folder, name)
-
-    def save(self, folder: Path, name: str) -> None:
-        self.inner.save(folder, name)
-        path = self.files(folder, name)[0]
-        table = json.loads(path.read_bytes()) | {"tags": self.tags, "fingerprint": self.fingerprint()}
-        path.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
     def fingerprint(self) -> str:
         content = json.dumps([self.inner.fingerprint(), self.tags])

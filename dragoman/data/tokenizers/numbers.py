@@ -6,11 +6,9 @@ are two steps of two series.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 
 from dragoman.config import settings
 from dragoman.config.settings import setting
-from dragoman.data.tokenizers.base import Tokenizer, content_hash, write_text
+from dragoman.data.tokenizers.base import Tokenizer, content_hash, settings_json
 from dragoman.errors import DataError
 
 CHANNEL_SEPARATOR = ";"
@@ -192,10 +190,8 @@ class NumberScaler(Tokenizer):
         }
         return table | ({"steps": self.steps} if self.steps > 1 else {})
 
-    def save(self, folder: Path, name: str) -> None:
-        table = {"kind": self.kind, **asdict(self.config), **self._table()}
-        text = json.dumps(table | {"fingerprint": self.fingerprint()}, indent=2) + "\n"
-        write_text(self.files(folder, name)[0], text)
+    def contents(self) -> list[str | bytes]:
+        return [settings_json(self.kind, self.config, **self._table(), fingerprint=self.fingerprint())]
 
     def fingerprint(self) -> str:
         return content_hash({"kind": self.kind, **self._table()})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import sentencepiece
@@ -16,16 +15,11 @@ from dragoman.data.tokenizers.base import (
     EOS,
     PAD,
     SOS,
-    SPECIALS,
     UNK,
     UNKNOWN_SURFACE,
-    Tokenizer,
+    VocabularyTokenizer,
     content_hash,
-    paths,
-    settings_json,
     without_surrogates,
-    write_text,
-    write_vocabulary,
 )
 
 _SPACE_MARK = "\u2581"  # how SentencePiece writes a space
@@ -41,7 +35,7 @@ class SentencePieceConfig:
     prefix: str = setting("", help="the token that the tokenizer puts before every text, such as a language code")
 
 
-class SentencePieceTokenizer(Tokenizer):
+class SentencePieceTokenizer(VocabularyTokenizer):
     """A SentencePiece model whose pieces have the ids of another vocabulary, as in Marian, M2M-100 and T5.
 
     A published model normalises its text (NFKC, spaces), so decoding gives the normalised text. A text may begin with a
@@ -49,21 +43,18 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     kind = SentencePieceConfig.kind
+    config: SentencePieceConfig
+    suffixes = ("json", "model", "vocabulary.jsonl")
 
     def __init__(self, config: SentencePieceConfig, model: bytes, tokens: Sequence[str]) -> None:
-        """`tokens` are the texts of all ids; the first four are the special tokens."""
-        self.config = config
-        self._model = model
-        self._tokens = (*SPECIALS, *tokens)
-        self._ids = {token: index for index, token in enumerate(tokens, len(SPECIALS))}
+        """`tokens` are the texts of all ids after the special tokens; `model` is the SentencePiece file."""
+        super().__init__(config, tokens)
+        self.space, self.model = None, model
         self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
         learned = {self._processor.id_to_piece(index) for index in range(self._processor.get_piece_size())}
         self._tags = {token for token in self._ids if TAG.fullmatch(token) and token not in learned}
         if config.prefix and config.prefix not in self._ids:
             raise ValueError(f"prefix: found {config.prefix!r}, which is not in the vocabulary")
-
-    def __len__(self) -> int:
-        return len(self._tokens)
 
     def _without_tag(self, text: str) -> tuple[list[int], int]:
         """The id of a tag at the front of a text, and where the rest begins."""
@@ -89,10 +80,6 @@ class SentencePieceTokenizer(Tokenizer):
         text: str = self._processor.decode_pieces(pieces)
         return text.replace(_SPACE_MARK, " ").strip()
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The token of each id, with ▁ for a space."""
-        return [self._tokens[index] for index in ids]
-
     def spans(self, text: str) -> list[Span]:
         """The characters of the text behind every piece; a prefix covers none."""
         tag, start = self._without_tag(text)
@@ -102,25 +89,14 @@ class SentencePieceTokenizer(Tokenizer):
             spans.append((start + piece.begin, start + piece.end))
         return spans
 
-    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        return paths(folder, name, "json", "model", "vocabulary.jsonl")
-
-    def save(self, folder: Path, name: str) -> None:
-        """Write settings, model, and the vocabulary with one token per line: token id = line number from 0."""
-        table, model, vocabulary = self.files(folder, name)
-        write_text(table, settings_json(self.kind, self.config, self.fingerprint()))
-        model.write_bytes(self._model)
-        write_vocabulary(vocabulary, self._tokens)
+    def contents(self) -> list[str | bytes]:
+        settings, vocabulary = super().contents()
+        return [settings, self.model, vocabulary]
 
     def model_pieces(self) -> list[str]:
         """The pieces of the SentencePiece file, in its own order."""
         found: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
         return found
-
-    @property
-    def model(self) -> bytes:
-        """The SentencePiece file, for exports."""
-        return self._model
 
     def fingerprint(self) -> str:
         """A hash of the ids, of the pieces with their scores and of the prefix."""

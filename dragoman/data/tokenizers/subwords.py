@@ -9,7 +9,6 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import sentencepiece
@@ -26,10 +25,8 @@ from dragoman.data.tokenizers.base import (
     NoTextError,
     Tokenizer,
     content_hash,
-    paths,
     settings_json,
     without_surrogates,
-    write_text,
 )
 from dragoman.errors import ConfigError, DataError
 
@@ -64,10 +61,11 @@ class SubwordTokenizer(Tokenizer):
     """
 
     kind = SubwordsConfig.kind
+    suffixes = ("json", "model", "vocab")
 
     def __init__(self, config: SubwordsConfig, model: bytes) -> None:
         self.config = config
-        self._model = model
+        self.model = model  # the SentencePiece file
         self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @classmethod
@@ -144,22 +142,14 @@ class SubwordTokenizer(Tokenizer):
             spans.append((max(0, first), max(0, end)))
         return spans
 
-    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        return paths(folder, name, "json", "model", "vocab")
-
-    def save(self, folder: Path, name: str) -> None:
-        """Write settings, model and, for people to read, the pieces with their scores."""
-        table, model, vocabulary = self.files(folder, name)
-        settings = json.loads(settings_json(self.kind, self.config, self.fingerprint()))
-        write_text(table, json.dumps(settings | {"model_digest": self.model_digest}, indent=2) + "\n")
-        model.write_bytes(self._model)
+    def contents(self) -> list[str | bytes]:
+        """Settings, model and, for people to read, the pieces with their scores."""
         shown = ((piece if piece.isprintable() else json.dumps(piece), score) for piece, score in self._scores())
-        write_text(vocabulary, "".join(f"{piece}\t{score:g}\n" for piece, score in shown))
-
-    @property
-    def model(self) -> bytes:
-        """The SentencePiece file, for exports."""
-        return self._model
+        return [
+            settings_json(self.kind, self.config, self.fingerprint(), model_digest=self.model_digest),
+            self.model,
+            "".join(f"{piece}\t{score:g}\n" for piece, score in shown),
+        ]
 
     def _scores(self) -> list[tuple[str, float]]:
         indices = list(range(len(self)))
@@ -168,7 +158,7 @@ class SubwordTokenizer(Tokenizer):
     @property
     def model_digest(self) -> str:
         """A hash of the model file, which has more than the pieces: how to normalise, split and decode."""
-        return hashlib.blake2b(self._model, digest_size=16).hexdigest()
+        return hashlib.blake2b(self.model, digest_size=16).hexdigest()
 
     def fingerprint(self) -> str:
         """A hash of the pieces with their scores and of the algorithm that joins them."""

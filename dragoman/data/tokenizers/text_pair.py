@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from dragoman.data.source_reader import SourceReader, Span
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.base import WrappedTokenizer
 
 PAIR_DELIMITER = "\t"  # between the two texts of one string; the readers refuse tabs inside a text
 SEPARATOR = "<sep>"
 
 
-class TextPairTokenizer(Tokenizer):
+class TextPairTokenizer(WrappedTokenizer):
     """Encodes "first<tab>second" as the tokens of both texts with <sep> between; its id follows the vocabulary."""
 
     separator: int
 
     def __init__(self, inner: SourceReader) -> None:
-        self.inner = inner
-        self.separator = len(inner)
-        self.space = inner.space
-
-    @property
-    def kind(self) -> str:
-        return self.inner.kind
-
-    @property
-    def innermost(self) -> SourceReader:
-        return self.inner.innermost
+        super().__init__(inner)
+        self.separator, self.extra = len(inner), {"separator": True}
 
     def __len__(self) -> int:
         return len(self.inner) + 1
-
-    def encode(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of several pairs, which the inner tokenizer encodes in one batch."""
@@ -71,16 +57,6 @@ class TextPairTokenizer(Tokenizer):
             spans += [(first + start, end + start) for first, end in self.inner.spans(part)]
             start += len(part) + 1
         return spans
-
-    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
-        return self.inner.files(folder, name)
-
-    def save(self, folder: Path, name: str) -> None:
-        """Write the inner tokenizer, with `"separator": true` in its JSON file."""
-        self.inner.save(folder, name)
-        path = self.files(folder, name)[0]
-        table = json.loads(path.read_bytes()) | {"separator": True, "fingerprint": self.fingerprint()}
-        path.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
     def fingerprint(self) -> str:
         return hashlib.blake2b(f"{self.inner.fingerprint()}{SEPARATOR}".encode(), digest_size=16).hexdigest()

@@ -11,11 +11,10 @@ from typing import Annotated, ClassVar
 
 from dragoman.config.settings import Range, setting
 from dragoman.data.source_reader import Span
-from dragoman.data.tokenizers.base import SPECIALS, UNK, NoTextError, VocabularyTokenizer, content_hash
+from dragoman.data.tokenizers.base import SPECIALS, UNK, NoTextError, VocabularyTokenizer, WordCache, content_hash
 from dragoman.data.tokenizers.word_piece_trainer import learn_pieces
 
 CONTINUATION = "##"  # begins a piece that continues a word
-MAX_CACHED = 1 << 16  # words
 MAX_WORD = 100  # a longer word becomes <unk>, as in BERT
 _WORD = re.compile(r"[^\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 # Spaces that decoding leaves out: before marks that end a clause, and around apostrophes.
@@ -42,7 +41,7 @@ class WordPieceConfig:
     min_count: Annotated[int, Range(1)] = setting(2, help="how often two pieces must be neighbours to become one")
 
 
-class WordPieceTokenizer(VocabularyTokenizer):
+class WordPieceTokenizer(WordCache, VocabularyTokenizer):
     """BERT's tokenizer. It normalises its text, so decoding gives the normalised text."""
 
     kind = WordPieceConfig.kind
@@ -52,7 +51,6 @@ class WordPieceTokenizer(VocabularyTokenizer):
         super().__init__(config, tokens)
         self.space = None
         self._longest = max(map(len, self._tokens))
-        self._cache: dict[str, tuple[Piece, ...]] = {}
 
     @classmethod
     def train(cls, config: WordPieceConfig, texts: Iterable[str]) -> WordPieceTokenizer:
@@ -92,13 +90,6 @@ class WordPieceTokenizer(VocabularyTokenizer):
         rules = ("lowercase", "strip_accents", "handle_chinese_chars")
         table = {name: getattr(self.config, name) for name in rules}
         return content_hash({"kind": self.kind, **table, "tokens": self._tokens})
-
-    def _cached(self, word: str) -> tuple[Piece, ...]:
-        if (found := self._cache.get(word)) is None:
-            if len(self._cache) >= MAX_CACHED:
-                self._cache.clear()
-            found = self._cache[word] = self._encode_word(word)
-        return found
 
     def _encode_word(self, word: str) -> tuple[Piece, ...]:
         pieces: list[Piece] = []
