@@ -32,7 +32,7 @@ from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress, TrainValidSplit, read_examples
 from dragoman.data.store import COLUMNS, WEIGHTS, Store, StoreWriter, TokenStore
-from dragoman.data.tokenizers.base import UNK, NoTextError, Tokenizer
+from dragoman.data.tokenizers.base import NoTextError, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.labels import FewLabelsError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
@@ -174,7 +174,7 @@ def write_store(
             counts["target_tokens"] += sum(example_format.target_count(row) for row in rows)
             for column, index in text_columns.items():
                 tokens[column] += sum(len(row[index]) for row in rows)
-                unknown[column] += sum(row[index].count(UNK) for row in rows)
+                unknown[column] += sum(map(example_format.unknown_count, (row[index] for row in rows)))
     if weights:
         (folder / WEIGHTS).write_bytes(weights.tobytes())
     counts["unknown"] = {column: unknown[column] / tokens[column] for column in text_columns if tokens[column]}

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dragoman.data.batch import TokensWithCopies, batch_of
+from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
 from dragoman.data.tokenizers.base import EOS, PAD, UNK
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
@@ -226,3 +227,9 @@ def test_ctranslate2_steps_aside() -> None:
     assert blockers(EncoderDecoderConfig(decoder=PointerGeneratorConfig(inner=TransformerConfig()))) == [
         "model.decoder.kind: found 'pointer-generator', expected 'transformer'"
     ]
+
+
+def test_a_word_that_can_be_copied_is_not_unknown() -> None:
+    rows = [TokensWithCopies([UNK, 5, UNK], [1, 0, 0]), [UNK, 5]]
+    assert [COPY_FORMAT.unknown_count(row) for row in rows] == [1, 1]
+    assert PAIR_FORMAT.unknown_count([UNK, 5]) == 1

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 
@@ -40,6 +40,10 @@ class ExampleFormat(ABC):
         With `several_references`, formats that have references keep all of them.
         """
 
+    def validate(self, example: Example) -> Example | Fault:
+        """The example, or what is wrong with it."""
+        return example
+
     @abstractmethod
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
@@ -61,6 +65,10 @@ class ExampleFormat(ABC):
     def target_count(self, row: Row) -> int:
         """The number of target tokens, labels or tags of a row."""
         return len(row[1])
+
+    def unknown_count(self, row: Sequence[Any]) -> int:
+        """How many tokens of a source or target row a model cannot know."""
+        return list(row).count(UNK)
 
     def encode_inputs(
         self, texts: Sequence[str], source: SourceReader, first: int = 1

@@ -47,9 +47,6 @@ class LabelFormat(ExampleFormat):
                 source = PAIR_DELIMITER.join((item.source, *item.references[:-1]))
                 yield self.validate(item._replace(source=source, references=(item.references[-1].strip(),)))
 
-    def validate(self, example: Example) -> Example | Fault:
-        return example
-
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.formats.base import Row, TokenizerPair, TrainingExamples, targets
+from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, targets
 from dragoman.data.formats.labels import LabelFormat
 from dragoman.data.formats.tags import TagFormat
 from dragoman.data.source_reader import SourceReader
@@ -88,7 +88,6 @@ class NumberFormat(LabelFormat):
     def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The tokens of the texts or the numbers of the series, and the numbers of the target."""
         for example in examples:
-            check_shape(example.source, source, example.location)
             check_shape(example.references[0], target, f"{example.location}: target")
         return super().encode(examples, source, target)
 
@@ -99,20 +98,40 @@ def with_steps(scaler: NumberScaler, examples: TrainingExamples) -> NumberScaler
     return NumberScaler(scaler.config, scaler.shift, scaler.scale, series_shape(first.references[0])[0])
 
 
-class SeriesFormat(NumberFormat):
-    """One or more series of numbers, and one or more numbers. With `missing`, "nan" is a missing value of a series."""
+class SeriesSource(ExampleFormat):
+    """For formats whose sources are series of numbers. With `missing`, "nan" is a missing value of a series."""
 
-    def __init__(self, missing: bool = False) -> None:
-        self.missing, self.name = missing, "series-with-gaps" if missing else "series"
+    missing = False
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
         series_columns(config)
-        return same_channels(super().read(config, entry, several_references))
+        return same_channels(super().read(config, entry, several_references))  # type: ignore[safe-super]
 
     def validate(self, example: Example) -> Example | Fault:
         if error := number_error(example.source, self.missing):
             return Fault(example.location, "not-a-number", f"{error} in the series")
         return super().validate(example)
+
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
+        for example in examples:
+            check_shape(example.source, source, example.location)
+        return super().encode(examples, source, target)  # type: ignore[safe-super]
+
+    def encode_inputs(
+        self, texts: Sequence[str], source: SourceReader, first: int = 1
+    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+        for number, text in enumerate(texts, first):
+            if error := number_error(text, self.missing):
+                raise DataError(f"input {number}: {error}")
+            check_shape(text, source, f"input {number}")
+        return super().encode_inputs(texts, source, first)
+
+
+class SeriesFormat(SeriesSource, NumberFormat):
+    """One or more series of numbers, and one or more numbers."""
+
+    def __init__(self, missing: bool = False) -> None:
+        self.missing, self.name = missing, "series-with-gaps" if missing else "series"
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
@@ -126,69 +145,17 @@ class SeriesFormat(NumberFormat):
         scaler = NumberScaler.train(tokenizers.source, numbers)
         return scaler, with_steps(scaler, examples)
 
-    def encode_inputs(
-        self, texts: Sequence[str], source: SourceReader, first: int = 1
-    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
-        return encode_series(texts, source, first, self.missing), None
 
-
-def encode_series(texts: Sequence[str], source: SourceReader, first: int, missing: bool = False) -> list[list[Any]]:
-    """The scaled numbers of inputs, of which `first` is the number of the first."""
-    for number, text in enumerate(texts, first):
-        if error := number_error(text, missing):
-            raise DataError(f"input {number}: {error}")
-        check_shape(text, source, f"input {number}")
-    return source.encode_batch(texts)
-
-
-class SeriesLabelFormat(LabelFormat):
+class SeriesLabelFormat(SeriesSource, LabelFormat):
     """One or more series of numbers, and a label."""
 
     name = "series-labels"
 
-    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        series_columns(config)
-        return same_channels(super().read(config, entry, several_references))
 
-    def validate(self, example: Example) -> Example | Fault:
-        error = number_error(example.source)
-        return Fault(example.location, "not-a-number", f"{error} in the series") if error else example
-
-    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
-        for example in examples:
-            check_shape(example.source, source, example.location)
-        return super().encode(examples, source, target)
-
-    def encode_inputs(
-        self, texts: Sequence[str], source: SourceReader, first: int = 1
-    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
-        return encode_series(texts, source, first), None
-
-
-class SeriesTagFormat(TagFormat):
+class SeriesTagFormat(SeriesSource, TagFormat):
     """One or more series of numbers, and one tag per step. A step stands where a sentence has a word."""
 
     name = "series-tags"
-
-    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        return same_channels(self._checked(super().read(config, entry, several_references)))
-
-    def _checked(self, items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
-        for item in items:
-            error = number_error(item.source) if isinstance(item, Example) else ""
-            yield Fault(item.location, "not-a-number", f"{error} in the series") if error else item
-
-    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
-        for example in examples:
-            check_shape(example.source, source, example.location)
-        return super().encode(examples, source, target)
-
-    def encode_inputs(
-        self, texts: Sequence[str], source: SourceReader, first: int = 1
-    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
-        """The scaled numbers; and zeros in place of the tags, with the positions of steps."""
-        positions = [self.positions(text, source) for text in texts]
-        return encode_series(texts, source, first), [[*[0] * len(row), *row] for row in positions]
 
     def positions(self, text: str, source: SourceReader) -> list[int]:
         return list(range(len(text.split())))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from dragoman.data.batch import TokensWithCopies
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import COPIES
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES, PairCodec, copying_codec
@@ -67,6 +69,10 @@ class CopyFormat(PairFormat):
 
     def codec(self, source: SourceReader, target: Tokenizer) -> PairCodec:
         return copying_codec(source, target)
+
+    def unknown_count(self, row: Sequence[Any]) -> int:
+        copies = row.copies if isinstance(row, TokensWithCopies) else [0] * len(row)
+        return sum(token == UNK and not copy for token, copy in zip(row, copies, strict=True))
 
     def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         target_ids = len(target) + MAX_COPIES

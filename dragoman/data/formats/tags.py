@@ -28,7 +28,8 @@ class TagFormat(ExampleFormat):
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
         """Sentences in CoNLL columns, CoNLL-U, or with words and tags on one line."""
         limit = config.max_characters
-        return read_conll(entry, columns=config.columns, header=config.header, max_characters=limit)
+        items = read_conll(entry, columns=config.columns, header=config.header, max_characters=limit)
+        return (item if isinstance(item, Fault) else self.validate(item) for item in items)
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
