@@ -77,9 +77,8 @@ def test_a_users_script_is_clean_under_strict_mypy(tmp_path: Path) -> None:
 
 
 def test_mypy_finds_a_users_mistakes(tmp_path: Path) -> None:
-    lines = ["import dragoman", "dragoman.load('x', beem=8)", "run = dragoman.load('x')", "run.predict(['a'], beam='8')"]
-    output = run_mypy(tmp_path, "
-".join(lines))
+    lines = ["import dragoman", "dragoman.load('x', beem=8)", "run = dragoman.load('x')", "run.predict([], beam='8')"]
+    output = run_mypy(tmp_path, "\n".join(lines))
     assert 'Unexpected keyword argument "beem"' in output
     assert 'script.py:4: error: Argument "beam"' in output
 
