@@ -432,7 +432,7 @@ def test_asked_for_by_name_it_refuses_what_it_cannot_do(
 def test_the_command_line_gives_the_same_text_by_every_engine(run: Path) -> None:
     stdin = "".join(f"{word}\n" for word in words(40, seed=9)).encode()
     ours, engine, auto = (
-        call("predict", run, "--engine", name, "--device", "cpu", "--stop", "complete", stdin=stdin)
+        call("predict", run, f"engine={name}", "--device", "cpu", "search.stop=complete", stdin=stdin)
         for name in ("torch", "ctranslate2", "auto")
     )
     assert (ours.code, ours.err) == (engine.code, engine.err) == (auto.code, auto.err) == (0, "")

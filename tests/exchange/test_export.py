@@ -69,10 +69,14 @@ class Blocked:
         raise AssertionError("called in spite of blockers")
 
 
-def test_all_reasons_are_told_at_once(inside: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.EXPORTERS, "blocked", Blocked())
-    assert "blocked: nothing" in " ".join(call("export", "--help").out.split())
-    answer = call("export", inside.run, "--to", "blocked", "--output", tmp_path / "out")
+def test_all_reasons_are_told_at_once(inside: Workshop, tmp_path: Path) -> None:
+    blocked = Blocked()
+    registry.EXPORTERS.add(blocked)
+    try:
+        assert "blocked: nothing" in " ".join(call("export", "--help").out.split())
+        answer = call("export", inside.run, "--to", "blocked", "--output", tmp_path / "out")
+    finally:
+        registry.EXPORTERS.remove(blocked)
     assert answer.code == 2
     assert "blocked cannot express this run: first reason; second reason" in answer.err
     assert not (tmp_path / "out").exists()
