@@ -30,10 +30,8 @@ from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import (
     LABEL_TOKENS,
     InputTooLongError,
-    OnWarning,
     over_long,
     over_many_characters,
-    warn_caller,
 )
 from dragoman.inference.parts import Part
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
@@ -209,22 +207,6 @@ class Labeler(LoadedRun):
                 tokens.append((self.readable_part(row[0], example.location, lambda line: None), row[1]))  # told later
         return known, tokens, errors
 
-    def _checked(
-        self, pairs: str | Path | Iterable[object], metrics: str | Sequence[str], skip_unknown: bool
-    ) -> tuple[list[Example], tuple[str, ...]]:
-        """The examples of an evaluation and the names of its metrics, checked."""
-        examples = given_examples(self.run, pairs)
-        if not examples:
-            raise DataError("nothing to evaluate: no example was read")
-        if skip_unknown and not self.labels:
-            raise ConfigError(
-                "--skip-unknown (skip_unknown=True) is for labels and tags; "
-                f'{self.run.folder} has task = "{self.run.task.name}"'
-            )
-        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        check_metric_names(metrics_for(self.head_decoder.outputs), names)
-        return examples, names
-
     @torch.no_grad()
     def loss(self, rows: Sequence[ExampleRow], batch_size: int = 64) -> float:
         """The mean loss per label, number or word."""
@@ -238,23 +220,46 @@ class Labeler(LoadedRun):
     def evaluate(
         self,
         pairs: str | Path | Iterable[object],
+        stream: StreamOptions | None = None,
         *,
         batch_size: int = 64,
         metrics: str | Sequence[str] = (),
         skip_unknown: bool = False,
         skip_unreadable: bool = False,
-        progress: Callable[[int], None] | None = None,
-        on_unreadable: Callable[[Fault], None] | None = None,
-        on_warning: OnWarning | None = None,
+        **keywords: Unpack[StreamKeywords],
     ) -> Evaluation[LabelPrediction]:
         """Scores of the run on sources with their labels, numbers or tags, and the predictions behind them.
 
-        A label that training did not have is an error, or with `skip_unknown` left out and counted as `unknown`. A file
-        that cannot be read is an error too, unless `skip_unreadable` or `on_unreadable`, which gets its fault.
+        Keywords are options of `StreamOptions`. A label that training did not have is an error, or with `skip_unknown`
+        left out and counted as `unknown`. A file that cannot be read is an error too, unless `skip_unreadable` or
+        `on_unreadable`, which gets its fault. A masked language model has scores of masked tokens, always the same ones
+        of a text, and no predictions.
         """
-        examples, names = self._checked(pairs, metrics, skip_unknown)
-        skip_unreadable = skip_unreadable or on_unreadable is not None
-        examples, unreadable = readable_examples(self, examples, skip_unreadable, on_unreadable)
+        (stream,) = replace_from_keywords(dict(keywords), stream or StreamOptions())
+        examples = given_examples(self.run, pairs)
+        if not examples:
+            raise DataError("nothing to evaluate: no example was read")
+        if skip_unknown and not self.labels:
+            raise ConfigError(
+                "--skip-unknown (skip_unknown=True) is for labels and tags; "
+                f'{self.run.folder} has task = "{self.run.task.name}"'
+            )
+        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        check_metric_names(metrics_for(self.head_decoder.outputs), names)
+        skip_unreadable = skip_unreadable or stream.on_unreadable is not None
+        examples, unreadable = readable_examples(self, examples, skip_unreadable, stream.on_unreadable)
+        scores, predictions = self._scores(examples, names, batch_size, skip_unknown, stream)
+        return Evaluation(scores | ({"unreadable": len(unreadable)} if unreadable else {}), predictions)
+
+    def _scores(
+        self,
+        examples: list[Example],
+        names: tuple[str, ...],
+        batch_size: int,
+        skip_unknown: bool,
+        stream: StreamOptions,
+    ) -> tuple[dict[str, Any], list[LabelPrediction]]:
+        """The scores by the named metrics, and the predictions."""
         examples, rows, errors = self.known(examples)
         if errors and not skip_unknown:
             raise first_of(errors, "--skip-unknown (skip_unknown=True)")
@@ -265,15 +270,13 @@ class Labeler(LoadedRun):
         def refuse(number: int, error: InputTooLongError) -> None:
             refused.append(error)
             place = examples[number - 1].location
-            warn_caller(on_warning, f"{place}: {error.reason}; its empty answer counts as wrong")
+            stream.warn(f"{place}: {error.reason}; its empty answer counts as wrong")
 
-        stream = StreamOptions(progress=progress, on_warning=on_warning, on_refused=refuse)
-        predictions = list(self.stream([one.model_input for one in examples], stream, batch_size=batch_size))
+        texts, own = [example.model_input for example in examples], replace(stream, on_refused=refuse)
+        predictions = list(self.stream(texts, own, batch_size=batch_size))
         values = [prediction.value for prediction in predictions]
         expected = [self._reference(example, row) for example, row in zip(examples, rows, strict=True)]
         scores: dict[str, Any] = {"segments": len(examples)}
-        if unreadable:
-            scores["unreadable"] = len(unreadable)
         if refused:
             scores["refused"] = len(refused)
         scores |= score_labels(metrics_for(self.head_decoder.outputs), values, expected, names, self.labels)
@@ -282,7 +285,7 @@ class Labeler(LoadedRun):
             scores["unknown"] = len(errors)
         if by_label := self.head_decoder.report(values, expected):
             scores["labels"] = by_label
-        return Evaluation(scores, predictions)
+        return scores, predictions
 
     def _reference(self, example: Example, row: ExampleRow) -> Any:
         """The value of an example's target that metrics compare."""
@@ -305,27 +308,21 @@ class MaskFiller(Labeler):
             text = text.replace(MASK, candidates[0]["text"], 1)
         return replace(prediction, text=text, value=text)
 
-    def evaluate(
+    def _scores(
         self,
-        pairs: str | Path | Iterable[object],
-        *,
-        batch_size: int = 64,
-        metrics: str | Sequence[str] = (),
-        skip_unknown: bool = False,
-        skip_unreadable: bool = False,
-        progress: Callable[[int], None] | None = None,
-        on_unreadable: Callable[[Fault], None] | None = None,
-        on_warning: OnWarning | None = None,
-    ) -> Evaluation[LabelPrediction]:
-        """Scores of masked tokens, always the same ones of a text; the list of predictions is empty."""
-        examples, names = self._checked(pairs, metrics, skip_unknown)
-        scores = masked_lm_scores(self.model, self._batches(examples, batch_size, progress or (lambda _: None)))
+        examples: list[Example],
+        names: tuple[str, ...],
+        batch_size: int,
+        skip_unknown: bool,
+        stream: StreamOptions,
+    ) -> tuple[dict[str, Any], list[LabelPrediction]]:
+        scores = masked_lm_scores(self.model, self._batches(examples, batch_size, stream.done))
         assert scores is not None
         wanted = {"loss", *(names if names and "all" not in names else scores)}
         for name in names:
             if name != "all" and name not in scores:
                 raise DataError(f"metric: found '{name}', which needs model.next_sentence = true; this run has none")
-        return Evaluation({"segments": len(examples)} | {name: scores[name] for name in scores if name in wanted}, [])
+        return {"segments": len(examples)} | {name: scores[name] for name in scores if name in wanted}, []
 
     def _batches(self, examples: Sequence[Example], count: int, done: Callable[[int], None]) -> Iterator[Batch]:
         rows = self.example_format.encode(examples, self.source_tokenizer, self.target_tokenizer)

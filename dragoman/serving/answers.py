@@ -1,10 +1,13 @@
-"""Answers that need no route: errors in the form that the clients of a path expect, and refusals."""
+"""Answers that several routes give: errors in the form that the clients of a path expect, refusals, files."""
 
 from __future__ import annotations
 
 import json
 import re
 from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import Response
 
 from dragoman.serving.batcher import Busy
 
@@ -55,3 +58,12 @@ def error_body(path: str, status: int, message: str) -> bytes:
 def busy_message(busy: Busy) -> str:
     """What a client that cannot be served now reads."""
     return f"the server is busy; try again in {busy.retry_after} s"
+
+
+def download(data: bytes, name: str) -> Response:
+    """A file that a browser saves under a name and never shows."""
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(name)}",
+        "x-content-type-options": "nosniff",
+    }
+    return Response(data, media_type="application/octet-stream", headers=headers)

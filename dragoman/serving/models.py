@@ -426,12 +426,3 @@ class Models:
             if not target or any(same_language(target, code) for code in model.targets)
         )
         return list(dict.fromkeys(found))
-
-
-def fault_of(output: Any) -> str | None:
-    """The message of an output that is a user's mistake; other exceptions are raised."""
-    if isinstance(output, DragomanError):
-        return str(output)
-    if isinstance(output, Exception):
-        raise output
-    return None

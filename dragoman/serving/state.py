@@ -105,6 +105,14 @@ class ServerState:
         return self.models[name]
 
     async def compute(self, request: Request, work: Work, inputs: Sequence[Any]) -> list[Any]:
+        """One output for each input; raises the exception of the first that fails, Busy, TooLate or ClientLeft."""
+        outputs = await self.compute_each(request, work, inputs)
+        for output in outputs:
+            if isinstance(output, Exception):
+                raise output
+        return outputs
+
+    async def compute_each(self, request: Request, work: Work, inputs: Sequence[Any]) -> list[Any]:
         """One output for each input, or an exception in its place; raises Busy, TooLate or ClientLeft."""
         visit = visit_of(request)
         visit.entered()

@@ -20,9 +20,9 @@ from dragoman.documents.html import parse_blocks
 from dragoman.documents.markup import Block
 from dragoman.documents.run import rated
 from dragoman.documents.translate import Predict, advance, sentences_of, translate_blocks
-from dragoman.errors import DataError, DragomanError
+from dragoman.errors import DragomanError
 from dragoman.inference.prediction import Prediction
-from dragoman.serving.models import ServedModel, Work, fault_of
+from dragoman.serving.models import ServedModel, Work
 from dragoman.serving.options import InputBuilder
 from dragoman.serving.state import ServerState
 
@@ -77,16 +77,13 @@ class Translator:
                 continue
             work = Work(self.model.name, "predict", self.options, constrained)
             outputs = await self.state.compute(self.request, work, [inputs[index] for index in chosen])
-            for index, output in zip(chosen, outputs, strict=True):
-                if fault := fault_of(output):
-                    raise DataError(fault)
-                found[distinct[index]] = output
+            found |= zip((distinct[index] for index in chosen), outputs, strict=True)
         return [found[text] for text in texts]
 
     async def alignments(self, pairs: Sequence[tuple[str, str]]) -> list[WordAlignment | None]:
         """The word alignment of sources and outputs; None where the model has no attention to read it from."""
         sources = [(self.build(source).text, target) for source, target in pairs]
-        outputs = await self.state.compute(self.request, Work(self.model.name, "align"), sources)
+        outputs = await self.state.compute_each(self.request, Work(self.model.name, "align"), sources)
         for output in outputs:
             if isinstance(output, Exception) and not isinstance(output, DragomanError):
                 raise output

@@ -10,13 +10,13 @@ import secrets
 import time
 from pathlib import PurePath
 from typing import Annotated, Any
-from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from dragoman.documents.registry import FORMATS
 from dragoman.errors import ConfigError, DragomanError
+from dragoman.serving.answers import download
 from dragoman.serving.batcher import Busy
 from dragoman.serving.foreign_request import ignored
 from dragoman.serving.request_fields import body_schema, read_fields
@@ -148,8 +148,4 @@ async def result(request: Request, document_id: str) -> Response:
         raise NotFound("Document not found: it was fetched before, or is older than an hour")
     state.spool.remove(about["result"])
     state.documents.remove(document_id.lower())
-    headers = {
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(about['name'])}",
-        "x-content-type-options": "nosniff",
-    }
-    return Response(data, media_type="application/octet-stream", headers=headers)
+    return download(data, about["name"])

@@ -15,10 +15,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from dragoman.data.languages import UNKNOWN, language_name
 from dragoman.documents.registry import FORMATS
 from dragoman.errors import ConfigError
-from dragoman.serving.request_fields import Fields, body_schema, check_key, checked, fields_of, read_fields
-from dragoman.serving.routes.predict import PROBLEMS, problem
+from dragoman.serving.answers import download
+from dragoman.serving.request_fields import Fields, body_schema, read_fields
+from dragoman.serving.routes.predict import PROBLEMS
 from dragoman.serving.schemas import Phrase, Text
-from dragoman.serving.state import base_url, state_of
+from dragoman.serving.state import NotFound, base_url, state_of
 from dragoman.serving.text_translation import (
     AUTO,
     TranslationJob,
@@ -183,9 +184,7 @@ async def frontend_settings(request: Request) -> dict[str, Any]:
 async def translate_file(request: Request) -> Any:
     """Translate a file; the answer has the address of the result."""
     state = state_of(request)
-    fields = await fields_of(request)
-    check_key(request, fields)
-    body = checked(fields, FileRequest, describe)
+    body = await read_fields(request, FileRequest, describe)
     name, data = body.file
     if not data:
         raise ConfigError("Invalid request: empty file")
@@ -205,9 +204,5 @@ async def download_file(request: Request, key: str, name: str) -> Response:
     """A translated file; it is kept for an hour."""
     data = state_of(request).spool.get(key)
     if data is None:
-        return problem(404, "file: no such file; translated files are kept for an hour")
-    headers = {
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(name)}",
-        "x-content-type-options": "nosniff",
-    }
-    return Response(data, media_type="application/octet-stream", headers=headers)
+        raise NotFound("file: no such file; translated files are kept for an hour")
+    return download(data, name)

@@ -13,11 +13,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from dragoman.data.tokenizers.base import UNK
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError
 from dragoman.inference.completer import Completed, Completer
 from dragoman.inference.token_stream import OnToken
 from dragoman.serving.foreign_request import ForeignRequest, ignored, unsupported
-from dragoman.serving.models import ServedModel, Work, fault_of
+from dragoman.serving.models import ServedModel, Work
 from dragoman.serving.routes.operations import model_table
 from dragoman.serving.routes.predict import PROBLEMS
 from dragoman.serving.schemas import Text
@@ -161,7 +161,7 @@ async def completions(request: Request, body: CompletionRequest) -> Any:
 
         parts = completion_parts(state, model, completer, prompts[0], body.stop, options)
         return await stream_choices(state, head, choice, parts, body.usage_wanted)
-    outputs = await complete(request, state, model, options, prompts)
+    outputs: list[list[Completed]] = await state.compute(request, Work(model.name, "complete", options), prompts)
     choices: list[dict[str, Any]] = []
     for prompt, several in zip(prompts, outputs, strict=True):
         continued = continuation(completer, prompt)
@@ -177,17 +177,6 @@ async def completions(request: Request, body: CompletionRequest) -> Any:
                 "finish_reason": "stop" if stopped or one.ended else "length",
             })  # fmt: skip
     return {**head, "choices": choices, "usage": completion_usage(completer, prompts, outputs)}
-
-
-async def complete(
-    request: Request, state: ServerState, model: ServedModel, options: CompletionOptions, prompts: Sequence[str]
-) -> list[list[Completed]]:
-    """The continuations of every prompt."""
-    outputs = await state.compute(request, Work(model.name, "complete", options), prompts)
-    for several in outputs:
-        if fault := fault_of(several):
-            raise DataError(fault)
-    return outputs
 
 
 def completion_usage(

@@ -14,10 +14,10 @@ from dragoman.data.languages import UNKNOWN, language_name, same_language
 from dragoman.data.media.audio import open_audio
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError
 from dragoman.inference.prediction import Prediction
 from dragoman.serving.foreign_request import ForeignRequest, unsupported
-from dragoman.serving.models import Upload, Work, fault_of
+from dragoman.serving.models import Upload, Work
 from dragoman.serving.request_fields import Fields, body_schema, read_fields
 from dragoman.serving.routes.predict import PROBLEMS, file_model
 from dragoman.serving.state import ServerState, state_of
@@ -69,8 +69,6 @@ async def transcriptions(request: Request) -> Any:
     method = Sampling(temperature=body.temperature) if body.temperature else None
     work = Work(model.name, "files", DecodingOptions(method=method))
     (output,) = await state.compute(request, work, [Upload(body.file[1])])
-    if fault := fault_of(output):
-        raise DataError(fault)
     if body.stream:
         return stream_transcript(state, output.text)
     if body.response_format == "json":

@@ -13,11 +13,10 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError
 from dragoman.inference.completer import Completer
 from dragoman.serving.formality import language_of_tag
-from dragoman.serving.models import ServedModel
+from dragoman.serving.models import ServedModel, Work
 from dragoman.serving.routes.openai import (
     Generation,
     answer_head,
-    complete,
     completion_options,
     completion_parts,
     completion_usage,
@@ -154,7 +153,7 @@ async def continue_message(
         head = answer_head(model, "chatcmpl", "chat.completion.chunk")
         parts = completion_parts(state, model, completer, text, body.stop, options)
         return await stream_choices(state, head, choice_of_part, parts, body.usage_wanted)
-    (several,) = await complete(request, state, model, options, [text])
+    (several,) = await state.compute(request, Work(model.name, "complete", options), [text])
     continued = continuation(completer, text)
     answers = [(*cut(continued(one.text), body.stop), one.ended) for one in several]
     choices = [

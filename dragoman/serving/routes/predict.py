@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Form, Request, Response, UploadFile
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, File, Form, Request, UploadFile
 
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.sampling import Sampling
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError
 from dragoman.inference.unseen import UnseenInputs
-from dragoman.serving.models import ServedModel, Upload, Work, fault_of
+from dragoman.serving.models import ServedModel, Upload, Work
 from dragoman.serving.options import InputBuilder, decoding_options, tagged, with_enough_beam
 from dragoman.serving.schemas import (
     Options,
@@ -98,9 +97,6 @@ async def other_outputs(
         if getattr(body, name) != PredictRequest.model_fields[name].default:
             raise ConfigError(f'{name}: needs a run that searches; "{model.name}" has task = "{model.task}"')
     outputs = await state.compute(request, work, texts)
-    for output in outputs:
-        if fault := fault_of(output):
-            raise DataError(fault)
     found = await in_thread(lambda: [model.unknown(text) for text in texts], texts)
     if model.engine.continues:
         tables = [[asdict(one) for one in several] for several in outputs]
@@ -142,8 +138,6 @@ async def predict_file(
     options = with_enough_beam(decoding_options(body, state.limits), served)
     upload = Upload(await file.read())
     (output,) = await state.compute(request, Work(served.name, "files", options), [upload])
-    if fault := fault_of(output):
-        raise DataError(fault)
     return {"model": served.name, "outputs": [output.as_table()]}
 
 
@@ -173,12 +167,4 @@ async def score(request: Request, body: ScoreRequest) -> Any:
             raise ConfigError("source: found an empty one, expected text")
         pairs = [(tagged(pair.source, body.tag, model), pair.target) for pair in body.pairs]
     outputs = await state.compute(request, Work(model.name, "score"), pairs)
-    for output in outputs:
-        if fault := fault_of(output):
-            raise DataError(fault)
     return {"model": model.name, "scores": [output._asdict() for output in outputs]}
-
-
-def problem(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An error answer."""
-    return JSONResponse({"error": message}, status, headers=headers)
