@@ -7,12 +7,15 @@ import gzip
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from dragoman import register
+from dragoman.commands.media import named_locations
+from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers import READERS
 from dragoman.data.readers.base import Reader, ReadOptions
@@ -132,6 +135,17 @@ def test_lines_of_text_are_no_memory(inside: Workshop) -> None:
     said = call("train", path, "task=language-model", "--run", "runs/lm")
     assert said.code == 2
     assert "expected plain text for a language model" in said.err
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in WRITE if suffix != ".txt"])
+def test_every_manifest_names_files(tmp_path: Path, suffix: str) -> None:
+    """A manifest in .csv was taken for a list of paths."""
+    path = tmp_path / f"manifest{suffix}"
+    WRITE[suffix](path)
+    run = SimpleNamespace(config=SimpleNamespace(data=DataConfig(train="")))
+    named = named_locations(run, str(path), None)  # type: ignore[arg-type]
+    assert named is not None
+    assert list(named) == [(source, str(tmp_path / source)) for source, _ in PAIRS]
 
 
 def test_a_suffix_has_one_reader() -> None:

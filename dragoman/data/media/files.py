@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from dragoman.data.media.archives import ARCHIVE_SEPARATOR, ARCHIVES, is_archive, join_path, members, split_path
+from dragoman.data.readers.base import READERS, compression_of
 from dragoman.errors import DataError
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".sph", ".w64")
@@ -80,8 +81,8 @@ def is_media(path: str | Path) -> bool:
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether a file, whatever its suffix, has a zero byte near its start, which no list of paths has."""
-    if not path.is_file() or path.suffix.lower() in (".gz", ".zst"):
+    """Whether a file has a zero byte near its start, which no list of paths has; a manifest may, such as .parquet."""
+    if not path.is_file() or READERS.of(path).table or compression_of(path):
         return False
     with path.open("rb") as file:
         return b"\0" in file.read(1024)

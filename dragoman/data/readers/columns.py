@@ -117,9 +117,8 @@ def _parse(read: Read, name: str, numbers: tuple[int, ...], options: ReadOptions
     limit, several_references = options.max_characters, options.several_references
     for block in text_blocks(read, name):
         plain = block.clean and not numbers and not several_references
-        for number, line in enumerate(block.lines, block.first):
-            if number == 1 and options.header:
-                continue
+        skipped = int(options.header and block.first == 1)
+        for number, line in enumerate(block.lines[skipped:], block.first + skipped):
             if plain:  # most lines of most files: reading them takes half the time without the checks below
                 source, _, target = line.partition("\t")
                 if (
