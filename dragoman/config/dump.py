@@ -8,8 +8,8 @@ from dataclasses import MISSING, is_dataclass
 from typing import Any, NamedTuple
 
 from dragoman.config.fields import accepted, default_of, fields_of, kind_of, kinds_of, type_hints
-from dragoman.config.loader import Table, build
-from dragoman.config.toml_text import inline, join_place, one_of, shown, toml_key
+from dragoman.config.loader import build
+from dragoman.config.toml_text import TomlTable, inline, join_place, one_of, shown, toml_key
 from dragoman.errors import ConfigError
 
 if typing.TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Setting(NamedTuple):
     when: str = ""
 
 
-def as_table(instance: DataclassInstance) -> Table:
+def as_table(instance: DataclassInstance) -> TomlTable:
     """The nested table of an instance, `kind` first and None kept; the inverse of `build`."""
     table = plain(instance)
     assert isinstance(table, dict)
@@ -40,7 +40,7 @@ def plain(value: object, for_file: bool = False) -> object:
     if not is_dataclass(value):
         return value
     kind = kind_of(value)
-    table: Table = {} if kind is None else {"kind": kind}
+    table: TomlTable = {} if kind is None else {"kind": kind}
     for name, field in fields_of(value).items():
         inner = getattr(value, name)
         if not (for_file and inner is None and default_of(field) is None):
@@ -74,14 +74,14 @@ def differences(left: DataclassInstance, right: DataclassInstance) -> list[tuple
     return list(_differences(as_table(left), as_table(right), ""))
 
 
-def _differences(left: Table, right: Table, place: str) -> Iterator[tuple[str, object, object]]:
+def _differences(left: TomlTable, right: TomlTable, place: str) -> Iterator[tuple[str, object, object]]:
     other_kind = left.get("kind") != right.get("kind")
     for key in ["kind"] if other_kind else dict.fromkeys([*left, *right]):
-        one, other, inner = left.get(key), right.get(key), join_place(place, key)
-        if isinstance(one, dict) and isinstance(other, dict):
-            yield from _differences(one, other, inner)
-        elif one != other:
-            yield inner, one, other
+        before, after, inner = left.get(key), right.get(key), join_place(place, key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differences(before, after, inner)
+        elif before != after:
+            yield inner, before, after
 
 
 def describe(cls: type[DataclassInstance], place: str = "") -> list[Setting]:

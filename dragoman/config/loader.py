@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.config.fields import WORDS, Accepted, accepted, default_of, fields_of, kind_of, kinds_of, type_hints
-from dragoman.config.toml_text import either, join_place, one_of, shown
+from dragoman.config.toml_text import TomlTable, either, join_place, one_of, shown
 from dragoman.errors import ConfigError, broken_note, hint, nearest
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 D = TypeVar("D", bound="DataclassInstance")
-Table = dict[str, object]
 
 
 def build(cls: type[D], table: Mapping[str, object], place: str = "", origin: str | Path = "") -> D:
@@ -65,7 +64,7 @@ def _build_instance(
             elsewhere = f" for kind {kind}, only for {either(owners)}"
             errors.append(f"{join_place(place, key)}: no such setting" + (elsewhere if owners else f".{known}"))
     hints = type_hints(cls)
-    values: Table = {}
+    values: TomlTable = {}
     for name, field in fields.items():
         expected, default, inner = accepted(hints[name]), default_of(field), join_place(place, name)
         if type(base) is cls:
@@ -88,8 +87,8 @@ def _build_instance(
 
 
 def places_named(cls: Any, name: str, place: str, depth: int = 3) -> list[str]:
-    """The places of settings called `name` in the tables below a class, at most four."""
-    found: list[str] = []
+    """The places of settings called `name` in the tables inside a class, at most four."""
+    places: list[str] = []
     hints = type_hints(cls)
     for field in fields_of(cls) if depth else ():
         if hints[field] is Any:
@@ -97,9 +96,9 @@ def places_named(cls: Any, name: str, place: str, depth: int = 3) -> list[str]:
         inner = join_place(place, field)
         for table in accepted(hints[field]).tables:
             if name in fields_of(table):
-                found.append(join_place(inner, name))
-            found += places_named(table, name, inner, depth - 1)
-    return list(dict.fromkeys(found))[:4]
+                places.append(join_place(inner, name))
+            places += places_named(table, name, inner, depth - 1)
+    return list(dict.fromkeys(places))[:4]
 
 
 def _read_value(expected: Accepted, value: object, place: str, errors: list[str], default: object) -> object:
@@ -117,7 +116,7 @@ def _read_value(expected: Accepted, value: object, place: str, errors: list[str]
         trials: list[list[str]] = []
         for item in expected.lists:
             trial: list[str] = []
-            items = [_read_value(item, one, f"{place}[{i}]", trial, MISSING) for i, one in enumerate(value)]
+            items = [_read_value(item, part, f"{place}[{i}]", trial, MISSING) for i, part in enumerate(value)]
             if not trial:
                 return tuple(items)
             trials.append(trial)
@@ -152,25 +151,25 @@ def _read_scalar(expected: Accepted, value: Any) -> tuple[object, str]:
         value = "none"  # the command line cannot know that this field has a choice of that name
     if value in expected.choices:
         return value, ""
-    found = next((kind for kind in WORDS if isinstance(value, kind)), None)
-    if found is int and int not in expected.scalars:
-        found = float
-    if found not in expected.scalars:
+    kind = next((known for known in WORDS if isinstance(value, known)), None)
+    if kind is int and int not in expected.scalars:
+        kind = float
+    if kind not in expected.scalars:
         return None, wrong(value, expected.words(limits=False), expected.choices)
-    if found is bool:
+    if kind is bool:
         return value, ""
-    if found is str:
+    if kind is str:
         unwritable = re.search("[\ud800-\udfff]", value)
         return value, f"found {shown(value)}, expected text that UTF-8 can hold" if unwritable else ""
-    if found is int and not -(2**63) <= value < 2**63:
+    if kind is int and not -(2**63) <= value < 2**63:
         return None, f"found {shown(value)}, expected one that TOML can hold"
     try:
-        number = float(value) if found is float else value
+        number = float(value) if kind is float else value
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
         return None, f"found {shown(value)}, expected a finite number"
-    limits = expected.scalars[found]
+    limits = expected.scalars[kind]
     return number, "" if limits.holds(number) else f"found {shown(value)}, expected {limits.words}"
 
 
@@ -180,13 +179,13 @@ def wrong(value: object, words: str, choices: Iterable[str] = ()) -> str:
     if isinstance(value, str) and choices:
         match = nearest(value, choices)
         return f"found {shown(value)}, expected {words}" + (f". Did you mean '{match}'?" if match else "")
-    found = shown(value)
+    text = shown(value)
     if isinstance(value, Mapping | list | tuple):
-        found = "a table" if isinstance(value, Mapping) else "a list"
+        text = "a table" if isinstance(value, Mapping) else "a list"
     elif value is not None and not isinstance(value, bool):
         of_type = (word for kind, word in WORDS.items() if isinstance(value, kind))
-        found += f" ({next(of_type, type(value).__name__)})"
-    return f"found {found}, expected {words}"
+        text += f" ({next(of_type, type(value).__name__)})"
+    return f"found {text}, expected {words}"
 
 
 MAX_PARTS = 100
@@ -194,7 +193,7 @@ MAX_PARTS = 100
 _LONG_KEY = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % MAX_PARTS)
 
 
-def read_toml(path: str | Path) -> Table:
+def read_toml(path: str | Path) -> TomlTable:
     """Read a TOML file; a ConfigError names the file and, for invalid TOML, the line."""
     path = Path(path)
     if path.is_dir():

@@ -11,25 +11,23 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 
-from dragoman.config.toml_text import join_place, shown
+from dragoman.config.toml_text import TomlTable, join_place, shown
 from dragoman.errors import ConfigError
 
-Table = dict[str, object]
 
-
-def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Table:
+def merge(base: Mapping[str, object], over: Mapping[str, object]) -> TomlTable:
     """Merge two tables; `over` wins key by key.
 
     Where `over` changes the `kind` of a table, the other keys of the base are dropped: they belong to the old kind.
     """
     changed = "kind" in base and "kind" in over and base["kind"] != over["kind"]
-    result: Table = {} if changed else copy.deepcopy(dict(base))
+    result: TomlTable = {} if changed else copy.deepcopy(dict(base))
     for key, value in over.items():
-        below = result.get(key)
-        if is_kind(below) and isinstance(value, Mapping):
-            below = {"kind": below}  # a bare kind, now given settings of its own
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            result[key] = merge(below, value)
+        inner = result.get(key)
+        if is_kind(inner) and isinstance(value, Mapping):
+            inner = {"kind": inner}  # a bare kind, now given settings of its own
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            result[key] = merge(inner, value)
         else:
             result[key] = copy.deepcopy(value)
     return result
@@ -40,12 +38,12 @@ def is_kind(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch("[a-z][a-z0-9-]*", value) is not None
 
 
-def override(table: Mapping[str, object], assignments: Sequence[str]) -> Table:
+def override(table: Mapping[str, object], assignments: Sequence[str]) -> TomlTable:
     """Apply `place=value` assignments to a table; a value that is not TOML is plain text, `none` is None.
 
     Assignments are first merged with each other, so a setting may come before the `kind` it belongs to.
     """
-    over: Table = {}
+    over: TomlTable = {}
     errors = []
     for assignment in assignments:
         place, equals, text = assignment.partition("=")
@@ -53,7 +51,7 @@ def override(table: Mapping[str, object], assignments: Sequence[str]) -> Table:
         if not equals or not all(keys):
             errors.append(f"found {shown(assignment)}, expected place=value")
             continue
-        nested: Table = {keys[-1]: parse_value(text.strip())}
+        nested: TomlTable = {keys[-1]: parse_value(text.strip())}
         for key in reversed(keys[:-1]):
             nested = {key: nested}
         over = merge(over, nested)
@@ -71,10 +69,10 @@ def dropped_settings(
             yield place, [join_place(place, key) for key in lost]
         return
     for key, value in over.items():
-        below = base.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            yield from dropped_settings(below, value, join_place(place, key))
-        elif isinstance(below, Mapping) and is_kind(value) and (lost := [name for name in below if name != "kind"]):
+        inner = base.get(key)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            yield from dropped_settings(inner, value, join_place(place, key))
+        elif isinstance(inner, Mapping) and is_kind(value) and (lost := [name for name in inner if name != "kind"]):
             yield join_place(place, key), [join_place(join_place(place, key), name) for name in lost]
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+TomlTable = dict[str, object]
 MAX_SHOWN = 60  # characters of a text that an error message quotes
 
 
