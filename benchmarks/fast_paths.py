@@ -63,7 +63,7 @@ def training_step(model: dict[str, Any] | None = None) -> Callable[[], Any]:
 # Fast path → how to switch it off, and the work it speeds up.
 PATHS: dict[str, tuple[Callable[[], Any], Callable[[], Callable[[], Any]]]] = {
     "short attention, training": (
-        lambda: off(short_attention, "suits", lambda *given: False),
+        lambda: off(short_attention, "supports", lambda *given: False),
         training_step,
     ),
     "attention over a shared cache, beam 5": (
@@ -71,7 +71,7 @@ PATHS: dict[str, tuple[Callable[[], Any], Callable[[], Callable[[], Any]]]] = {
         lambda: gpu_decoding.ours(512, 5, False),
     ),
     "top-k and beam update, beam 5": (
-        lambda: off(topk, "suits", lambda *given: False),
+        lambda: off(topk, "supports", lambda *given: False),
         lambda: gpu_decoding.ours(512, 5, False),
     ),
     "deferred gradients, attentional LSTM": (no_deferred_gradients, lambda: training_step(RECURRENT)),

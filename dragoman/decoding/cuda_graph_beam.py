@@ -64,7 +64,7 @@ class GraphBeamStep(GraphStep):
         super().__init__(model, static, cache, shape)
         self.key = key
         weight = next(model.parameters())
-        self.in_kernels = hasattr(model, "scores") and topk.suits(weight, model.output.out_features)
+        self.in_kernels = hasattr(model, "scores") and topk.supports(weight, model.output.out_features)
         if self.in_kernels:
             self.method = "scores"
         self.first_rows = torch.arange(0, shape.sources * shape.width, shape.width, device=self.tokens.device)[:, None]

@@ -47,14 +47,28 @@ class GraphShape:
     target_length: int
 
 
-class GraphStep:
+class HoldsModel:
+    """Holds a model weakly, see `_DECODERS`."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = ref(model)
+
+    @property
+    def model(self) -> Any:
+        model = self._model()
+        assert model is not None, "the caller of a search holds its model"
+        return model
+
+
+class GraphStep(HoldsModel):
     """The buffers of one shape and the decoding step that runs on them; one search uses it at a time."""
 
     method = "step"  # of the model, which the graph captures
 
     def __init__(self, model: Any, static: Any, cache: Any, shape: GraphShape) -> None:
         """`static` and `cache` are those of a state with `shape.sources` sources and one hypothesis each."""
-        self._model, self.shape = ref(model), shape
+        super().__init__(model)
+        self.shape = shape
         rows, device = shape.sources * shape.width, next(model.parameters()).device
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
         self.parents = torch.arange(rows, device=device)  # the hypothesis that each row continues
@@ -71,13 +85,6 @@ class GraphStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: GraphInputs | None = None  # kept alive as long as the graph
         self.lock = Lock()
-
-    @property
-    def model(self) -> Any:
-        """The model; weakly held, see `_DECODERS`."""
-        model = self._model()
-        assert model is not None, "the caller of a search holds its model"
-        return model
 
     @property
     def size(self) -> int:
@@ -188,23 +195,16 @@ class GraphState:
         return replace(self, sources=self.sources[rows], parents=parents)
 
 
-class GraphDecoder:
+class GraphDecoder(HoldsModel):
     """A model whose decoding steps are captured; it starts and steps like the model."""
 
     def __init__(self, model: Any) -> None:
-        self._model = ref(model)
+        super().__init__(model)
         self.steps: dict[Any, GraphStep] = {}  # by key, the least recently used first
         self.uses: dict[Any, int] = {}
         self.guard = Lock()  # of both: two threads must not make the same step twice
         self.inputs: GraphInputs | None = None  # the memory that the graphs read
         self.enabled = True
-
-    @property
-    def model(self) -> Any:
-        """The model; weakly held, see `_DECODERS`."""
-        model = self._model()
-        assert model is not None, "the caller of a search holds its model"
-        return model
 
     @property
     def max_positions(self) -> int | None:

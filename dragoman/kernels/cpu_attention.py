@@ -17,7 +17,7 @@ from dragoman.kernels.cpu_matmul import batched_matmul, slow_batched_matmul
 SHORT = 64  # up to so many queries and keys this is faster than the fused kernel without dropout
 
 
-def suits(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
+def supports(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
     """Whether this applies and is faster: while training, where torch multiplies batches of matrices slowly."""
     rows, heads, length, _ = query.shape
     return (
@@ -25,7 +25,7 @@ def suits(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
         and (query.requires_grad or key.requires_grad or value.requires_grad)
         and (rows, heads) == key.shape[:2]
         and query.dtype == key.dtype == value.dtype
-        and (cpu_dropout.suits(query, dropout) if dropout else max(length, key.shape[2]) <= SHORT)
+        and (cpu_dropout.supports(query, dropout) if dropout else max(length, key.shape[2]) <= SHORT)
         and slow_batched_matmul(query)
     )
 

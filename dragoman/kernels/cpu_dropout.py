@@ -28,13 +28,13 @@ def keep_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
     return draws.to(like.dtype).lt_(kept - LEVELS // 2).mul_(LEVELS / kept)
 
 
-def suits(x: Tensor, rate: float) -> bool:
+def supports(x: Tensor, rate: float) -> bool:
     """Whether `keep_mask` serves: on a CPU, in types that hold 16 bits, with some numbers dropped and some kept."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and 0 < kept_levels(rate) < LEVELS
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
     """Zero a share `rate` of x and scale the rest by 1 / (1 − rate)."""
-    if rate and suits(x, rate):
+    if rate and supports(x, rate):
         return x * keep_mask(x.shape, rate, x)
     return F.dropout(x, rate)

@@ -28,7 +28,7 @@ def half_dtype(x: Tensor) -> torch.dtype | None:
     return None
 
 
-def suits(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+def supports(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
     """Whether `attend_short` applies: queries (B, H, T, d), keys (B, K, S, d), a mask per source or none."""
     return (
         query.is_cuda

@@ -21,7 +21,7 @@ def in_chunks(scores: Tensor) -> bool:
     return scores.shape[-1] >= MIN_COLUMNS
 
 
-def suits(weight: Tensor, size: int) -> bool:
+def supports(weight: Tensor, size: int) -> bool:
     """Whether `beam_triton` finds the best of so many scores of a model with such weights."""
     precise = weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return weight.is_cuda and precise and size <= MAX_COLUMNS and HAS_TRITON

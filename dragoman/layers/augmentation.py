@@ -5,6 +5,7 @@ The trainer seeds that state for every batch, so a resumed run augments its batc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -81,28 +82,21 @@ def spans(rows: int, lengths: Tensor, count: int, share: float, size: int) -> Te
     return ((positions >= first[:, :, None]) & (positions < (first + widths)[:, :, None])).any(1)
 
 
-class SpecAugment(nn.Module):
-    """Masked features become 0, which is the mean of normalised features."""
-
-    def __init__(self, config: SpecAugmentConfig) -> None:
-        super().__init__()
-        self.config = config
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, T, F) and its mask (B, T) → (B, T, F)."""
-        config, (rows, length, features) = self.config, x.shape
-        if config.squeeze or config.stretch:
-            x = warp(x, config.squeeze, config.stretch, 0.0)
-        if config.loudness:
-            x = x + uniform(rows, config.loudness, x)
-        if config.noise:
-            x = x + config.noise * torch.randn_like(x)
-        if config.squeeze or config.stretch or config.loudness or config.noise:
-            x = x * mask[:, :, None]
-        times = spans(rows, mask.sum(1), config.times, config.time_share, length)
-        wide = torch.full((rows,), features, device=x.device)
-        bands = spans(rows, wide, config.bands, config.band_share, features)
-        return x.masked_fill(times[:, :, None] | bands[:, None], 0.0)
+def spec_augment(config: SpecAugmentConfig, x: Tensor, mask: Tensor) -> Tensor:
+    """(B, T, F) and its mask (B, T) → (B, T, F). Masked features become 0, which is the mean of normalised features."""
+    rows, length, features = x.shape
+    if config.squeeze or config.stretch:
+        x = warp(x, config.squeeze, config.stretch, 0.0)
+    if config.loudness:
+        x = x + uniform(rows, config.loudness, x)
+    if config.noise:
+        x = x + config.noise * torch.randn_like(x)
+    if config.squeeze or config.stretch or config.loudness or config.noise:
+        x = x * mask[:, :, None]
+    times = spans(rows, mask.sum(1), config.times, config.time_share, length)
+    wide = torch.full((rows,), features, device=x.device)
+    bands = spans(rows, wide, config.bands, config.band_share, features)
+    return x.masked_fill(times[:, :, None] | bands[:, None], 0.0)
 
 
 def shift_rows(x: Tensor, shift: Tensor, axis: int) -> Tensor:
@@ -147,26 +141,19 @@ def warp(x: Tensor, squeeze: float, stretch: float, slant: float) -> Tensor:
     return nn.functional.grid_sample(x[:, None], grid, align_corners=True)[:, 0]
 
 
-class LineAugment(nn.Module):
-    """Ink is positive and paper 0; padding stays 0."""
-
-    def __init__(self, config: LineAugmentConfig) -> None:
-        super().__init__()
-        self.config = config
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, T, F), T along the line and F down it → the same shape."""
-        config, rows = self.config, x.shape[0]
-        if config.squeeze or config.stretch or config.slant:
-            x = warp(x, config.squeeze, config.stretch, config.slant)
-        if config.shift:
-            x = shift_rows(x, random_shifts(rows, config.shift, x.device), 2)
-            x = shift_rows(x, random_shifts(rows, config.shift, x.device), 1)
-        if config.contrast:
-            x = x * (1 + uniform(rows, config.contrast, x))
-        if config.noise:
-            x = x + config.noise * torch.randn_like(x)
-        return x * mask[:, :, None]
+def line_augment(config: LineAugmentConfig, x: Tensor, mask: Tensor) -> Tensor:
+    """(B, T, F), T along the line and F down it → the same shape. Ink is positive and paper 0; padding stays 0."""
+    rows = x.shape[0]
+    if config.squeeze or config.stretch or config.slant:
+        x = warp(x, config.squeeze, config.stretch, config.slant)
+    if config.shift:
+        x = shift_rows(x, random_shifts(rows, config.shift, x.device), 2)
+        x = shift_rows(x, random_shifts(rows, config.shift, x.device), 1)
+    if config.contrast:
+        x = x * (1 + uniform(rows, config.contrast, x))
+    if config.noise:
+        x = x + config.noise * torch.randn_like(x)
+    return x * mask[:, :, None]
 
 
 def random_crop(positions: Tensor, share: float) -> Tensor:
@@ -177,51 +164,34 @@ def random_crop(positions: Tensor, share: float) -> Tensor:
     return (first + positions * kept).round().long()
 
 
-class ImageAugment(nn.Module):
-    """Colours range from 0 to 1; a shift repeats the pixels of the edge."""
-
-    def __init__(self, config: ImageAugmentConfig) -> None:
-        super().__init__()
-        self.config = config
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, H, W·3) → (B, H, W·3)."""
-        config, (rows, height, _) = self.config, x.shape
-        pixels = x.view(rows, height, -1, 3)
-        down, across = (torch.arange(size, device=x.device).expand(rows, -1) for size in pixels.shape[1:3])
-        if config.zoom:
-            down, across = (random_crop(positions, config.zoom) for positions in (down, across))
-        if config.shift:
-            down = (down + random_shifts(rows, config.shift, x.device)[:, None]).clamp(0, height - 1)
-            across = (across + random_shifts(rows, config.shift, x.device)[:, None]).clamp(0, pixels.shape[2] - 1)
-        if config.mirror:
-            flipped = torch.rand(rows, 1, device=x.device) < 0.5
-            across = torch.where(flipped, across.flip(1), across)
-        row = torch.arange(rows, device=x.device)[:, None, None]
-        x = pixels[row, down[:, :, None], across[:, None]].view_as(x)
-        if config.colour:
-            strength = 1 + config.colour * (2 * torch.rand(rows, 1, 1, 3, device=x.device) - 1)
-            x = (x.view_as(pixels) * strength).view_as(x)
-        if config.contrast or config.brightness:
-            x = (x - 0.5) * (1 + uniform(rows, config.contrast, x)) + 0.5 + uniform(rows, config.brightness, x)
-        return x
+def image_augment(config: ImageAugmentConfig, x: Tensor, mask: Tensor) -> Tensor:
+    """(B, H, W·3) → (B, H, W·3). Colours range from 0 to 1; a shift repeats the pixels of the edge."""
+    rows, height, _ = x.shape
+    pixels = x.view(rows, height, -1, 3)
+    down, across = (torch.arange(size, device=x.device).expand(rows, -1) for size in pixels.shape[1:3])
+    if config.zoom:
+        down, across = (random_crop(positions, config.zoom) for positions in (down, across))
+    if config.shift:
+        down = (down + random_shifts(rows, config.shift, x.device)[:, None]).clamp(0, height - 1)
+        across = (across + random_shifts(rows, config.shift, x.device)[:, None]).clamp(0, pixels.shape[2] - 1)
+    if config.mirror:
+        flipped = torch.rand(rows, 1, device=x.device) < 0.5
+        across = torch.where(flipped, across.flip(1), across)
+    row = torch.arange(rows, device=x.device)[:, None, None]
+    x = pixels[row, down[:, :, None], across[:, None]].view_as(x)
+    if config.colour:
+        strength = 1 + config.colour * (2 * torch.rand(rows, 1, 1, 3, device=x.device) - 1)
+        x = (x.view_as(pixels) * strength).view_as(x)
+    if config.contrast or config.brightness:
+        x = (x - 0.5) * (1 + uniform(rows, config.contrast, x)) + 0.5 + uniform(rows, config.brightness, x)
+    return x
 
 
-class NoAugmentation(nn.Module):
-    """Changes nothing."""
-
-    def __init__(self, config: NoAugmentationConfig) -> None:
-        super().__init__()
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return x
-
-
-AUGMENTATIONS: dict[type, Any] = {
-    NoAugmentationConfig: NoAugmentation,
-    SpecAugmentConfig: SpecAugment,
-    LineAugmentConfig: LineAugment,
-    ImageAugmentConfig: ImageAugment,
+AUGMENTATIONS: dict[type, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    NoAugmentationConfig: lambda config, x, mask: x,
+    SpecAugmentConfig: spec_augment,
+    LineAugmentConfig: line_augment,
+    ImageAugmentConfig: image_augment,
 }
 
 
@@ -230,9 +200,8 @@ class Augmentation(nn.Module):
 
     def __init__(self, config: AugmentationConfig) -> None:
         super().__init__()
-        self.change = AUGMENTATIONS[type(config)](config)
+        self.config = config
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, T, F), mask (B, T) → (B, T, F)."""
-        out: Tensor = self.change(x, mask) if self.training else x
-        return out
+        return AUGMENTATIONS[type(self.config)](self.config, x, mask) if self.training else x

@@ -59,5 +59,5 @@ class LinearChainCRF(nn.Module):
         """p(tag of a word) over all paths (B, W, K): the gradient of log Z."""
         with torch.enable_grad():
             given = scores.detach().requires_grad_()
-            (found,) = torch.autograd.grad(self.log_partition(given, mask).sum(), given)
-        return found
+            (marginals,) = torch.autograd.grad(self.log_partition(given, mask).sum(), given)
+        return marginals

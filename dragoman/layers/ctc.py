@@ -55,9 +55,9 @@ def ctc_log_probability(
     forward[:, :, 0] = 0.0
     for frame in range(log_probabilities.shape[1]):
         emitted = log_probabilities[:, frame].gather(1, symbols.flatten(1)).view_as(forward)
-        one = F.pad(forward[:, :, :-1], (1, 0), value=NEG_INF)
+        next_symbol = F.pad(forward[:, :, :-1], (1, 0), value=NEG_INF)
         two = F.pad(forward[:, :, :-2], (2, 0), value=NEG_INF).masked_fill(~skips, NEG_INF)
-        later = torch.logaddexp(torch.logaddexp(forward, one), two[:, :, : forward.shape[2]]) + emitted
+        later = torch.logaddexp(torch.logaddexp(forward, next_symbol), two[:, :, : forward.shape[2]]) + emitted
         forward = torch.where((frame < lengths)[:, None, None], later, forward)
     at_blank = forward.gather(2, 2 * sizes[:, :, None])[:, :, 0]
     at_symbol = forward.gather(2, (2 * sizes[:, :, None] - 1).clamp(min=0))[:, :, 0]
@@ -82,9 +82,9 @@ def viterbi_positions(
     best[:, 0] = 0.0
     steps = []  # how far each state lies behind the one it was reached from
     for frame in range(log_probabilities.shape[1]):
-        one = F.pad(best[:, :-1], (1, 0), value=NEG_INF)
+        next_symbol = F.pad(best[:, :-1], (1, 0), value=NEG_INF)
         two = F.pad(best[:, :-2], (2, 0), value=NEG_INF).masked_fill(~skips, NEG_INF)
-        later, step = torch.stack([best, one, two[:, : best.shape[1]]]).max(0)
+        later, step = torch.stack([best, next_symbol, two[:, : best.shape[1]]]).max(0)
         going = (frame < lengths)[:, None]
         best = torch.where(going, later + log_probabilities[:, frame].gather(1, symbols), best)
         steps.append(torch.where(going, step, 0))

@@ -33,11 +33,11 @@ def resize(x: Tensor, lengths: Tensor, sizes: Tensor, longest: int) -> Tensor:
     positions = positions * (lengths / sizes.clamp(min=1))[:, None] - 0.5  # (B, longest)
     last = (lengths - 1).clamp(min=0)[:, None]
     positions = positions.clamp(min=0.0).minimum(last.to(positions.dtype))
-    below = positions.floor().long()
-    above = (below + 1).minimum(last)
-    share = (positions - below)[:, :, None].to(x.dtype)
+    left = positions.floor().long()
+    right = (left + 1).minimum(last)
+    share = (positions - left)[:, :, None].to(x.dtype)
 
     def at(index: Tensor) -> Tensor:
         return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[2]))
 
-    return at(below) * (1 - share) + at(above) * share
+    return at(left) * (1 - share) + at(right) * share

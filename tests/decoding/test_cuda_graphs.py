@@ -211,7 +211,7 @@ def used_and_dropped() -> list[ref[Any]]:
 @torch.no_grad()
 def test_a_model_is_freed_with_its_graphs(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, without a run of the garbage collector: the graphs hold much memory of a GPU."""
-    monkeypatch.setattr(cuda_graph_beam.topk, "suits", lambda *given: kernels)
+    monkeypatch.setattr(cuda_graph_beam.topk, "supports", lambda *given: kernels)
     before = len(cuda_graph_step._DECODERS)
     gc.collect()
     gc.disable()

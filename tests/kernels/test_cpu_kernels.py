@@ -110,7 +110,7 @@ def test_small_attention_is_torchs(
     inputs = [packed, key, value]
     mask = None if causal else masks(3, length, seen)[kind]
     query = packed.transpose(1, 2)
-    assert small_attention.suits(query, key, value, 0.0)
+    assert small_attention.supports(query, key, value, 0.0)
     ours = attend(nn.Identity(), query, key, value, mask=mask, causal=causal)
     plain = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
     if mask is not None:  # torch itself gives NaN or anything where there is nothing to see

@@ -59,7 +59,7 @@ def test_outputs_and_gradients_are_those_of_plain_attention(
     *sizes, masked, causal = case
     parts = drawn(*sizes)  # type: ignore[arg-type]
     mask, seen = seen_of(sizes[0], sizes[3], sizes[4], masked, causal)
-    assert short_attention.suits(parts[0], parts[1], mask)
+    assert short_attention.supports(parts[0], parts[1], mask)
     out = attend_short(*parts, mask, causal, 0.0, sizes[5] ** -0.5)  # type: ignore[call-arg]
     above = torch.randn_like(out)
     found = torch.autograd.grad(out, parts, above)

@@ -10,11 +10,9 @@ from dragoman.layers.augmentation import (
     AUGMENTATIONS,
     Augmentation,
     AugmentationConfig,
-    ImageAugment,
     ImageAugmentConfig,
     LineAugmentConfig,
     NoAugmentationConfig,
-    SpecAugment,
     SpecAugmentConfig,
     random_crop,
     shift_rows,
@@ -161,7 +159,7 @@ def test_pictures_are_zoomed_and_coloured_within_bounds() -> None:
     assert widths.min() >= 26
     assert widths.min() < 30 < 36 < widths.max()
     plain = {"shift": 0, "contrast": 0.0, "brightness": 0.0, "mirror": False}
-    change = ImageAugment(ImageAugmentConfig(**plain, colour=0.2))
+    change = Augmentation(ImageAugmentConfig(**plain, colour=0.2))
     pictures = torch.full((30, 4, 12), 0.5)
     out = change(pictures, torch.ones(30, 4, dtype=torch.bool)).view(30, 4, 4, 3)
     assert out.min() >= 0.4
@@ -177,17 +175,17 @@ def test_recordings_become_faster_louder_and_noisier() -> None:
     mask = torch.ones(rows, length, dtype=torch.bool)
     mask[:, 30:] = False
     nothing = {"times": 0, "bands": 0}
-    faster = SpecAugment(SpecAugmentConfig(**nothing, squeeze=0.5))(x, mask)
+    faster = Augmentation(SpecAugmentConfig(**nothing, squeeze=0.5))(x, mask)
     # The first frame stays, a later one comes earlier: somewhere before its old place the same numbers stand.
     torch.testing.assert_close(faster[:, 0], x[:, 0])
     for row in range(8):
         gaps = (faster[row, :30] - x[row, 20]).abs().sum(1)
         assert int(gaps.argmin()) <= 20
-    louder = SpecAugment(SpecAugmentConfig(**nothing, loudness=2.0))(x, mask) - x
+    louder = Augmentation(SpecAugmentConfig(**nothing, loudness=2.0))(x, mask) - x
     added = louder[:, 0, 0]
     torch.testing.assert_close(louder[:, :30], added[:, None, None].expand(-1, 30, features), rtol=1e-4, atol=1e-4)
     assert added.abs().max() <= 2.0
     assert added.std() > 0.8
-    noisier = SpecAugment(SpecAugmentConfig(**nothing, noise=0.5))(x, mask)[:, :30] - x[:, :30]
+    noisier = Augmentation(SpecAugmentConfig(**nothing, noise=0.5))(x, mask)[:, :30] - x[:, :30]
     assert float(noisier.std()) == pytest.approx(0.5, abs=0.05)
-    assert not SpecAugment(SpecAugmentConfig(**nothing, noise=0.5, loudness=1.0))(x, mask)[:, 30:].any()
+    assert not Augmentation(SpecAugmentConfig(**nothing, noise=0.5, loudness=1.0))(x, mask)[:, 30:].any()

@@ -86,11 +86,11 @@ class HardAttentionDecoder(MonotoneDecoder):
         """Order 0: from any position to any in reach; order 1: by 0 … jump positions."""
         if self.order == 0:
             return move_forward(after, step[0], step[1], source.bias)
-        size, reach = after.shape[1], self.jump + 1
+        size, moves = after.shape[1], self.jump + 1
         moved = after[:, :, None] + step[0]  # (N, S, jump + 1)
-        # Entry (i, move) goes to column i + move: rows of S + reach entries, read as rows of one entry less.
-        band = F.pad(moved, (0, size), value=PADDING).flatten(1)[:, : size * (size + reach - 1)]
-        return band.view(-1, size, size + reach - 1)[..., :size].logsumexp(1)
+        # Entry (i, move) goes to column i + move: rows of S + moves entries, read as rows of one entry less.
+        band = F.pad(moved, (0, size), value=PADDING).flatten(1)[:, : size * (size + moves - 1)]
+        return band.view(-1, size, size + moves - 1)[..., :size].logsumexp(1)
 
 
 def reach_bias(mask: Tensor, jump: int) -> Tensor:

@@ -119,11 +119,11 @@ class CellStack(nn.Module):
         """x (N, T, I) → outputs (N, T, D) of the top layer and the states of all layers after them."""
         after = []
         for number, (cell, state) in enumerate(zip(self.cells, states, strict=True), start=self.first):
-            below = x
+            inputs = x
             if number > 1:
-                below = self.dropout(x) if masks is None else x * masks[number - self.first]
+                inputs = self.dropout(x) if masks is None else x * masks[number - self.first]
             assert isinstance(cell, Cell)
-            out, state = cell.run(below if extra is None else torch.cat([below, extra], -1), state)
+            out, state = cell.run(inputs if extra is None else torch.cat([inputs, extra], -1), state)
             after.append(state)
             x = x + out if 0 < self.residual_from <= number else out
         return x, tuple(after)
