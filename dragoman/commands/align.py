@@ -158,8 +158,8 @@ def align_by_word_aligner(
         assert files is not None
         pairs = read_parallel(predictor.config.data, files)
     aligner = RunAligner(predictor)
-    found = aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"], given["tag"])
-    print_links(pairs, found, predicting, as_json)
+    alignments = aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"], given["tag"])
+    print_links(pairs, alignments, predicting, as_json)
 
 
 class RawOptions(NamedTuple):
@@ -192,8 +192,8 @@ def align_raw(files: str | Pairs | None, options: RawOptions, given: dict[str, A
     more: Iterable[Pair] = [] if options.learn_from is None else read_raw_pairs(options.learn_from)
     with Display(quiet=not sys.stderr.isatty()) as display:
         aligner = RawAligner(options.kind, options.iterations, chain(pairs, more), display.preparing)
-    found = aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"], weights=as_json)
-    print_links(pairs, found, False, as_json)
+    alignments = aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"], weights=as_json)
+    print_links(pairs, alignments, False, as_json)
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def align_texts(
     print_links(pairs, aligner(pairs), predicting, as_json)
 
 
-def print_links(pairs: Iterable[Pair], found: Iterable[WordAlignment], predicting: bool, as_json: bool) -> None:
+def print_links(pairs: Iterable[Pair], alignments: Iterable[WordAlignment], predicting: bool, as_json: bool) -> None:
     """One line for every pair; with `predicting` it begins with the output."""
     from dragoman.analysis.align_files import as_json_line
 
@@ -273,7 +273,7 @@ def print_links(pairs: Iterable[Pair], found: Iterable[WordAlignment], predictin
     watched = sys.stderr.isatty() and not sys.stdout.isatty()
     total = len(pairs) if isinstance(pairs, Sized) else None
     with progress_bar("pairs", total) if watched else nullcontext(lambda count: None) as done:
-        for number, (pair, links) in enumerate(zip(pairs, found, strict=True), 1):
+        for number, (pair, links) in enumerate(zip(pairs, alignments, strict=True), 1):
             sys.stdout.write(
                 (as_json_line(links) if as_json else f"{pair[1]}\t{links}" if predicting else str(links)) + "\n"
             )
@@ -314,8 +314,8 @@ def score_alignment(
     )
     if not truth and not other:
         raise DataError(f"nothing to score: found no line in {gold} and {hypothesis}")
-    links = [swap_direction(one.possible) if swap else one.possible for one in other]
-    numbers = {number for one in truth for link in one.possible for number in link}
+    links = [swap_direction(row.possible) if swap else row.possible for row in other]
+    numbers = {number for row in truth for link in row.possible for number in link}
     if gold_from is None and numbers and 0 not in numbers:
         click.echo(f"{gold}: found no word 0; if its words count from 1, add --gold-from 1", err=True)
     scores = alignment_score(links, truth).as_dict()

@@ -51,12 +51,12 @@ def align_files(
         for first in range(0, len(inputs), WINDOW):
             window = inputs[first : first + WINDOW]
             left_out = unreadable if skip_unreadable else None
-            for one, placed in place_words(predictor, window, predicting, batch_size, left_out):
+            for file_input, placed in place_words(predictor, window, predicting, batch_size, left_out):
                 if not placed.fits:
-                    too_long.append(one.name)
+                    too_long.append(file_input.name)
                 else:
                     unknown += [word for word, place in placed.words if place is None]
-                name = printable(one.name)
+                name = printable(file_input.name)
                 lines = [placed.as_json_line(name)] if as_json else ["\t".join(row) for row in placed.rows(name)]
                 sys.stdout.write("".join(f"{line}\n" for line in lines))
                 done(1)
@@ -92,8 +92,8 @@ def listed_inputs(run: Run, file: str | None, media: str | None) -> list[Input]:
     """The files that FILE stands for: itself, or those in a folder, an archive, a manifest or a list."""
     from dragoman.data.readers.lines import read_lines
 
-    found = named_locations(run, file, media)
-    names = ((name, name) for name in read_lines(file)) if found is None else found
+    named = named_locations(run, file, media)
+    names = ((name, name) for name in read_lines(file)) if named is None else named
     line = "input {}".format if file in (None, "-") else line_names(run, str(file))
     inputs = [Input(name, line(number), path) for number, (name, path) in enumerate(names, 1) if path.strip()]
     if not inputs:

@@ -71,17 +71,17 @@ def measure_run(run: str, files: str | Pairs | None, pairs: int, rounds: int, as
     require_text_inputs("bench", run)
     rows, texts = benching.benchmark_data(run, device, files, pairs)
     as_utf8()
-    found = []
+    speeds = []
     if not as_json:
         click.echo(f"{machine()}; {len(rows):,} pairs, medians of {rounds} rounds")
         click.echo(f"{'':<34}{'tokens/s':>12}{'sentences/s':>14}{'seconds a round':>22}")
-    for one in benching.benchmark_speed(run, rows, texts, device, rounds):
-        found.append(one._asdict())
+    for speed in benching.benchmark_speed(run, rows, texts, device, rounds):
+        speeds.append(speed._asdict())
         if not as_json:
-            spread = f"{one.fastest:.3f} to {one.slowest:.3f}"
-            click.echo(f"{one.name:<34}{one.tokens:>12,.0f}{one.sentences:>14,.1f}{spread:>22}")
+            spread = f"{speed.fastest:.3f} to {speed.slowest:.3f}"
+            click.echo(f"{speed.name:<34}{speed.tokens:>12,.0f}{speed.sentences:>14,.1f}{spread:>22}")
     if as_json:
-        click.echo(json.dumps({"machine": machine(), "pairs": len(rows), "rounds": rounds, "speeds": found}))
+        click.echo(json.dumps({"machine": machine(), "pairs": len(rows), "rounds": rounds, "speeds": speeds}))
 
 
 def machine() -> str:
@@ -105,8 +105,8 @@ def print_growth(fits: list[Any], sizes: list[Any]) -> None:
             f"  {own.operations:<12}{own.sequential:<12}{own.path}"
         )
     click.echo(f"\n{'power of another size':<26}{'time':>7}{'theory':>8}")
-    for one in sizes:
-        click.echo(f"{one.layer + ', ' + one.size:<26}{one.seconds:>7.2f}{one.expected:>8.0f}")
+    for fit in sizes:
+        click.echo(f"{fit.layer + ', ' + fit.size:<26}{fit.seconds:>7.2f}{fit.expected:>8.0f}")
     click.echo("n tokens, d width, k kernel, r window; forward and backward with all projections")
 
 
@@ -122,9 +122,9 @@ def against_length(max_length: int, plot: str | None, as_json: bool, device: str
     lengths = [max_length >> shift for shift in range(6, -1, -1) if max_length >> shift >= 16]
     as_utf8()
 
-    def print_cost(one: cost.LayerCost) -> None:
+    def print_cost(row: cost.LayerCost) -> None:
         if not as_json:
-            click.echo(f"{one.layer:<18}{one.length:>8,}{1000 * one.seconds:>12.2f}{one.saved / 2**20:>12.2f}")
+            click.echo(f"{row.layer:<18}{row.length:>8,}{1000 * row.seconds:>12.2f}{row.saved / 2**20:>12.2f}")
 
     if not as_json:
         click.echo(f"{machine()}; width 64, one row, forward and backward")
@@ -133,9 +133,9 @@ def against_length(max_length: int, plot: str | None, as_json: bool, device: str
     fits = cost.growth_exponents(costs)
     sizes = cost.size_growth(str(resolve_device(device)))
     if as_json:
-        table: dict[str, Any] = {"machine": machine(), "costs": [one._asdict() for one in costs]}
-        table |= {"exponents": [one._asdict() for one in fits], "sizes": [one._asdict() for one in sizes]}
-        table["theory"] = {name: one._asdict() for name, one in cost.THEORY.items()}
+        table: dict[str, Any] = {"machine": machine(), "costs": [row._asdict() for row in costs]}
+        table |= {"exponents": [row._asdict() for row in fits], "sizes": [row._asdict() for row in sizes]}
+        table["theory"] = {name: row._asdict() for name, row in cost.THEORY.items()}
         click.echo(json.dumps(table))
     else:
         print_growth(fits, sizes)

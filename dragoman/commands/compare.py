@@ -74,7 +74,7 @@ def compare(systems: tuple[str, ...], ladder: str | None, output: str | None, **
     if ladder is not None:
         if systems:
             raise DataError(f"--ladder trains its own systems: found {systems[0]!r} too")
-        climb(ladder, output, options)
+        compare_ladder(ladder, output, options)
     elif not systems:
         raise DataError("nothing to compare: name texts, runs or configurations, or use --ladder PAIRS")
     elif any(Path(name).is_dir() or name.lower().endswith(".toml") for name in systems):
@@ -196,7 +196,7 @@ def read_test(file: str, runs: dict[str, list[Path]]) -> list[Example]:
     return read_examples(run.config.data, file, run.task.example_format(run.config), "pair", True, "compare on")
 
 
-def climb(pairs: str, output: str | None, options: dict[str, Any]) -> None:
+def compare_ladder(pairs: str, output: str | None, options: dict[str, Any]) -> None:
     """Train the ladder on a file of pairs and explain it."""
     from dragoman.auto.ladder import hold_out, ladder
 
@@ -208,8 +208,8 @@ def climb(pairs: str, output: str | None, options: dict[str, Any]) -> None:
     device = () if options["device"] == "auto" else (f"train.device={options['device']}",)
     configs, steps = ladder(pairs, (*device, *options["overrides"]))
     runs = dict(trained(configs, options))
-    found = test if test is not None else read_test(options["test"], runs)
-    finish("The ladder", runs, found, output, options, [(step.name, step.change, step.why) for step in steps])
+    tested = test if test is not None else read_test(options["test"], runs)
+    finish("The ladder", runs, tested, output, options, [(step.name, step.change, step.why) for step in steps])
 
 
 def finish(

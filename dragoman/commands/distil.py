@@ -35,7 +35,7 @@ def distil(run: str, overrides: tuple[str, ...], student: str | None, quiet: boo
     require_search("distil", run, '"translate"')
     folder = Path(student or f"{run.rstrip('/')}-student")
     with Display(quiet=quiet) as display:
-        found = distil_run(run, folder, overrides, device, display)
-    for line in found.lines(Run(folder).config.train.metric):
+        result = distil_run(run, folder, overrides, device, display)
+    for line in result.lines(Run(folder).config.train.metric):
         click.echo(line)
     click.echo(f"run folder: {folder}")

@@ -14,7 +14,9 @@ class FormatOption(click.Option):
 
         record = super().get_help_record(ctx)
         assert record is not None
-        return record[0], record[1] + " " + "; ".join(f"{one.name}: {one.about}" for one in EXPORTERS.values())
+        return record[0], record[1] + " " + "; ".join(
+            f"{exporter.name}: {exporter.about}" for exporter in EXPORTERS.values()
+        )
 
 
 @click.command()

@@ -40,19 +40,19 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
 
         check_plot_path(plot)
         Run(run).check_single("--plot draws the curve of one")
-    found = run_information(run, depth)
+    information = run_information(run, depth)
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(information))
     else:
-        print_run_information(found)
+        print_run_information(information)
         print_leaderboard(run)
     if plot is not None:
         from dragoman.reports.plots import draw_curves
         from dragoman.reports.run_summary import curve_labels
 
-        opened = Run(run)
-        title = opened.folder.resolve().name
-        click.echo(f"curve: {draw_curves(opened.metrics(), plot, *curve_labels(opened), title)}", err=True)
+        folder = Run(run)
+        title = folder.folder.resolve().name
+        click.echo(f"curve: {draw_curves(folder.metrics(), plot, *curve_labels(folder), title)}", err=True)
 
 
 @click.command()
@@ -161,7 +161,7 @@ def probe(
     predictor = load_predictor(run, device)
     reports = StreamOptions(on_warning=print_warning, input_name="probe input {}".format)
     results = run_probes(
-        lambda texts: [one.text for one in predictor.stream(texts, stream=reports, tag=tag, beam=beam)],
+        lambda texts: [output.text for output in predictor.stream(texts, stream=reports, tag=tag, beam=beam)],
         chosen,
         texts=texts,
         examples=examples,
@@ -216,21 +216,21 @@ def calibrate(
     require_search("calibrate", run, '"translate"')
     predictor = load_predictor(run, device)
     rows = None if files is None else confidence.read_rows(predictor, files, tag)
-    found = confidence.calibrate(predictor, rows, bins=bins, batch_size=batch_size)
-    path = confidence.save_calibration(predictor, found)
+    calibration = confidence.calibrate(predictor, rows, bins=bins, batch_size=batch_size)
+    path = confidence.save_calibration(predictor, calibration)
     if as_json:
-        click.echo(json.dumps(found.as_dict()))
+        click.echo(json.dumps(calibration.as_dict()))
     else:
-        for line in found.lines():
+        for line in calibration.lines():
             click.echo(line)
         click.echo(f"written: {path}")
     if plot is not None:
         from dragoman.reports.plots import draw_reliability
 
         panels = {
-            "tokens, as trained": found.before.reliability,
-            "tokens, calibrated": found.after.reliability,
-            "outputs, as trained": found.outputs.before,
-            "outputs, calibrated": found.outputs.after,
+            "tokens, as trained": calibration.before.reliability,
+            "tokens, calibrated": calibration.after.reliability,
+            "outputs, as trained": calibration.outputs.before,
+            "outputs, calibrated": calibration.outputs.after,
         }
         click.echo(f"picture: {draw_reliability(panels, plot, title=Path(run).name)}", err=True)

@@ -72,20 +72,20 @@ def inspect(
         check_plot_path(output)
     else:
         check_writable(output)
-    found = look(load_run(run, device), text, target, tag=tag, beam=beam)
-    for note in found.notes:
+    inspection = look(load_run(run, device), text, target, tag=tag, beam=beam)
+    for note in inspection.notes:
         click.echo(f"note: {note}", err=True)
     if suffix in pictures:
         from dragoman.reports.inspection_plots import draw_view
 
-        click.echo(draw_view(found, output, kind, layer))
+        click.echo(draw_view(inspection, output, kind, layer))
         return
     with atomic_write(output) as beside:
         if suffix == ".json":
-            content = json.dumps(found.as_dict())
+            content = json.dumps(inspection.as_dict())
         else:
             from dragoman.web.page import build_page
 
-            content = build_page(f"{found.title}: inspect", "inspect-page", found.page_data())
+            content = build_page(f"{inspection.title}: inspect", "inspect-page", inspection.page_data())
         beside.write_text(content, encoding="utf-8", newline="\n")
     click.echo(output)

@@ -51,10 +51,10 @@ def require_search(command: str, run: str, tasks: str) -> None:
     """Raise an error for a run whose outputs need no search; `tasks` are those that the command works with."""
     from dragoman.runs import Run
 
-    opened = Run(run)
-    if opened.task.head_decoder is not None:
+    folder = Run(run)
+    if folder.task.head_decoder is not None:
         raise RunError(
-            f'{run}: found task = "{opened.task.name}", which needs no search; {command} needs task = {tasks}'
+            f'{run}: found task = "{folder.task.name}", which needs no search; {command} needs task = {tasks}'
         )
 
 

@@ -38,9 +38,9 @@ def require_text_inputs(command: str, run: str) -> None:
     """Raise an error for a run that reads files, where a command needs texts."""
     from dragoman.runs import Run
 
-    opened = Run(run)
-    if reads_files(opened):
-        raise ConfigError(f'{command} needs a run that reads text; {run} has task = "{opened.task.name}"')
+    folder = Run(run)
+    if reads_files(folder):
+        raise ConfigError(f'{command} needs a run that reads text; {run} has task = "{folder.task.name}"')
 
 
 def input_locations(run: Run, file: str | None, media: str | None) -> Iterable[str] | None:
@@ -48,8 +48,8 @@ def input_locations(run: Run, file: str | None, media: str | None) -> Iterable[s
 
     None: `file` is a list of paths, one per line.
     """
-    found = named_locations(run, file, media)
-    return None if found is None else (path for _, path in found)
+    named = named_locations(run, file, media)
+    return None if named is None else (path for _, path in named)
 
 
 def named_locations(run: Run, file: str | None, media: str | None) -> Iterable[tuple[str, str]] | None:
@@ -65,13 +65,13 @@ def named_locations(run: Run, file: str | None, media: str | None) -> Iterable[t
         if media is not None:
             raise ConfigError(f"data.media is for manifests, found {file}")
         endings = AUDIO_SUFFIXES if run.config.tokenizer.source.kind == "audio" else IMAGE_SUFFIXES
-        found = list_media(file, endings)
-        if found.skipped:
-            total = f"{found.skipped + len(found.paths):,}"
+        listed = list_media(file, endings)
+        if listed.skipped:
+            total = f"{listed.skipped + len(listed.paths):,}"
             click.echo(
-                f"{file}: {found.skipped:,} of {total} files skipped, no {media_kind(endings)} by name", err=True
+                f"{file}: {listed.skipped:,} of {total} files skipped, no {media_kind(endings)} by name", err=True
             )
-        return ((path, path) for path in found.paths)
+        return ((path, path) for path in listed.paths)
     if not READERS.of(file).table:
         if media is not None:
             raise ConfigError(f"data.media is for manifests (.tsv, .jsonl, …), found {file}")

@@ -66,10 +66,10 @@ def named_models(runs: tuple[str, ...], pairs: tuple[str, ...]) -> list[ModelCon
     """The runs of the command line with their languages."""
     if pairs and len(pairs) != len(runs):
         raise ConfigError(f"found {len(runs)} RUN and {len(pairs)} times --languages, expected one for each or none")
-    found = []
+    models = []
     for run, pair in zip(runs, pairs or [":"] * len(runs), strict=True):
         source, colon, target = pair.partition(":")
         if not colon:
             raise ConfigError(f"--languages: found '{pair}', expected SOURCE:TARGET such as de:en")
-        found.append(ModelConfig(run, source=source, target=target))
-    return found
+        models.append(ModelConfig(run, source=source, target=target))
+    return models

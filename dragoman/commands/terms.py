@@ -51,15 +51,15 @@ def terms(
     with Display(quiet=not sys.stderr.isatty()) as display:
         aligner = RawAligner(model, 5, pairs, display.preparing)
     with progress_bar("pairs", aligner.count) if sys.stderr.isatty() else nullcontext() as progress:
-        found = extract_terms(
+        extracted = extract_terms(
             aligner(pairs, weights=False), max_words=max_words, min_count=min_count, min_share=min_share,
             done=progress or (lambda count: None),
         )  # fmt: skip
     as_utf8()
-    for term in found:
+    for term in extracted:
         line = json.dumps(term._asdict(), ensure_ascii=False) if as_json else "\t".join(
             (term.source, term.target, str(term.times), f"{term.share:.3f}")
         )  # fmt: skip
         click.echo(line)
-    if not found:
+    if not extracted:
         click.echo("found no term; lower --min-count or --min-share", err=True)

@@ -123,31 +123,31 @@ def translate_files(
         bar = progress_bar("sentences") if sys.stderr.isatty() else nullcontext()
         with bar as progress:
             translator = DocumentTranslator(predictor, decoding, progress or (lambda count: None))
-            found = translator.translate(document, everything)
+            translation = translator.translate(document, everything)
         if written == "-":
-            sys.stdout.buffer.write(found.data)
+            sys.stdout.buffer.write(translation.data)
         else:
-            write_output(written, found.data)
-        print_translation(file, written, found)
-        failed += len(found.faults)
+            write_output(written, translation.data)
+        print_translation(file, written, translation)
+        failed += len(translation.faults)
     if failed:
         units = f"{failed:,} unit{'s' if failed > 1 else ''}"
         click.echo(f"{units} could not be translated and {'are' if failed > 1 else 'is'} left as before", err=True)
         raise click.exceptions.Exit(1)
 
 
-def print_translation(file: str, written: str, found: Translation) -> None:
+def print_translation(file: str, written: str, translation: Translation) -> None:
     """Say what became of the units of a document."""
-    counts = ", ".join(f"{count:,} {name}" for name, count in found.counts.items() if count) or "no text"
-    sure = sum(found.confidences) / len(found.confidences) if found.confidences else None
+    counts = ", ".join(f"{count:,} {name}" for name, count in translation.counts.items() if count) or "no text"
+    sure = sum(translation.confidences) / len(translation.confidences) if translation.confidences else None
     quality = "" if sure is None else f"; mean token probability {sure:.0%}"
     click.echo(f"{written}: {counts}{quality}" if written != "-" else f"{file}: {counts}{quality}", err=True)
-    for warning in found.warnings:
+    for warning in translation.warnings:
         click.echo(f"warning: {file}: {warning}", err=True)
-    for fault in found.faults[:10]:
+    for fault in translation.faults[:10]:
         click.echo(f"warning: {file}: {fault}; left as it is", err=True)
-    if len(found.faults) > 10:
-        click.echo(f"warning: and {len(found.faults) - 10:,} more", err=True)
+    if len(translation.faults) > 10:
+        click.echo(f"warning: and {len(translation.faults) - 10:,} more", err=True)
 
 
 def run_languages(run: str) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel, decodes
 from dragoman.progress import check_interrupted
 
-BEAM_ONLY = {"beam_groups": 1, "coverage_penalty": 0.0, "min_length": 0, "no_repeat_ngram": 0}
+BEAM_ONLY = ("beam_groups", "coverage_penalty", "min_length", "no_repeat_ngram")
 # How the output of a non-autoregressive model becomes hypotheses.
 DECODERS: dict[type, Any] = {
     CTCEmissions: ctc.decode,
@@ -70,31 +70,30 @@ def search(
     constraints of each source. The search may end between two steps (`progress.interruptible`).
     """
     check_interrupted()
-    way, given = decodes(model), cast(Any, model)
+    way, untyped = decodes(model), cast(Any, model)
+    given = {"constraints": any(constraints or ()), "a trace": trace is not None}
     if way == "own-search":
-        check_fitted(config, method, constraints, trace)
-        return transduce(given, batch, config, n_best)
+        given["another decoding method"] = method is not None
+        refuse_beam_options(given, config, BEAM_ONLY, "this model has no neural network and searches on its own")
+        return transduce(untyped, batch, config, n_best)
     if way != "parallel":
         check_model(model)
     limits = limits_for(batch, config, ratio)
     if constraints and not config.max_length:
-        needed = [one.distance(one.start) if one else 0 for one in constraints]
+        needed = [automaton.distance(automaton.start) if automaton else 0 for automaton in constraints]
         limits = limits + limits.new_tensor([int(more) if math.isfinite(more) else 0 for more in needed])
     if model.max_positions is not None:
         limits = limits.clamp(max=model.max_positions)
     if method is not None:
-        if any(constraints or ()) or trace is not None:
-            raise ConfigError("constraints and a trace go with beam search alone")
-        for name, usual in BEAM_ONLY.items():
-            if (value := getattr(config, name)) != usual:
-                raise ConfigError(f"search.{name}: found {value}, which goes with beam search alone; expected {usual}")
-        outputs = method.search(Request(given, batch, limits, config, n_best, text))
+        refuse_beam_options(given, config, BEAM_ONLY, "these go with beam search alone, not with another method")
+        outputs = method.search(Request(untyped, batch, limits, config, n_best, text))
     elif way == "parallel":
-        check_non_autoregressive(config, constraints, trace)
-        outputs = decode_at_once(given, batch, limits, config, n_best)
+        names = (*BEAM_ONLY, "stop", "num_complete")
+        refuse_beam_options(given, config, names, "this model outputs all tokens at once, not one by one")
+        outputs = decode_at_once(untyped, batch, limits, config, n_best)
     else:
         check_possible(constraints, limits)
-        outputs = autoregressive_search(given, batch, limits, config, n_best, constraints, trace)
+        outputs = autoregressive_search(untyped, batch, limits, config, n_best, constraints, trace)
     if any(not hypotheses or math.isnan(hypotheses[0].score) for hypotheses in outputs):
         if constraints or config.no_repeat_ngram or config.min_length:
             raise DragomanError(
@@ -113,49 +112,22 @@ def transduce(model: Transducer, batch: Batch, config: SearchConfig, n_best: int
         return Hypothesis((*output.tokens, EOS), output.token_scores, score, score)
 
     outputs = model.transduce(rows_of(batch.source.data), max(config.beam, n_best), n_best)
-    return [[hypothesis(one) for one in several] for several in outputs]
+    return [[hypothesis(output) for output in row] for row in outputs]
 
 
-def check_fitted(
-    config: SearchConfig,
-    method: Method | None,
-    constraints: Sequence[ConstraintAutomaton | None] | None,
-    trace: Trace | None,
-) -> None:
-    """Raise an error for options that a fitted model does not have."""
+def refuse_beam_options(given: dict[str, bool], config: SearchConfig, names: Sequence[str], reason: str) -> None:
+    """Raise an error for what was given, and settings without their default, where only beam search has them."""
     default = SearchConfig()
-    unusable = [name for name in BEAM_ONLY if getattr(config, name) != getattr(default, name)]
-    unusable += ["constraints"] if constraints is not None and any(constraints) else []
-    unusable += ["a trace"] if trace is not None else []
-    unusable += ["another decoding method"] if method is not None else []
+    unusable = [name for name, is_given in given.items() if is_given]
+    unusable += [name for name in names if getattr(config, name) != getattr(default, name)]
     if unusable:
-        raise ConfigError(f"found {', '.join(unusable)}, but this model has no neural network and searches on its own")
-
-
-def check_non_autoregressive(
-    config: SearchConfig,
-    constraints: Sequence[ConstraintAutomaton | None] | None,
-    trace: Trace | None,
-) -> None:
-    """Raise an error for options that need a search token by token."""
-    given = {
-        "constraints": constraints is not None and any(constraints),
-        "a trace": trace is not None,
-        "coverage_penalty": config.coverage_penalty > 0,
-        "min_length": config.min_length > 0,
-        "no_repeat_ngram": config.no_repeat_ngram > 0,
-        "beam_groups": config.beam_groups > 1,
-        "stop": config.stop != "ahead",
-        "num_complete": config.num_complete > 0,
-    }
-    if unusable := [name for name, is_given in given.items() if is_given]:
-        raise ConfigError(f"found {', '.join(unusable)}, but this model outputs all tokens at once, not one by one")
+        raise ConfigError(f"found {', '.join(unusable)}, but {reason}")
 
 
 def check_possible(constraints: Sequence[ConstraintAutomaton | None] | None, limits: Tensor) -> None:
     """Raise an error for constraints that no output can satisfy."""
-    for one, limit in zip(constraints or (), limits.tolist(), strict=False):
-        if one is not None and (needed := one.distance(one.start)) > limit - 1:
+    for automaton, limit in zip(constraints or (), limits.tolist(), strict=False):
+        if automaton is not None and (needed := automaton.distance(automaton.start)) > limit - 1:
             if math.isinf(needed):
                 raise DataError("no output can satisfy the constraints of an input: they contradict each other")
             raise DataError(f"the constraints of an input need {int(needed)} tokens, expected at most {limit - 1}")

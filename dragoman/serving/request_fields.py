@@ -46,12 +46,12 @@ async def fields_of(request: Request) -> Fields:
                     fields[name] = [*_listed(fields[name]), entry] if name in fields else entry
     elif body := await request.body():
         try:
-            found = json.loads(body)
+            table = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"body: found no JSON ({str(error)[:80]}), expected JSON or a form") from None
-        if not isinstance(found, dict):
+        if not isinstance(table, dict):
             raise ConfigError("body: expected a JSON object")
-        fields |= found
+        fields |= table
     return fields
 
 
