@@ -86,7 +86,10 @@ def search(
         limits = limits.clamp(max=model.max_positions)
     if method is not None:
         refuse_beam_options(given, config, BEAM_ONLY, "these go with beam search alone, not with another method")
-        outputs = method.search(Request(untyped, batch, limits, config, n_best, text))
+        request = Request(untyped, batch, limits, config, n_best, text)
+        if method.needs_hidden:
+            request.hidden_step(method.kind)  # refuses a model without them, before any work
+        outputs = method.search(request)
     elif way == "parallel":
         names = (*BEAM_ONLY, "stop", "num_complete")
         refuse_beam_options(given, config, names, "this model outputs all tokens at once, not one by one")

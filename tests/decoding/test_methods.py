@@ -80,7 +80,7 @@ def test_without_a_penalty_it_is_greedy_search() -> None:
 
 
 def test_a_model_without_vectors_is_refused() -> None:
-    with pytest.raises(ConfigError, match="contrastive search reads the vectors of one decoder; Ensemble gives none"):
+    with pytest.raises(ConfigError, match="contrastive reads the vectors of one decoder; Ensemble gives none"):
         search(Ensemble([model_of()] * 2), batch_of([[4]]), SearchConfig(), 1.0, method=Contrastive())
 
 
