@@ -99,30 +99,6 @@ class Aligner:
         return (symmetrize(*both, self.symmetrization) for both in zip(forward, backward, strict=True))
 
 
-def best_by_gold(aligner: Aligner, pairs: Sequence[Pair], gold: Sequence[GoldAlignment]) -> tuple[AttentionView, float]:
-    """The view of the forward run with the lowest alignment error rate on gold links, and that rate."""
-    texts = aligner.forward.read_as([source for source, _ in pairs], aligner.tag)
-    read = [(text, target) for text, (_, target) in zip(texts, pairs, strict=True)]
-    rates = views_by_error_rate(aligner.forward, read, gold, threshold=aligner.threshold, batch_size=aligner.batch_size)
-    return rates[0]
-
-
-def best_by_agreement(aligner: Aligner, pairs: Sequence[Pair]) -> tuple[AttentionView, AttentionView, float]:
-    """The views of both directions that agree best on the first pairs, and their agreement."""
-    assert aligner.backward is not None
-    pairs = pairs[:AGREEMENT_PAIRS]
-    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    read = list(aligner.forward.read_as(sources, aligner.tag))
-    return most_agreeing_views(
-        aligner.forward,
-        aligner.backward,
-        list(zip(read, targets, strict=True)),
-        list(zip(aligner.backward.read_as(targets), sources, strict=True)),
-        threshold=aligner.threshold,
-        batch_size=aligner.batch_size,
-    )
-
-
 def choose_view(
     aligner: Aligner,
     pairs: Sequence[Pair],
@@ -137,12 +113,20 @@ def choose_view(
     named = layer is not None or head is not None or shifted
     if gold is not None and named:
         raise DataError("--gold chooses the layer by gold links: leave out --layer, --head and --shift, or --gold")
+    forward, threshold, size = aligner.forward, aligner.threshold, aligner.batch_size
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     if gold is not None:
-        view, rate = best_by_gold(aligner, pairs, gold)
+        read = list(zip(forward.read_as(sources, aligner.tag), targets, strict=True))
+        view, rate = views_by_error_rate(forward, read, gold, threshold=threshold, batch_size=size)[0]
         log(f"read: {view} (error rate {100 * rate:.2f} % on these pairs)")
         return replace(aligner, view=view)
     if aligner.backward is not None and not named:
-        view, back, agreement = best_by_agreement(aligner, pairs)
+        sources, targets = sources[:AGREEMENT_PAIRS], targets[:AGREEMENT_PAIRS]
+        ahead = list(zip(forward.read_as(sources, aligner.tag), targets, strict=True))
+        behind = list(zip(aligner.backward.read_as(targets), sources, strict=True))
+        view, back, agreement = most_agreeing_views(
+            forward, aligner.backward, ahead, behind, threshold=threshold, batch_size=size
+        )
         log(f"read: {view}; reverse: {back} (agreement {100 * agreement:.2f} %)")
         return replace(aligner, view=view, backward_view=back)
     return replace(aligner, view=select_view(aligner.forward, layer, head, shifted))

@@ -78,7 +78,7 @@ class PODocument(TextDocument):
         place, line = 0, 1
         while place < len(text):
             match = _TOKEN.match(text, place)
-            if match is None:
+            if match is None or (match["string"] is not None and current is None):
                 rest = text[place : place + 60].split("\n")[0]
                 raise DataError(f"document:{line}: found {rest!r}, expected a keyword and a quoted string")
             if (comment := match["comment"]) is not None:
@@ -103,9 +103,7 @@ class PODocument(TextDocument):
                     raise DataError(f"document:{line}: found a second {name} in a message, expected one")
                 current = entries[-1].fields[name] = _Field(match.end(), match.end())
             elif (string := match["string"]) is not None:
-                if current is None:
-                    rest = text[place : place + 60].split("\n")[0]
-                    raise DataError(f"document:{line}: found {rest!r}, expected a keyword and a quoted string")
+                assert current is not None
                 if not current.strings:
                     current.start = place
                 current.strings.append(string)
