@@ -59,8 +59,9 @@ def main() -> None:
     for result in found:
         print(row(result))
     if options.picture:
-        from dragoman.reports.plots import draw_by_length
         from dragoman.scoring.lengths import LengthScore
+
+        from dragoman.reports.plots import draw_by_length
 
         systems = {}
         for result in found:

@@ -226,7 +226,6 @@ def moses_scores(sources: list[str], hypotheses: list[str], references: list[str
     """BLEU on lowercased Moses tokens: both sides normalised, tokenised and lowercased before scoring."""
     import sacrebleu
     import sacremoses
-
     from dragoman.scoring.lengths import bleu_by_length
 
     normalise = sacremoses.MosesPunctNormalizer(language)

@@ -27,7 +27,7 @@ from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
 from dragoman.classical.arpa import arpa_orders
 from dragoman.config.loader import read_toml
 from dragoman.data.languages import languages_of_name
-from dragoman.data.media.archives import members
+from dragoman.data.media.files import members
 from dragoman.data.readers.conll import read_conll
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.sentences import split_fields, split_long, split_sentences

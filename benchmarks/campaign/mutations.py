@@ -373,8 +373,8 @@ class Subjects:
 
     def media(self, draw: random.Random) -> None:
         """Decode a recording or a picture, or read an archive."""
-        from dragoman.data.media.archives import members, read_many
         from dragoman.data.media.audio import AudioConfig
+        from dragoman.data.media.files import members, read_many
         from dragoman.data.media.images import LineImageConfig, PictureConfig
 
         source = draw.choice(sorted((self.folder / "media").iterdir()))

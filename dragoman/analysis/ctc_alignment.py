@@ -13,10 +13,9 @@ from torch import Tensor
 from dragoman.analysis.alignment import token_word_shares, word_spans
 from dragoman.data.batch import pad_tokens
 from dragoman.data.examples import Fault
-from dragoman.data.media.audio import AudioConfig
+from dragoman.data.media.audio import AudioConfig, WaveformConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig
-from dragoman.data.media.waveform import WaveformConfig
 from dragoman.data.tokenizers.base import PAD, UNK, Tokenizer
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor

@@ -26,7 +26,8 @@ from dragoman.data.config import Files, file_list, paths_of, tag_of, tags_of
 from dragoman.data.corpus import CHUNK, Corpus, extract_features
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.fault_messages import MAX_FAULTS, columns_advice
-from dragoman.data.media.archives import MediaError
+from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.media.files import MediaError
 from dragoman.data.readers.header import header_warnings
 from dragoman.data.split import Progress, read_examples
 from dragoman.data.store import COLUMNS
@@ -224,7 +225,7 @@ def can_be_read(config: Config, example: Example) -> bool:
     if not isinstance(reader, MEDIA):
         return True
     try:
-        reader.read(example.model_input)
+        FeatureExtractor(reader).encode(example.model_input)
     except MediaError:
         return False
     return True

@@ -15,9 +15,9 @@ from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Example
 from dragoman.data.fault_messages import too_few
-from dragoman.data.media.archives import MediaError, read_bytes
 from dragoman.data.media.audio import read_sample_rate
-from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
+from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MediaError, read_bytes
 from dragoman.data.split import read_examples, usable_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
@@ -165,7 +165,7 @@ def typical_rows(features: Any, examples: Sequence[Example]) -> int:
     """The number of feature rows of the first readable file."""
     for example in examples:
         try:
-            return len(features.read(example.model_input))
+            return len(FeatureExtractor(features).encode(example.model_input))
         except MediaError:
             continue
     return 1

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.data.examples import Fault
-from dragoman.data.media.archives import MediaError, read_many
+from dragoman.data.media.files import MediaError, read_many
 from dragoman.data.store import TokenStore, read_at
 
 _INFO, _VALUES, _SPANS, _PATHS = "features.json", "features.values", "features.spans", "features.paths"

@@ -14,7 +14,7 @@ import torch
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
 from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
-from dragoman.data.media.archives import MediaError
+from dragoman.data.media.files import MediaError
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.complete import CompletionOptions, Observe
 from dragoman.decoding.constraints.spec import ConstrainedInput

@@ -9,11 +9,9 @@ from typing import Any, ClassVar
 from torch import nn
 
 from dragoman.data.collate import Collator, FrameCollator, PictureCollator, SourceCollator
-from dragoman.data.media.audio import AudioConfig
+from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
 from dragoman.data.media.images import LineImageConfig, PictureConfig
-from dragoman.data.media.waveform import WaveformConfig
-from dragoman.data.media.whisper_mel import WhisperMelConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from dragoman.config import settings
 from dragoman.data.examples import Fault
-from dragoman.data.media import archives
-from dragoman.data.media.archives import MediaError, join_path, members, read_bytes, read_many
+from dragoman.data.media import files as archives
 from dragoman.data.media.audio import (
     AudioConfig,
     hertz_to_mel,
@@ -34,6 +33,7 @@ from dragoman.data.media.audio import (
     resample_audio,
     standardise,
 )
+from dragoman.data.media.files import MediaError, join_path, members, read_bytes, read_many
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.errors import ConfigError, DataError, MissingExtraError
 

@@ -12,10 +12,9 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.feature_store import FeatureColumn, feature_statistics, write_features
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples
-from dragoman.data.media.archives import ARCHIVE_SEPARATOR, split_path
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.media.files import check_media_folder, is_relative, resolve_path
+from dragoman.data.media.files import ARCHIVE_SEPARATOR, check_media_folder, is_relative, resolve_path, split_path
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
@@ -128,7 +127,7 @@ class MediaFormat(ExampleFormat):
     def digest(self, examples: Iterable[Example]) -> str:
         """A hash of the bytes of all files that the examples name; a missing file counts as missing."""
         total = hashlib.blake2b(digest_size=16)
-        for path in dict.fromkeys(split_path(example.media_path).archive or example.media_path for example in examples):
+        for path in dict.fromkeys(split_path(example.media_path)[0] or example.media_path for example in examples):
             try:
                 total.update(digest(Path(path)).encode())
             except OSError:

@@ -1,4 +1,7 @@
-"""Recordings as log-mel features. soundfile (extra 'media') decodes the files, torch computes the features."""
+"""Recordings as features: log-mel frames, Whisper's log-mel frames, or raw samples.
+
+soundfile (extra 'media') decodes the files, torch computes the features.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.config.settings import Range, Size, setting
-from dragoman.data.media.archives import MediaError, read_bytes
+from dragoman.data.media.files import MediaError
 from dragoman.errors import MissingExtraError
 
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
@@ -32,15 +35,48 @@ _MAX_FILTER_VALUES = 1 << 25  # 80 filters of a window of 8 s at 48 kHz
 FrameSeconds = Annotated[float, Range(0.0, 60.0, exclusive_minimum=True)]
 
 
+WAVEFORM_EPSILON = 1e-7  # added to the variance of a recording, as wav2vec 2.0's feature extractor does
+WHISPER_RANGE = 8.0  # powers of ten below the loudest energy of a recording
+
+
 @dataclass(frozen=True)
-class AudioConfig:
+class RecordingConfig:
+    """What features of recordings have in common."""
+
+    kind: ClassVar[str]
+    sample_rate: Size = setting(16_000, help="samples per second; a recording with another rate is a fault")
+    resample: bool = setting(False, help="resample recordings with another rate instead")
+
+    measure: ClassVar[str] = "seconds"
+    unit: ClassVar[str] = "frames"
+    dtype: ClassVar[str] = "float32"
+    step: ClassVar[float] = 1.0  # stored number × step = feature
+
+    def decode(self, data: bytes, path: str) -> NDArray[np.float32]:
+        """The features (T, F) of a file's content; `path` is for error messages."""
+        raise NotImplementedError
+
+    def decode_with_step(self, data: bytes, path: str) -> tuple[NDArray[np.float32], float]:
+        """The features (T, F) of a file's content, and the seconds from one frame to the next."""
+        return self.decode(data, path), self.hop_samples / self.sample_rate
+
+    @property
+    def hop_samples(self) -> int:
+        """Samples from one frame to the next."""
+        return 1
+
+    def _samples(self, data: bytes, path: str, max_seconds: float) -> Tensor:
+        return read_samples(data, path, self.sample_rate, resample=self.resample, max_seconds=max_seconds)
+
+
+@dataclass(frozen=True)
+class AudioConfig(RecordingConfig):
     """Recordings as frames of log-mel features."""
 
     kind: ClassVar[str] = "audio"
     sample_rate: Annotated[int, Range(1, MAX_SAMPLE_RATE)] = setting(
         16_000, help="samples per second; a recording with another rate is a fault"
     )
-    resample: bool = setting(False, help="resample recordings with another rate instead")
     num_mels: Size = setting(80, help="mel filters: features per frame")
     window: FrameSeconds = setting(0.025, help="length of a frame in seconds")
     hop: FrameSeconds = setting(0.010, help="seconds from one frame to the next")
@@ -114,14 +150,8 @@ class AudioConfig:
         rate = self.sample_rate / self.hop_samples
         return f"{self.num_mels} features a frame of audio, {rate:.4g} frames a second"
 
-    measure: ClassVar[str] = "seconds"
-    unit: ClassVar[str] = "frames"
-    dtype: ClassVar[str] = "float32"
-    step: ClassVar[float] = 1.0  # stored number × step = feature
-
     def decode(self, data: bytes, path: str) -> NDArray[np.float32]:
-        """The features (T, F) of a file's content; `path` is for error messages."""
-        samples = read_samples(data, path, self.sample_rate, resample=self.resample, max_seconds=self.max_seconds)
+        samples = self._samples(data, path, self.max_seconds)
         if len(samples) < self.window_samples:
             seconds = len(samples) / self.sample_rate
             raise MediaError(
@@ -130,13 +160,75 @@ class AudioConfig:
         features = log_mel(samples, self)
         return (standardise(features) if self.normalise == "recording" else features).numpy()
 
-    def read(self, path: str) -> NDArray[np.float32]:
-        """The features (T, F) of the recording at a path."""
-        return self.decode(read_bytes(path), path)
 
-    def decode_with_step(self, data: bytes, path: str) -> tuple[NDArray[np.float32], float]:
-        """The features (T, F) of a file's content, and the seconds from one frame to the next."""
-        return self.decode(data, path), self.hop_samples / self.sample_rate
+@dataclass(frozen=True)
+class WaveformConfig(RecordingConfig):
+    """Recordings as samples, for encoders that learn features from them (wav2vec 2.0): a frame is one sample."""
+
+    kind: ClassVar[str] = "waveform"
+    normalise: bool = setting(True, help="scale the samples of each recording to mean 0 and variance 1")
+    min_samples: Size = setting(
+        400, help="a recording with fewer samples is a fault; at least what one output of the encoder sees"
+    )
+    max_seconds: Positive = setting(60.0, help="a longer recording is a fault")
+
+    unit: ClassVar[str] = "samples"
+    features: ClassVar[int] = 1
+
+    @property
+    def summary(self) -> str:
+        return f"the waveform of audio, {self.sample_rate:,} samples a second"
+
+    def decode(self, data: bytes, path: str) -> NDArray[np.float32]:
+        samples: NDArray[np.float32] = self._samples(data, path, self.max_seconds).numpy()
+        if len(samples) < self.min_samples:
+            raise MediaError(
+                path, "empty-file", f"found {len(samples)} samples, expected at least {self.min_samples} (min_samples)"
+            )
+        if self.normalise:
+            samples = (samples - samples.mean()) / np.sqrt(samples.var() + WAVEFORM_EPSILON)
+        return samples[:, None]
+
+
+@dataclass(frozen=True)
+class WhisperMelConfig(RecordingConfig):
+    """Recordings as log-mel frames, padded with silence to one length (Whisper: Radford et al. 2023, section 2.2)."""
+
+    kind: ClassVar[str] = "whisper-mel"
+    num_mels: Size = setting(80, help="mel filters: features per frame")
+    fft_size: Size = setting(400, help="samples of a frame")
+    hop_samples: Size = setting(160, help="samples from one frame to the next")
+    seconds: Positive = setting(30.0, help="every recording is padded to this length; a longer one is a fault")
+
+    fmin: ClassVar[float] = 0.0
+    top: ClassVar[float] = 8000.0
+    mel_scale: ClassVar[Literal["slaney"]] = "slaney"
+
+    @property
+    def features(self) -> int:
+        return self.num_mels
+
+    @property
+    def samples(self) -> int:
+        """Samples of a padded recording."""
+        return round(self.seconds * self.sample_rate)
+
+    @property
+    def summary(self) -> str:
+        frames = self.samples // self.hop_samples
+        return f"{self.num_mels} features a frame of audio, {frames:,} frames for {self.seconds:g} s"
+
+    def decode(self, data: bytes, path: str) -> NDArray[np.float32]:
+        """The features (T, F): log10 energies, scaled to about −1 … 1."""
+        samples = self._samples(data, path, self.seconds)
+        padded = F.pad(samples, (0, self.samples - len(samples)))[: self.samples]
+        window = torch.hann_window(self.fft_size)
+        spectrum = torch.stft(padded, self.fft_size, self.hop_samples, window=window, return_complex=True)
+        power = spectrum[:, :-1].abs() ** 2  # (bins, T)
+        energies = (mel_filters(self).float().t() @ power.contiguous()).clamp(min=1e-10).log10()
+        energies = energies.maximum(energies.max() - WHISPER_RANGE)
+        features: NDArray[np.float32] = ((energies + 4.0) / 4.0).t().contiguous().numpy()
+        return features
 
 
 @contextmanager

@@ -13,11 +13,9 @@ from torch import Tensor
 from dragoman.config import settings
 from dragoman.data.examples import Fault
 from dragoman.data.feature_store import FeatureColumn
-from dragoman.data.media.archives import MediaError, read_many
-from dragoman.data.media.audio import AudioConfig
+from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelConfig
+from dragoman.data.media.files import MediaError, read_many
 from dragoman.data.media.images import LineImageConfig, PictureConfig
-from dragoman.data.media.waveform import WaveformConfig
-from dragoman.data.media.whisper_mel import WhisperMelConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import content_hash
 

@@ -1,19 +1,237 @@
-"""Which media files a manifest, a folder or an archive names."""
+"""Media files: plain files, or members of a tar archive, "pages.tar.gz::line-7.png"; which of them a path names."""
 
 from __future__ import annotations
 
-from pathlib import Path, PurePath
-from typing import NamedTuple
+import gzip
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, NamedTuple
 
-from dragoman.data.media.archives import ARCHIVE_SEPARATOR, ARCHIVES, is_archive, join_path, members, split_path
+from dragoman.data.examples import Fault, FaultKind
 from dragoman.data.readers.base import READERS, compression_of
-from dragoman.errors import DataError
+from dragoman.errors import DataError, nearest
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".sph", ".w64")
 IMAGE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
     *(".pbm", ".pgm", ".ppm", ".pnm", ".jp2", ".avif"),
 )
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
+ARCHIVE_SEPARATOR = "::"
+# ValueError, OverflowError and RecursionError: tarfile does not check every number of a header.
+_DAMAGE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, OverflowError, RecursionError)
+# A small file can claim any size, so sizes are checked before anything is allocated.
+MAX_FILE_BYTES = 256 << 20  # of one media file
+MAX_HEADER_BYTES = 1 << 20  # of a long name or of other data about a member
+MAX_NAMES = 100_000_000  # characters of all names and their ends in an archive
+
+
+class MediaError(DataError):
+    """A media file that cannot be used."""
+
+    def __init__(self, path: str, kind: FaultKind, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path, self.kind, self.detail = path, kind, detail
+
+    @property
+    def fault(self) -> Fault:
+        return Fault(self.path, self.kind, self.detail)
+
+
+def is_archive(path: str | Path) -> bool:
+    """Whether a path has the suffix of an archive."""
+    return str(path).lower().endswith(ARCHIVES)
+
+
+def join_path(base: str | Path, name: str) -> str:
+    """The path of a name inside the folder or archive `base`; "" is the current folder."""
+    if is_archive(base):
+        return f"{base}{ARCHIVE_SEPARATOR}{name}"
+    return str(Path(base) / name)
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """The archive and the name inside it; the archive of a plain file is ""."""
+    archive, _, name = path.rpartition(ARCHIVE_SEPARATOR)
+    return archive, name
+
+
+class _Index(NamedTuple):
+    """The files of an archive."""
+
+    names: dict[str, str | None]  # by name or end of a name ("7.png" for "pages/7.png"); None: several end so
+    counts: Counter[str]  # how often an archive has each name; as for tar, the last one counts
+
+
+@lru_cache(maxsize=16)
+def _read_index(archive: str, version: tuple[int, int]) -> _Index:
+    """`version` is the size and modification time of the archive: a result is valid while they stay the same."""
+    by_end: dict[str, str | None] = {}
+    by_name: dict[str, str | None] = {}
+    counts: Counter[str] = Counter()
+    characters = 0
+    if _is_gzip(archive):
+        with gzip.open(archive) as plain:
+            while plain.read(1 << 20):  # its checksum is at the end, and tarfile does not check it
+                pass
+    with _open_tar(archive) as tar:
+        for member in _each(tar):
+            if not member.isfile():
+                continue
+            parts = PurePosixPath(member.name).parts
+            by_name["/".join(parts)] = member.name
+            counts[member.name] += 1
+            characters += len(parts) * len(member.name)
+            if characters > MAX_NAMES:
+                raise tarfile.ReadError(f"its names have more than {MAX_NAMES:,} characters, counting folders")
+            for start in range(1, len(parts)):
+                end = "/".join(parts[start:])
+                by_end[end] = None if by_end.get(end, member.name) != member.name else member.name
+    return _Index(by_end | by_name, counts)  # a full name wins over the end of another
+
+
+def members(archive: str) -> dict[str, str | None]:
+    """The file of each name or end of a name in an archive."""
+    return _index(archive).names
+
+
+def _index(archive: str) -> _Index:
+    """The index of an archive; errors name the archive."""
+    try:
+        status = Path(archive).stat()
+        return _read_index(archive, (status.st_size, status.st_mtime_ns))
+    except _DAMAGE as error:
+        raise DataError(f"{archive}: the archive is damaged or cut short ({error})") from error
+    except OSError as error:
+        raise DataError(f"{archive}: cannot be read ({error.strerror or error})") from error
+
+
+def _is_gzip(archive: str) -> bool:
+    with Path(archive).open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+# Headers that a name or other data about the next member follow, of GNU tar and of POSIX.
+_EXTENDED = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
+
+
+class _Header(tarfile.TarInfo):
+    """A header of an archive; tarfile would read one that claims any number of bytes into memory."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        """Called by every version of tarfile once the block of a header is read; recent ones do not call `frombuf`."""
+        if self.size > MAX_HEADER_BYTES and self.type in _EXTENDED:
+            raise tarfile.ReadError(f"found a header of {self.size:,} bytes, expected at most {MAX_HEADER_BYTES:,}")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+@contextmanager
+def _open_tar(archive: str) -> Iterator[tarfile.TarFile]:
+    """Open a plain or gzipped archive; others, which can be much smaller than their content, are not read."""
+    if _is_gzip(archive):  # tarfile itself would decompress ten megabytes at a time
+        with gzip.open(archive) as plain, tarfile.open(fileobj=plain, mode="r|", tarinfo=_Header) as tar:
+            yield tar
+    else:
+        with tarfile.open(archive, "r:", tarinfo=_Header) as tar:
+            yield tar
+
+
+def _each(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members of an archive, which tarfile would otherwise all keep."""
+    for member in tar:
+        yield member
+        tar.members = []  # type: ignore[attr-defined]
+
+
+def _too_large(path: str, size: int) -> Fault:
+    return Fault(path, "over-long", f"found a file of {size:,} bytes, expected at most {MAX_FILE_BYTES:,}")
+
+
+def _member_name(path: str) -> str:
+    """The full name of a member; the path may leave out its folders."""
+    archive, name = split_path(path)
+    names = members(archive)
+    name = "/".join(PurePosixPath(name).parts)
+    if name not in names:
+        match = nearest(name, names)
+        suggestion = f". Did you mean '{match}'?" if match else ""
+        raise MediaError(path, "missing-file", f"found no such member among those of the archive{suggestion}")
+    member = names[name]
+    if member is None:
+        raise MediaError(path, "missing-file", "several members end so, expected the folder too")
+    return member
+
+
+def read_bytes(path: str) -> bytes:
+    """The content of one media file."""
+    ((_, content),) = read_many([path])
+    if isinstance(content, Fault):
+        raise MediaError(*content)
+    return content
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        size = Path(path).stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise MediaError(*_too_large(path, size))
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise MediaError(path, "missing-file", "found no such file") from None
+    except IsADirectoryError:
+        raise MediaError(path, "unreadable-file", "found a folder, expected a file") from None
+    except OSError as error:
+        raise MediaError(path, "unreadable-file", f"cannot be read ({error.strerror or error})") from None
+
+
+def read_many(paths: Sequence[str]) -> Iterator[tuple[int, bytes | Fault]]:
+    """(index, content or fault) of every path, not in order: each archive is read once, from front to back.
+
+    One file is in memory at a time. A damaged archive raises DataError; a missing or unreadable file is a fault.
+    """
+    wanted: dict[str, dict[str, list[int]]] = {}
+    for index, path in enumerate(paths):
+        try:
+            if archive := split_path(path)[0]:
+                wanted.setdefault(archive, {}).setdefault(_member_name(path), []).append(index)
+            else:
+                yield index, _read_file(path)
+        except MediaError as error:
+            yield index, error.fault
+    for archive, indices in wanted.items():
+        try:
+            for name, content in _read_members(archive, indices):
+                for index in indices[name]:
+                    yield index, content if isinstance(content, bytes) else content._replace(location=paths[index])
+        except _DAMAGE as error:
+            raise DataError(f"{archive}: the archive is damaged or cut short ({error})") from error
+
+
+def _read_members(archive: str, names: Iterable[str]) -> Iterator[tuple[str, bytes | Fault]]:
+    """(name, content or fault) of some members, in the order of the archive."""
+    left = Counter({name: _index(archive).counts[name] for name in names})
+    with _open_tar(archive) as tar:
+        for member in _each(tar):
+            if not member.isfile() or member.name not in left:
+                continue
+            left[member.name] -= 1
+            if left[member.name]:  # a later file of the same name replaces it
+                continue
+            if member.size > MAX_FILE_BYTES:
+                yield member.name, _too_large(member.name, member.size)
+                continue
+            file = tar.extractfile(member)
+            assert file is not None, "only files are members"
+            yield member.name, file.read()
+    assert not any(left.values()), "the archive changed while it was read"
 
 
 def resolve_path(base: str | Path, name: str) -> str:
@@ -47,11 +265,9 @@ def list_media(path: str | Path, suffixes: tuple[str, ...]) -> MediaListing:
 
     A folder or archive: its files with one of the suffixes, sorted by name. A single file may have any suffix.
     """
-    is_single = ARCHIVE_SEPARATOR in str(path) or not (Path(path).is_dir() or is_archive(path))
-    return MediaListing([str(path)]) if is_single else _list_folder(Path(path), suffixes)
-
-
-def _list_folder(path: Path, suffixes: tuple[str, ...]) -> MediaListing:
+    path = Path(path)
+    if ARCHIVE_SEPARATOR in str(path) or not (path.is_dir() or is_archive(path)):
+        return MediaListing([str(path)])
     if path.is_dir():
         files = [str(file) for file in sorted(path.iterdir()) if file.is_file()]
     else:
@@ -60,7 +276,7 @@ def _list_folder(path: Path, suffixes: tuple[str, ...]) -> MediaListing:
     media = [
         file
         for file in files
-        if file.lower().endswith(suffixes) and not PurePath(split_path(file).name).name.startswith(".")
+        if file.lower().endswith(suffixes) and not PurePath(split_path(file)[1]).name.startswith(".")
     ]
     if not media:
         count = f"{len(files):,} file{'s' * (len(files) != 1)}"

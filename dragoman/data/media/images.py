@@ -14,20 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.config.settings import Size, setting
-from dragoman.data.media.archives import MediaError, read_bytes
+from dragoman.data.media.files import MediaError
 from dragoman.errors import MissingExtraError
 
 COLOURS = 3
 MAX_PIXELS = 40_000_000  # a page of A4 at 600 dpi has 35 million
-FORMATS = (
-    "PNG",
-    "JPEG",
-    "WEBP",
-    "TIFF",
-    "GIF",
-    "BMP",
-    "PPM",
-)  # without those for which pillow starts other programs (EPS)
+# Without those for which pillow starts other programs (EPS).
+FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "PPM")
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,6 @@ class LineImageConfig:
 
     @property
     def summary(self) -> str:
-        """What a model reads of a line, for people."""
         return f"{self.height} pixels a column of a line of text, 0 is background and 1 ink"
 
     def decode(self, data: bytes, path: str) -> NDArray[np.uint8]:
@@ -65,10 +57,6 @@ class LineImageConfig:
         pixels = np.asarray(image.resize((width, self.height)) if image.height != self.height else image)
         columns = pixels.T if self.background == "dark" else 255 - pixels.T
         return np.ascontiguousarray(columns), image.width / width
-
-    def read(self, path: str) -> NDArray[np.uint8]:
-        """The columns (W, H) of the image at a path."""
-        return self.decode(read_bytes(path), path)
 
 
 @dataclass(frozen=True)
@@ -87,7 +75,6 @@ class PictureConfig:
 
     @property
     def summary(self) -> str:
-        """What a model reads of a picture, for people."""
         return f"pictures of {self.size} × {self.size} pixels, {self.features} numbers a row: red, green and blue"
 
     def decode(self, data: bytes, path: str) -> NDArray[np.uint8]:
@@ -96,10 +83,6 @@ class PictureConfig:
         if image.size != (self.size, self.size):
             image = image.resize((self.size, self.size))
         return np.asarray(image).reshape(self.size, self.features)
-
-    def read(self, path: str) -> NDArray[np.uint8]:
-        """The rows (H, W·3) of the picture at a path."""
-        return self.decode(read_bytes(path), path)
 
 
 def open_image(data: bytes, path: str, mode: str) -> Any:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.data.media.audio import WaveformConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.media.waveform import WaveformConfig
 from dragoman.data.tokenizers.ctc_characters import CTCCharactersConfig, CTCCharacterTokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import DataError

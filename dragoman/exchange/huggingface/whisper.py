@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.data.media.audio import WhisperMelConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.media.whisper_mel import WhisperMelConfig
 from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
