@@ -111,7 +111,7 @@ def test_settings_that_the_pages_name_exist() -> None:
     classes = package_dataclasses()
     names = {field.name for value in classes for field in dataclasses.fields(value) if "help" in field.metadata}
     kinds = {value.kind for value in classes if isinstance(getattr(value, "kind", None), str)}
-    text = prose_and_code(("CHANGELOG.md", "extending.md", "log.md"))
+    text = prose_and_code(("CHANGELOG.md", "extending.md", "library.md", "log.md"))
     for place in re.findall(r"(?<![\w/.-])(?:data|tokenizer|model|train|search)\.[a-z_]+(?:\.[a-z_]+)*", text):
         last = place.split(".")
         if last[-1] in ("md", "py", "json", "toml", "tsv", "txt", "src", "safetensors", "en", "de"):

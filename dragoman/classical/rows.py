@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -77,6 +77,9 @@ class Ragged:
 
     def __getitem__(self, index: int) -> tuple[int, ...]:
         return tuple(self.flat[self.offsets[index] : self.offsets[index + 1]].tolist())
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return (self[index] for index in range(len(self)))
 
     @property
     def lengths(self) -> Ints:

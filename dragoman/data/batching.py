@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,9 @@ class EpochPlan:
 
     def __getitem__(self, index: int) -> NDArray[np.int64]:
         return self.rows[self.bounds[index] : self.bounds[index + 1]].astype(np.int64)
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        return (self[index] for index in range(len(self)))
 
 
 class BatchPlan:

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import settings
+from dragoman.data.batch import Batch
+from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.cache import build_folder, cache_folder, lock_folder
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, tags_of, weights_of
@@ -59,6 +61,11 @@ class Corpus:
     report: dict[str, Any]  # counts, faults, fingerprint
     codec: PairCodec
     collator: Collator = PAIR_COLLATOR
+
+    def batches(self, tokens: int = 4096, seed: int = 1, epoch: int = 0) -> Iterator[Batch]:
+        """One epoch of training batches of at most `tokens` tokens on either side, for a training loop of your own."""
+        plan = BatchPlan(self.train, tokens, seed, collator=self.collator)
+        return (read_batch(self.train, rows, plan) for rows in plan.epoch(epoch))
 
 
 def file_digest(path: str) -> str:
