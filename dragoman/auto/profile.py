@@ -27,7 +27,7 @@ from dragoman.data.fault_messages import too_few
 from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.columns import LARGE_FILE
 from dragoman.data.split import Progress, read_examples, source_hash, usable_examples
-from dragoman.data.tokenizers.features import find_features, split_features
+from dragoman.data.tokenizers.characters import find_features, split_features
 from dragoman.data.tokenizers.words import split_punctuation
 
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 
 from dragoman.data.examples import Example
-from dragoman.data.tokenizers.features import split_features
+from dragoman.data.tokenizers.characters import split_features
 
 SHORTEST = 3  # letters of a run that is taken for a piece of the stem
 Run = tuple[int, int, int]  # beginning in the stem, beginning in the target, length

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, SOS, UNK, Tokenizer
-from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
-from dragoman.data.tokenizers.subwords import SubwordTokenizer
+from dragoman.data.tokenizers.subwords import SentencePieceTokenizer, SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.exchange.blockers import PLAIN, transformer_blockers

@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.classical.dictionary import Memorise, Nearest, NearestConfig
 from dragoman.data.examples import Example
 from dragoman.data.split import TrainValidSplit
-from dragoman.data.tokenizers.bytes import BytesConfig, ByteTokenizer
+from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.labeler import Labeler
 from dragoman.runs import Run

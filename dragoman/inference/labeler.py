@@ -17,8 +17,7 @@ from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import Row as ExampleRow
 from dragoman.data.formats.masked_text import MASK
 from dragoman.data.formats.media_targets import frame_tags
-from dragoman.data.tokenizers.base import UNKNOWN_SURFACE
-from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
+from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNKNOWN_SURFACE
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.decoding.labels import LabelPrediction

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dragoman.data.examples import Example
 from dragoman.data.split import read_examples
 from dragoman.data.tokenizers.base import UNK
-from dragoman.data.tokenizers.features import split_features
+from dragoman.data.tokenizers.characters import split_features
 from dragoman.errors import DragomanError
 from dragoman.runs import Run
 

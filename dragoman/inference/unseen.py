@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import SPECIALS, UNK
+from dragoman.data.tokenizers.base import PAIR_DELIMITER, SPECIALS, UNK
 from dragoman.data.tokenizers.language_tags import split_tag
-from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 from dragoman.errors import UnseenTextWarning
 from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.runs import Run

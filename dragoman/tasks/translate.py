@@ -21,7 +21,7 @@ from dragoman.data.tokenizers.base import PAD, SPECIALS, Tokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.pair_codec import COPYABLE
-from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig
+from dragoman.data.tokenizers.subwords import SentencePieceConfig
 from dragoman.errors import ConfigError
 from dragoman.models.contracts import decodes
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig

@@ -8,8 +8,7 @@ import pytest
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import prepare_corpus
-from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
-from dragoman.data.tokenizers.features import find_features, split_features
+from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer, find_features, split_features
 from dragoman.data.tokenizers.load import load_tokenizer
 
 PAIRS = [

@@ -19,14 +19,13 @@ from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.readers.conll import read_conll
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.base import TextPairTokenizer, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import load_reader, load_tokenizer, train_tokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
-from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.errors import ConfigError, DataError, RunError
 
@@ -94,7 +93,7 @@ def test_every_faulty_line_is_reported(
 
 
 def test_labels_are_sorted_and_unknown_ones_are_errors(tmp_path: Path) -> None:
-    labels = LabelVocabulary.train(["pos", "neg", "pos", "so so"])
+    labels = LabelVocabulary.of(["pos", "neg", "pos", "so so"])
     assert labels.names == ("neg", "pos", "so so")
     labels.save(tmp_path, "target")
     again = load_tokenizer(tmp_path, "target")
@@ -108,7 +107,7 @@ def test_labels_are_sorted_and_unknown_ones_are_errors(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"target.json: damaged"):
         load_tokenizer(tmp_path, "target")
     with pytest.raises(DataError, match="at least two"):
-        LabelVocabulary.train(["a", "a"])
+        LabelVocabulary.of(["a", "a"])
 
 
 @pytest.mark.parametrize("scale", ["standard", "range", "none"])

@@ -8,8 +8,7 @@ import random
 import pytest
 
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.bytes import BytesConfig
-from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.characters import BytesConfig, CharactersConfig
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import TokenizerConfig, train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.data.tokenizers import words as word_tokenizer
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, UNKNOWN_SURFACE, Tokenizer, count_tokens
-from dragoman.data.tokenizers.bytes import BytesConfig
-from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
+from dragoman.data.tokenizers.characters import BytesConfig, CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.load import TokenizerConfig, load_tokenizer, train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig, _sample
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer

@@ -9,7 +9,7 @@ from transformers import MarianConfig, MarianModel
 
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.classical.transducers import TransducerConfig, build_transducer
-from dragoman.data.tokenizers.bytes import BytesConfig, ByteTokenizer
+from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import NonAutoregressiveConfig

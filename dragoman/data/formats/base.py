@@ -9,9 +9,8 @@ from typing import Any, Protocol
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import UNK, Tokenizer
+from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNK, Tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
-from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 
 Row = tuple[list[Any], list[Any]]  # source and target of an example as a store keeps them
 TokenizerPair = tuple[SourceReader, Tokenizer]  # of source and target

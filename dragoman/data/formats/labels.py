@@ -10,11 +10,10 @@ from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.base import PAIR_DELIMITER, TextPairTokenizer, Tokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler
-from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER, TextPairTokenizer
 from dragoman.errors import ConfigError, DataError
 
 
@@ -56,7 +55,7 @@ class LabelFormat(ExampleFormat):
         return source, self.train_target(tokenizers, examples)
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        return LabelVocabulary.train(targets(examples, "learning labels"))
+        return LabelVocabulary.of(targets(examples, "learning labels"))
 
     def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         out: list[Row | Fault] = []

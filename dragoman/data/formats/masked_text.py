@@ -18,9 +18,8 @@ from dragoman.data.readers.base import READERS
 from dragoman.data.readers.lines import check_file, parse_lines
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import EOS, SOS, Tokenizer
+from dragoman.data.tokenizers.base import EOS, PAIR_DELIMITER, SOS, Tokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
-from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 from dragoman.errors import ConfigError, DataError
 
 MASK = "[MASK]"  # as users write it

@@ -55,7 +55,7 @@ class MediaLabelFormat(MediaTargetFormat):
         super().__init__("media-labels")
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        return LabelVocabulary.train(text.strip() for text in targets(examples, "learning labels"))
+        return LabelVocabulary.of(text.strip() for text in targets(examples, "learning labels"))
 
     def encode_target(self, example: Example, frames: int, source: Any, target: Any) -> list[Any] | Fault:
         try:
@@ -106,7 +106,7 @@ class MediaTagFormat(MediaTargetFormat):
 
     def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
         rows = targets(examples, "learning tags")
-        return LabelVocabulary.train(word.partition(TAG_END)[0] for text in rows for word in text.split())
+        return LabelVocabulary.of(word.partition(TAG_END)[0] for text in rows for word in text.split())
 
     def encode_target(self, example: Example, frames: int, source: Any, target: Any) -> list[Any] | Fault:
         tags = frame_tags(example.references[0], frames, extractor_of(source).config)

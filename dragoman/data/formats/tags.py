@@ -36,7 +36,7 @@ class TagFormat(ExampleFormat):
     ) -> TokenizerPair:
         source = train_tokenizer(tokenizers.source, sources(examples, "learning source units"))
         tags = (tag for text in targets(examples, "learning tags") for tag in text.split(" "))
-        return source, LabelVocabulary.train(tags)
+        return source, LabelVocabulary.of(tags)
 
     def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         assert isinstance(target, LabelVocabulary)

@@ -1,4 +1,4 @@
-"""The interface of tokenizers, the four special tokens, and tokenizers that are a list of tokens."""
+"""The interface of tokenizers, the special tokens, tokenizers that are a list of tokens, and those of text pairs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import copy
 import hashlib
 import json
 from collections import ChainMap, Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from dragoman.data.source_reader import SourceReader
-from dragoman.errors import DataError, RunError
+from dragoman.data.source_reader import SourceReader, Span
+from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -21,6 +20,9 @@ PAD, UNK, SOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
 MAX_CACHED = 1 << 16  # words
 UNKNOWN_SURFACE = "⁇"  # how `decode` writes <unk>
+VOCABULARY = "vocabulary.jsonl"  # the suffix of a file with one token per line: token id = line number from 0
+PAIR_DELIMITER = "\t"  # between the two texts of one string; the readers refuse tabs inside a text
+SEPARATOR = "<sep>"
 
 
 class NoTextError(DataError):
@@ -33,11 +35,26 @@ class Tokenizer(SourceReader):
     Labels and numbers have the same interface, so that every target has a tokenizer.
     """
 
+    model_digest: str | None = None  # of the file of a SentencePiece model
+
+    @classmethod
+    def train(cls, config: Any, texts: Iterable[str]) -> Tokenizer:
+        """Learn from texts; the same configuration and texts always give the same tokenizer."""
+        raise ConfigError(
+            f'tokenizer: found kind = "{config.kind}", which belongs to an imported model and is not learned from '
+            'data; take it from that run: { kind = "run", run = "runs/imported" }'
+        )
+
+    @classmethod
+    def from_files(cls, config: Any, read: Callable[[str], bytes]) -> Tokenizer:
+        """The tokenizer that was saved; `read` reads the file of a suffix, the one that says most comes last."""
+        raise NotImplementedError
+
 
 class VocabularyTokenizer(Tokenizer):
     """A tokenizer whose vocabulary is a list of tokens. A text that spells "<eos>" never becomes the special token."""
 
-    suffixes: tuple[str, ...] = ("json", "vocabulary.jsonl")
+    suffixes: tuple[str, ...] = ("json", VOCABULARY)
 
     def __init__(self, config: DataclassInstance, tokens: Sequence[str]) -> None:
         self.config = config
@@ -47,6 +64,10 @@ class VocabularyTokenizer(Tokenizer):
 
     def __len__(self) -> int:
         return len(self._tokens)
+
+    @classmethod
+    def from_files(cls, config: Any, read: Callable[[str], bytes]) -> Tokenizer:
+        return cls(config, parse_vocabulary(read(VOCABULARY)))
 
     def split(self, text: str) -> Sequence[str]:
         """The tokens of a text, known or not: one for each id of `encode`."""
@@ -68,12 +89,16 @@ class VocabularyTokenizer(Tokenizer):
         return [UNKNOWN_SURFACE if index == UNK else self._tokens[index] for index in shown]
 
     def contents(self) -> list[str | bytes]:
-        """The settings, and the vocabulary with one token per line: token id = line number from 0."""
-        return [settings_json(self.kind, self.config, self.fingerprint()), vocabulary_lines(self._tokens)]
+        # Escaping what cannot be printed keeps line separators and controls harmless.
+        lines = [json.dumps(token, ensure_ascii=not token.isprintable()) + "\n" for token in self._tokens]
+        return [settings_json(self.kind, self.config, self.fingerprint()), "".join(lines)]
+
+    def rules(self) -> dict[str, Any]:
+        """What decides, besides the vocabulary, how a text is split."""
+        return {"split": getattr(self.config, "split", "")}
 
     def fingerprint(self) -> str:
-        """A hash of the tokens in their order and of the rule that splits text."""
-        return content_hash({"kind": self.kind, "split": getattr(self.config, "split", ""), "tokens": self._tokens})
+        return content_hash({"kind": self.kind, **self.rules(), "tokens": self._tokens})
 
 
 class WordCache:
@@ -124,6 +149,56 @@ class WrappedTokenizer(Tokenizer):
         return [json.dumps(table, indent=2) + "\n", *files]
 
 
+class TextPairTokenizer(WrappedTokenizer):
+    """Encodes "first<tab>second" as the tokens of both texts with <sep> between; its id follows the vocabulary."""
+
+    separator: int
+
+    def __init__(self, inner: SourceReader) -> None:
+        super().__init__(inner)
+        self.separator, self.extra = len(inner), {"separator": True}
+
+    def __len__(self) -> int:
+        return len(self.inner) + 1
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of several pairs, which the inner tokenizer encodes in one batch."""
+        pairs = [text.split(PAIR_DELIMITER) for text in texts]
+        rows = iter(self.inner.encode_batch([text for pair in pairs for text in pair]))
+        out = []
+        for pair in pairs:
+            row = next(rows)
+            for _ in pair[1:]:
+                row = [*row, self.separator, *next(rows)]
+            out.append(row)
+        return out
+
+    def decode(self, ids: Sequence[int]) -> str:
+        texts: list[list[int]] = [[]]
+        for index in ids:
+            if index == self.separator:
+                texts.append([])
+            else:
+                texts[-1].append(index)
+        return PAIR_DELIMITER.join(self.inner.decode(row) for row in texts)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [SEPARATOR if index == self.separator else self.inner.pieces([index])[0] for index in ids]
+
+    def spans(self, text: str) -> list[Span]:
+        spans: list[Span] = []
+        start = 0
+        for number, part in enumerate(text.split(PAIR_DELIMITER)):
+            if number:
+                spans.append((start - 1, start))
+            spans += [(first + start, end + start) for first, end in self.inner.spans(part)]
+            start += len(part) + 1
+        return spans
+
+    def fingerprint(self) -> str:
+        return hashlib.blake2b(f"{self.inner.fingerprint()}{SEPARATOR}".encode(), digest_size=16).hexdigest()
+
+
 def most_frequent(texts: Iterable[Iterable[str]], vocab_size: int, min_count: int, kind: str) -> list[str]:
     """The most frequent tokens of tokenised texts, so many that they and the special tokens fill `vocab_size`."""
     counts = count_tokens(texts)
@@ -146,11 +221,6 @@ def count_tokens(texts: Iterable[Iterable[str]], max_tokens: int = 1_000_000) ->
     return counts
 
 
-def paths(folder: Path, name: str, *suffixes: str) -> tuple[Path, ...]:
-    """The path of each file of a saved tokenizer."""
-    return tuple(Path(folder) / f"{name}.{suffix}" for suffix in suffixes)
-
-
 def without_surrogates(text: str) -> str:
     """The text as UTF-8 can hold it: a lone surrogate, which only JSON or Python can produce, becomes U+FFFD."""
     try:
@@ -160,17 +230,12 @@ def without_surrogates(text: str) -> str:
     return text
 
 
-def vocabulary_lines(tokens: Iterable[str]) -> str:
-    """One token per line as JSON. Escaping what cannot be printed keeps line separators and controls harmless."""
-    return "\n".join(json.dumps(token, ensure_ascii=not token.isprintable()) for token in tokens) + "\n"
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a tokenizer file."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise RunError(f"{path}: tokenizer file cannot be read ({error.strerror})") from error
+def parse_vocabulary(data: bytes) -> list[str]:
+    """The tokens in the file of a vocabulary without the special ones; ValueError where the file is damaged."""
+    tokens = [json.loads(line) for line in data.decode("utf-8").removesuffix("\n").split("\n")]
+    if not all(isinstance(token, str) for token in tokens):
+        raise ValueError("found a line that is not a JSON string")
+    return tokens[len(SPECIALS) :]
 
 
 def settings_json(kind: str, config: DataclassInstance, fingerprint: str, **more: Any) -> str:

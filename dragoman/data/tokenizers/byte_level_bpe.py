@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dragoman.config.settings import setting
 from dragoman.data.source_reader import Span
@@ -17,9 +17,10 @@ from dragoman.data.tokenizers.base import (
     SOS,
     UNK,
     UNKNOWN_SURFACE,
+    VOCABULARY,
     VocabularyTokenizer,
     WordCache,
-    content_hash,
+    parse_vocabulary,
     without_surrogates,
 )
 
@@ -73,13 +74,18 @@ class ByteLevelBPETokenizer(WordCache, VocabularyTokenizer):
     kind = ByteLevelBPEConfig.kind
     config: ByteLevelBPEConfig
     keeps_white_space = True
-    suffixes = ("json", "vocabulary.jsonl", "merges.txt")
+    suffixes = ("json", VOCABULARY, "merges.txt")
 
     def __init__(self, config: ByteLevelBPEConfig, tokens: Sequence[str], merges: Merges) -> None:
         super().__init__(config, tokens)
         self.space = None
         self._merges = tuple(merges)
         self._ranks: Mapping[tuple[str, str], int] = {pair: rank for rank, pair in enumerate(self._merges)}
+
+    @classmethod
+    def from_files(cls, config: ByteLevelBPEConfig, read: Callable[[str], bytes]) -> ByteLevelBPETokenizer:
+        merges = parse_merges(read("merges.txt").decode("utf-8"))
+        return cls(config, parse_vocabulary(read(VOCABULARY)), merges)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; a byte that the vocabulary lacks becomes <unk>."""
@@ -147,9 +153,8 @@ class ByteLevelBPETokenizer(WordCache, VocabularyTokenizer):
         """Settings, vocabulary, and the merges, the first one first."""
         return [*super().contents(), "".join(f"{left} {right}\n" for left, right in self._merges)]
 
-    def fingerprint(self) -> str:
-        prefix = self.config.add_prefix_space
-        return content_hash({"kind": self.kind, "prefix": prefix, "tokens": self._tokens, "merges": self._merges})
+    def rules(self) -> dict[str, Any]:
+        return {"prefix": self.config.add_prefix_space, "merges": self._merges}
 
 
 def parse_merges(text: str) -> list[tuple[str, str]]:

@@ -29,8 +29,8 @@ class LabelVocabulary(Tokenizer):
         self._ids = {name: index for index, name in enumerate(self.names)}
 
     @classmethod
-    def train(cls, labels: Iterable[str]) -> LabelVocabulary:
-        """All labels of the training data, sorted."""
+    def of(cls, labels: Iterable[str]) -> LabelVocabulary:
+        """All different labels of the training data, sorted."""
         names = sorted(set(labels))
         if len(names) < 2:
             raise FewLabelsError(f"found {len(names)} label ({', '.join(names)}), expected at least two different ones")

@@ -12,17 +12,25 @@ from dragoman.config import settings
 from dragoman.config.settings import setting
 from dragoman.data.media.feature_extractor import MEDIA_CONFIGS, FeatureExtractor, MediaConfig
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import SPECIALS, Tokenizer, paths, read_bytes
-from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig, ByteLevelBPETokenizer, parse_merges
-from dragoman.data.tokenizers.bytes import BytesConfig, ByteTokenizer
-from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
-from dragoman.data.tokenizers.ctc_characters import CTCCharactersConfig, CTCCharacterTokenizer
+from dragoman.data.tokenizers.base import TextPairTokenizer, Tokenizer
+from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig, ByteLevelBPETokenizer
+from dragoman.data.tokenizers.characters import (
+    BytesConfig,
+    ByteTokenizer,
+    CharactersConfig,
+    CharacterTokenizer,
+    CTCCharactersConfig,
+    CTCCharacterTokenizer,
+)
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.language_tags import TAG_NAME, LanguageTagTokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
-from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig, SentencePieceTokenizer
-from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer
-from dragoman.data.tokenizers.text_pair import TextPairTokenizer
+from dragoman.data.tokenizers.subwords import (
+    SentencePieceConfig,
+    SentencePieceTokenizer,
+    SubwordsConfig,
+    SubwordTokenizer,
+)
 from dragoman.data.tokenizers.word_piece import WordPieceConfig, WordPieceTokenizer
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.errors import ConfigError, RunError, hint
@@ -49,7 +57,12 @@ class RunTokenizerConfig:
 ImportedConfig = SentencePieceConfig | WordPieceConfig | ByteLevelBPEConfig | CTCCharactersConfig
 TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig | BytesConfig | ImportedConfig
 TEXT_CONFIGS: dict[str, type[TokenizerConfig]] = {config.kind: config for config in get_args(TokenizerConfig)}
-# Tokenizers that are saved as one JSON file.
+_TRAINED: tuple[type[Tokenizer], ...] = (
+    *(WordTokenizer, CharacterTokenizer, SubwordTokenizer, ByteTokenizer, NumberScaler, WordPieceTokenizer),
+    *(SentencePieceTokenizer, ByteLevelBPETokenizer, CTCCharacterTokenizer),
+)
+TOKENIZERS: dict[str, type[Tokenizer]] = {str(tokenizer.kind): tokenizer for tokenizer in _TRAINED}
+# Readers that are saved as one JSON file.
 _SINGLE_FILE: dict[str, Any] = {
     LabelVocabulary.kind: LabelVocabulary,
     NumberScaler.kind: NumberScaler,
@@ -60,29 +73,10 @@ _SINGLE_FILE: dict[str, Any] = {
 def train_tokenizer(
     config: TokenizerConfig | NumbersConfig | RunTokenizerConfig | MediaConfig, texts: Iterable[str]
 ) -> Tokenizer:
-    """Learn a tokenizer from texts; the same configuration and texts always give the same one."""
-    match config:
-        case SubwordsConfig():
-            return SubwordTokenizer.train(config, texts)
-        case CharactersConfig():
-            return CharacterTokenizer.train(config, texts)
-        case BytesConfig():
-            return ByteTokenizer.train(config, texts)
-        case WordsConfig():
-            return WordTokenizer.train(config, texts)
-        case NumbersConfig():
-            return NumberScaler.train(config, texts)
-        case RunTokenizerConfig():
-            return load_run_tokenizer(config)
-        case WordPieceConfig():
-            return WordPieceTokenizer.train(config, texts)
-        case SentencePieceConfig() | ByteLevelBPEConfig() | CTCCharactersConfig():
-            raise ConfigError(
-                f'tokenizer: found kind = "{config.kind}", which belongs to an imported model and is not learned from '
-                'data; take it from that run: { kind = "run", run = "runs/imported" }'
-            )
-        case _:
-            raise AssertionError(f"a feature extractor ({config.kind}) is not learned from texts")
+    """Learn a tokenizer from texts, or take that of another run."""
+    if isinstance(config, RunTokenizerConfig):
+        return load_run_tokenizer(config)
+    return TOKENIZERS[config.kind].train(config, texts)
 
 
 def load_run_tokenizer(config: RunTokenizerConfig) -> Tokenizer:
@@ -109,14 +103,14 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
 
 def load_reader(folder: Path, name: str) -> SourceReader:
     """The same, or the feature extractor of a source."""
-    path = paths(folder, name, "json")[0]
+    path = Path(folder) / f"{name}.json"
     try:
-        table = json.loads(read_bytes(path))
+        table = json.loads(_read_bytes(path))
         kind, expected = str(table["kind"]), table.pop("fingerprint")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged tokenizer file ({error})") from error
     if kind in TEXT_CONFIGS:
-        return _load_text_tokenizer(folder, name, table, expected)
+        return _load_text_tokenizer(path, table, expected)
     if kind not in _SINGLE_FILE:
         raise RunError(f"{path}: found the kind '{kind}'. {hint(kind, [*TEXT_CONFIGS, *_SINGLE_FILE])}")
     try:
@@ -129,52 +123,32 @@ def load_reader(folder: Path, name: str) -> SourceReader:
     return reader
 
 
-def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expected: str) -> Tokenizer:
-    path = paths(folder, name, "json")[0]
+def _load_text_tokenizer(path: Path, table: dict[str, Any], expected: str) -> Tokenizer:
+    content = path  # the file that is read
+
+    def read(suffix: str) -> bytes:
+        nonlocal content
+        content = path.with_name(f"{path.stem}.{suffix}")
+        return _read_bytes(content)
+
     try:
         tags, has_separator = table.pop("tags", []), table.pop("separator", False)
         model_digest = table.pop("model_digest", None)  # earlier runs have none
         if not all(TAG_NAME.fullmatch(tag) for tag in tags):
             raise ValueError(f"tags: found {tags}")
         config = settings.build(TEXT_CONFIGS[table["kind"]], table)
-    except (ValueError, TypeError, ConfigError) as error:
-        reason = str(error).replace("\n", "; ")
-        raise RunError(f"{path}: damaged tokenizer file ({reason})") from error
-    tokenizer: Tokenizer
-    if isinstance(config, SubwordsConfig | SentencePieceConfig):
-        content = paths(folder, name, "model")[0]
-        try:
-            if isinstance(config, SubwordsConfig):
-                tokenizer = SubwordTokenizer(config, read_bytes(content))
-            else:
-                tokens = _read_vocabulary(paths(folder, name, "vocabulary.jsonl")[0])[len(SPECIALS) :]
-                tokenizer = SentencePieceTokenizer(config, read_bytes(content), tokens)
-        except (RuntimeError, ValueError) as error:
-            raise RunError(f"{content}: damaged tokenizer file (sentencepiece cannot read it)") from error
-    else:
-        content = paths(folder, name, "vocabulary.jsonl")[0]
-        tokens = _read_vocabulary(content)[len(SPECIALS) :]
-        if isinstance(config, WordsConfig):
-            tokenizer = WordTokenizer(config, tokens)
-        elif isinstance(config, WordPieceConfig):
-            tokenizer = WordPieceTokenizer(config, tokens)
-        elif isinstance(config, ByteLevelBPEConfig):
-            tokenizer = ByteLevelBPETokenizer(config, tokens, _read_merges(paths(folder, name, "merges.txt")[0]))
-        elif isinstance(config, CTCCharactersConfig):
-            tokenizer = CTCCharacterTokenizer(config, tokens)
-        elif isinstance(config, BytesConfig):
-            tokenizer = ByteTokenizer(config, tokens)
-        else:
-            tokenizer = CharacterTokenizer(config, tokens)
-    found_digest = tokenizer.model_digest if isinstance(tokenizer, SubwordTokenizer) else None
-    if tags:
-        tokenizer = LanguageTagTokenizer(tokenizer, tags)
-    if has_separator:
-        tokenizer = TextPairTokenizer(tokenizer)
-    try:
+        tokenizer = TOKENIZERS[config.kind].from_files(config, read)
+        found_digest = tokenizer.model_digest
+        if tags:
+            tokenizer = LanguageTagTokenizer(tokenizer, tags)
+        if has_separator:
+            tokenizer = TextPairTokenizer(tokenizer)
         found = tokenizer.fingerprint()
-    except ValueError as error:  # a piece of a SentencePiece model that is not UTF-8
-        raise RunError(f"{content}: damaged tokenizer file ({error})") from error
+    except (ValueError, TypeError, ConfigError, RuntimeError) as error:
+        reason = str(error).replace("\n", "; ")
+        if content.suffix == ".model":
+            reason = "sentencepiece cannot read it"
+        raise RunError(f"{content}: damaged tokenizer file ({reason})") from error
     if found != expected:
         raise RunError(f"{content}: damaged tokenizer file (it is not the one that {path.name} was saved with)")
     if model_digest not in (None, found_digest):
@@ -182,18 +156,8 @@ def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expecte
     return tokenizer
 
 
-def _read_vocabulary(path: Path) -> list[str]:
+def _read_bytes(path: Path) -> bytes:
     try:
-        tokens = [json.loads(line) for line in read_bytes(path).decode("utf-8").removesuffix("\n").split("\n")]
-    except ValueError as error:
-        raise RunError(f"{path}: damaged tokenizer file ({error})") from error
-    if not all(isinstance(token, str) for token in tokens):
-        raise RunError(f"{path}: damaged tokenizer file (found a line that is not a JSON string)")
-    return tokens
-
-
-def _read_merges(path: Path) -> list[tuple[str, str]]:
-    try:
-        return parse_merges(read_bytes(path).decode("utf-8"))
-    except ValueError as error:
-        raise RunError(f"{path}: damaged tokenizer file ({error})") from error
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: tokenizer file cannot be read ({error.strerror})") from error

@@ -1,4 +1,4 @@
-"""Subword tokenizer: BPE or unigram pieces by sentencepiece, with byte fallback."""
+"""Subwords by sentencepiece: BPE or unigram pieces that we learn, and the SentencePiece files of imported models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import json
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,9 +22,12 @@ from dragoman.data.tokenizers.base import (
     SPECIALS,
     UNK,
     UNKNOWN_SURFACE,
+    VOCABULARY,
     NoTextError,
     Tokenizer,
+    VocabularyTokenizer,
     content_hash,
+    parse_vocabulary,
     settings_json,
     without_surrogates,
 )
@@ -35,6 +38,8 @@ _SPACE_MARK, _MARK_REPLACEMENT = "\u2581", "\U0010fffe"
 # The BPE trainer of sentencepiece aborts the whole process on a word of more than 65,535 characters.
 _MAX_TRAINING_CHARACTERS = 10_000
 _FEW_TEXTS = 100
+# Language codes of Marian (>>fra<<), M2M-100 (__fr__), NLLB (fra_Latn) and mBART (fr_XX).
+TAG = re.compile(r">>[^<>\s]+<<|__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,10 @@ class SubwordTokenizer(Tokenizer):
             raise _training_error(config, str(error)) from error
         return cls(config, model.getvalue())
 
+    @classmethod
+    def from_files(cls, config: SubwordsConfig, read: Callable[[str], bytes]) -> SubwordTokenizer:
+        return cls(config, read("model"))
+
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())
 
@@ -144,25 +153,30 @@ class SubwordTokenizer(Tokenizer):
 
     def contents(self) -> list[str | bytes]:
         """Settings, model and, for people to read, the pieces with their scores."""
-        shown = ((piece if piece.isprintable() else json.dumps(piece), score) for piece, score in self._scores())
+        shown = (
+            (piece if piece.isprintable() else json.dumps(piece), score)
+            for piece, score in _scored_pieces(self._processor)
+        )
         return [
             settings_json(self.kind, self.config, self.fingerprint(), model_digest=self.model_digest),
             self.model,
             "".join(f"{piece}\t{score:g}\n" for piece, score in shown),
         ]
 
-    def _scores(self) -> list[tuple[str, float]]:
-        indices = list(range(len(self)))
-        return list(zip(self.pieces(indices), self._processor.get_score(indices), strict=True))
-
     @property
-    def model_digest(self) -> str:
+    def model_digest(self) -> str:  # type: ignore[override]
         """A hash of the model file, which has more than the pieces: how to normalise, split and decode."""
         return hashlib.blake2b(self.model, digest_size=16).hexdigest()
 
     def fingerprint(self) -> str:
-        """A hash of the pieces with their scores and of the algorithm that joins them."""
-        return content_hash({"kind": self.kind, "algorithm": self.config.algorithm, "pieces": self._scores()})
+        pieces = _scored_pieces(self._processor)
+        return content_hash({"kind": self.kind, "algorithm": self.config.algorithm, "pieces": pieces})
+
+
+def _scored_pieces(processor: Any) -> list[tuple[str, float]]:
+    """The pieces of a SentencePiece file with their scores, in the order of its ids."""
+    indices = list(range(processor.get_piece_size()))
+    return list(zip(processor.id_to_piece(indices), processor.get_score(indices), strict=True))
 
 
 def _training_error(config: SubwordsConfig, reason: str) -> DataError | ConfigError:
@@ -194,3 +208,82 @@ def _sample(texts: Iterable[str], size: int) -> list[str]:
         elif (index := int(generator.random() * (count + 1))) < size:
             sample[index] = text
     return sample
+
+
+@dataclass(frozen=True)
+class SentencePieceConfig:
+    """The SentencePiece model of an imported run. It cannot be learned from data; `dragoman import` makes it."""
+
+    kind: ClassVar[str] = "sentencepiece"
+    prefix: str = setting("", help="the token that the tokenizer puts before every text, such as a language code")
+
+
+class SentencePieceTokenizer(VocabularyTokenizer):
+    """A SentencePiece model whose pieces have the ids of another vocabulary, as in Marian, M2M-100 and T5.
+
+    A published model normalises its text (NFKC, spaces), so decoding gives the normalised text. A text may begin with a
+    token of the vocabulary that is no piece, such as `>>fra<<`.
+    """
+
+    kind = SentencePieceConfig.kind
+    config: SentencePieceConfig
+    suffixes = ("json", "model", VOCABULARY)
+
+    def __init__(self, config: SentencePieceConfig, model: bytes, tokens: Sequence[str]) -> None:
+        """`tokens` are the texts of all ids after the special tokens; `model` is the SentencePiece file."""
+        super().__init__(config, tokens)
+        self.space, self.model = None, model
+        self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
+        learned = {*self.model_pieces()}
+        self._tags = {token for token in self._ids if TAG.fullmatch(token) and token not in learned}
+        if config.prefix and config.prefix not in self._ids:
+            raise ValueError(f"prefix: found {config.prefix!r}, which is not in the vocabulary")
+
+    @classmethod
+    def from_files(cls, config: SentencePieceConfig, read: Callable[[str], bytes]) -> SentencePieceTokenizer:
+        tokens = parse_vocabulary(read(VOCABULARY))
+        return cls(config, read("model"), tokens)
+
+    def _without_tag(self, text: str) -> tuple[list[int], int]:
+        """The id of a tag at the front of a text, and where the rest begins."""
+        first = text.split(maxsplit=1)[:1]
+        if first and first[0] in self._tags:
+            return [self._ids[first[0]]], text.index(first[0]) + len(first[0])
+        return ([self._ids[self.config.prefix]] if self.config.prefix else []), 0
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text; pieces that the vocabulary lacks become <unk>."""
+        tag, start = self._without_tag(text)
+        pieces = self._processor.encode(without_surrogates(text[start:]), out_type=str)
+        return tag + [self._ids.get(piece, UNK) for piece in pieces]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        pieces = []
+        for index in ids:
+            token = self._tokens[index]
+            if index == UNK:
+                pieces.append(_SPACE_MARK + UNKNOWN_SURFACE)
+            elif index not in (PAD, SOS, EOS) and token not in self._tags:
+                pieces.append(token)
+        text: str = self._processor.decode_pieces(pieces)
+        return text.replace(_SPACE_MARK, " ").strip()
+
+    def spans(self, text: str) -> list[Span]:
+        """The characters of the text behind every piece; a prefix covers none."""
+        tag, start = self._without_tag(text)
+        clean = without_surrogates(text[start:])
+        spans: list[Span] = [(0, start)] * len(tag)
+        for piece in self._processor.encode(clean, out_type="immutable_proto").pieces:
+            spans.append((start + piece.begin, start + piece.end))
+        return spans
+
+    def contents(self) -> list[str | bytes]:
+        settings, vocabulary = super().contents()
+        return [settings, self.model, vocabulary]
+
+    def model_pieces(self) -> list[str]:
+        """The pieces of the SentencePiece file, in its own order."""
+        return [piece for piece, _ in _scored_pieces(self._processor)]
+
+    def rules(self) -> dict[str, Any]:
+        return {"prefix": self.config.prefix, "pieces": _scored_pieces(self._processor)}

@@ -19,8 +19,7 @@ from torch.nn import functional as F
 
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
-from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
-from dragoman.data.tokenizers.subwords import SubwordTokenizer
+from dragoman.data.tokenizers.subwords import SentencePieceTokenizer, SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.exchange.blockers import PLAIN, transformer_blockers
 from dragoman.exchange.exporter import Exporter

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.data.tokenizers.sentence_piece import TAG, SentencePieceConfig
+from dragoman.data.tokenizers.subwords import TAG, SentencePieceConfig
 from dragoman.errors import DataError, nearest
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import (

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig, SentencePieceTokenizer
+from dragoman.data.tokenizers.subwords import SentencePieceConfig, SentencePieceTokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint

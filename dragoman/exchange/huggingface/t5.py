@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.bytes import BYTE_TOKENS, BytesConfig, ByteTokenizer
-from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig
+from dragoman.data.tokenizers.characters import BYTE_TOKENS, BytesConfig, ByteTokenizer
+from dragoman.data.tokenizers.subwords import SentencePieceConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, read_names

@@ -11,7 +11,7 @@ from torch import Tensor
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.media.audio import WaveformConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.ctc_characters import CTCCharactersConfig, CTCCharacterTokenizer
+from dragoman.data.tokenizers.characters import CTCCharactersConfig, CTCCharacterTokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
