@@ -266,6 +266,7 @@ def run_job(job: Job) -> dict[str, Any]:
     from dragoman.auto.configure import configure, configure_candidates
     from dragoman.auto.search.state import leaderboard_rows, load_search
     from dragoman.data.examples import Example
+    from dragoman.data.readers.base import ReadOptions
     from dragoman.data.readers.pairs import read_pairs
     from dragoman.inference.load import load_predictor
     from dragoman.runs import Run, train
@@ -299,7 +300,7 @@ def run_job(job: Job) -> dict[str, Any]:
         predictor = load_predictor(target, job.device, engine="torch")
         scores: dict[str, Any] = {}
         for part in (part for part in PARTS[2:] if (folder / f"{part}.tsv").exists()):
-            read = read_pairs(folder / f"{part}.tsv", several_references=True)
+            read = read_pairs(folder / f"{part}.tsv", ReadOptions(several_references=True))
             examples = spread([one for one in read if isinstance(one, Example)], job.test_size)
             for how, beam in (*SEARCHES, *(OTHER_BEAMS if job.candidate == "auto" and part == "test" else ())):
                 keywords = {} if beam is None else {"beam": beam}

@@ -28,6 +28,7 @@ from dragoman.classical.arpa import arpa_orders
 from dragoman.config.loader import read_toml
 from dragoman.data.languages import languages_of_name
 from dragoman.data.media.files import members
+from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.conll import read_conll
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.sentences import split_fields, split_long, split_sentences
@@ -281,7 +282,7 @@ def all_cases() -> list[Case]:
             ['{"source": "a", "target": "b"}\n', "[", "{", '{"a":', "\n", '"', "1"],
         ),
         "read_pairs .tmx": (
-            file_parser("a.tmx", lambda path: number_of(read_pairs(path, columns=("en", "de")))),
+            file_parser("a.tmx", lambda path: number_of(read_pairs(path, ReadOptions(columns=("en", "de"))))),
             ['<tu><tuv lang="en"><seg>a</seg></tuv></tu>', "<tu/>", "<!--a-->"],
         ),
         "read_conll": (

@@ -281,6 +281,7 @@ class Subjects:
 
     def data(self, draw: random.Random) -> None:
         """Read a file of pairs, sentences or texts to its end."""
+        from dragoman.data.readers.base import ReadOptions
         from dragoman.data.readers.conll import read_conll
         from dragoman.data.readers.pairs import read_pairs
 
@@ -289,11 +290,13 @@ class Subjects:
         shutil.copy(source, path)
         mutate_file(path, draw)
         if ".conll" in source.name:
-            for _ in read_conll(str(path), columns=(), max_characters=10_000):
+            for _ in read_conll(str(path), ReadOptions(columns=(), max_characters=10_000)):
                 pass
         else:
             columns = draw.choice(((), ("2", "1"), ("source", "target"), ("1", "9")))
-            for _ in read_pairs(path, columns=columns, header=draw.random() < 0.2, numbers=draw.random() < 0.2):
+            for _ in read_pairs(
+                path, ReadOptions(columns=columns, header=draw.random() < 0.2, numbers=draw.random() < 0.2)
+            ):
                 pass
 
     def document(self, draw: random.Random) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.store import Column, StoredRows
+from dragoman.data.store import Column, FeatureRows
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ class Ragged:
         return cls(flat, np.concatenate([[0], np.cumsum(lengths)]))
 
     @classmethod
-    def of_column(cls, column: StoredRows) -> Ragged:
+    def of_column(cls, column: Column | FeatureRows) -> Ragged:
         """All rows of a store's column, in memory."""
         assert isinstance(column, Column)
         offsets = np.concatenate([[0], np.cumsum(column.lengths(), dtype=np.int64)]).astype(np.int64)

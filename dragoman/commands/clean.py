@@ -91,10 +91,11 @@ def clean(files: str | Pairs | None, output: str, rejects: str | None, as_json: 
 
 def reader(files: str | Pairs, columns: str, header: bool) -> Callable[[], Iterator[Example | Fault]]:
     """A function that reads the pairs again at each call."""
+    from dragoman.data.readers.base import ReadOptions
     from dragoman.data.readers.pairs import read_pairs
 
     names = tuple(name.strip() for name in columns.split(",") if name.strip())
-    return lambda: read_pairs(files, columns=names, header=header)
+    return lambda: read_pairs(files, ReadOptions(names, header))
 
 
 def write_verdicts(

@@ -1,9 +1,12 @@
-"""A batch of padded rows: sources of an explicit type, targets, and padding."""
+"""A batch of padded rows: sources of an explicit type, targets, and padding.
+
+Every tensor of a batch moves in one call, so that no field can be left behind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,10 +15,85 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.data.tensors import TensorRecord
 from dragoman.data.tokenizers.base import EOS, PAD
 
 Rows = Sequence[Sequence[Any] | NDArray[Any]]
+# A field with this metadata stays where it is: its owner keeps its tensors on the device and updates them in place.
+STAYS = {"stays": True}
+CONSTANTS = (type(None), bool, int, float, str)
+
+
+def _moving(record: Any) -> list[Field[Any]]:
+    return [field for field in fields(record) if not field.metadata.get("stays")]
+
+
+def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Apply `change` to every tensor of nested tuples and dataclasses; plain constants stay as they are."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, tuple):
+        branches = [map_tensors(branch, change) for branch in tree]
+        return type(tree)(*branches) if hasattr(tree, "_fields") else tuple(branches)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return replace(tree, **{field.name: map_tensors(getattr(tree, field.name), change) for field in _moving(tree)})
+    if isinstance(tree, CONSTANTS):
+        return tree
+    raise TypeError(f"found {type(tree).__name__}, expected tensors in tuples and dataclasses")
+
+
+def tensors_of(tree: Any) -> Iterator[Tensor]:
+    """Every tensor of nested tuples and dataclasses, always in the same order."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple):
+        for branch in tree:
+            yield from tensors_of(branch)
+    elif is_dataclass(tree):
+        for field in _moving(tree):
+            yield from tensors_of(getattr(tree, field.name))
+    elif not isinstance(tree, CONSTANTS):
+        raise TypeError(f"found {type(tree).__name__}, expected tensors in tuples and dataclasses")
+
+
+def shapes_of(tree: Any) -> Any:
+    """The types, shapes and constants of nested tuples and dataclasses, as a value that can be a key."""
+    if isinstance(tree, Tensor):
+        return tree.dtype, tree.shape
+    if isinstance(tree, tuple):
+        return tuple(shapes_of(branch) for branch in tree)
+    if is_dataclass(tree):
+        return type(tree), *(shapes_of(getattr(tree, field.name)) for field in _moving(tree))
+    return tree
+
+
+class TensorRecord:
+    """A base for frozen dataclasses of tensors. What moves follows from the fields, so a new field moves too."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same record with every tensor changed."""
+        out: Self = map_tensors(self, change)
+        return out
+
+    def to(self, device: torch.device) -> Self:
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin(self) -> Self:
+        """The same record in page-locked memory, from which copies to a GPU are asynchronous."""
+        return self.map(Tensor.pin_memory)
+
+    @property
+    def graph_key(self) -> Any:
+        """What records must have in common for one CUDA graph to serve them all."""
+        return shapes_of(self)
+
+    def buffers(self, device: torch.device) -> Self:
+        """A copy on a device, whose memory a CUDA graph may keep reading."""
+        return self.map(lambda tensor: tensor.to(device, copy=True))
+
+    def fill(self, other: Self) -> None:
+        """Overwrite these buffers with another record of the same `graph_key`."""
+        for own, new in zip(tensors_of(self), tensors_of(other), strict=True):
+            own.copy_(new.pin_memory() if own.is_cuda and not new.is_cuda else new, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -91,7 +169,9 @@ class Batch(TensorRecord):
             words=None,
         )
         missing = rows - len(data)
-        return batch.map(lambda one: torch.cat([one, one[:1].expand(missing, *one.shape[1:])])) if missing else batch
+        return (
+            batch.map(lambda rows: torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])])) if missing else batch
+        )
 
 
 class TokensWithCopies(list[int]):
@@ -102,21 +182,19 @@ class TokensWithCopies(list[int]):
         self.copies = copies
 
 
+def pad_rows(rows: Rows, width: int, dtype: Any = np.int64, shape: tuple[int, ...] = ()) -> NDArray[Any]:
+    """Rows in an array (B, width, *shape), zeros after their ends."""
+    out = np.zeros((len(rows), width, *shape), dtype)
+    for index, row in enumerate(rows):
+        out[index, : len(row)] = row
+    return out
+
+
 def pad_tokens(rows: Rows, width: int | None = None) -> Tensor:
     """Append <eos> to every row of token ids and pad all to one width: (B, S)."""
-    width = width or max(len(row) for row in rows) + 1
-    out = np.full((len(rows), width), PAD, dtype=np.int64)
-    for index, row in enumerate(rows):
-        out[index, : len(row)] = row
-        out[index, len(row)] = EOS
-    return torch.from_numpy(out)
-
-
-def pad_copies(rows: Rows, width: int) -> Tensor:
-    """The numbers of copies, 0 on padding: (B, S)."""
-    out = np.zeros((len(rows), width), dtype=np.int64)
-    for index, row in enumerate(rows):
-        out[index, : len(row)] = row
+    lengths = [len(row) for row in rows]
+    out = pad_rows(rows, width or max(lengths) + 1)
+    out[np.arange(len(rows)), lengths] = EOS
     return torch.from_numpy(out)
 
 
@@ -125,11 +203,12 @@ def token_batch(source: Tensor, target: Tensor | None = None) -> Batch:
     return Batch(Tokens.from_padded(source), source.new_empty(len(source), 0) if target is None else target)
 
 
-def copies_of(sources: Rows, width: int) -> Tensor | None:
-    """The copies of rows that have them."""
-    copies = [row.copies for row in sources if isinstance(row, TokensWithCopies)]
+def copies_of(sources: Rows, width: int, copies: Rows | None = None) -> Tensor | None:
+    """The copies, 0 on padding: (B, S); by default those of rows that have them."""
+    if copies is None:
+        copies = [row.copies for row in sources if isinstance(row, TokensWithCopies)]
     assert len(copies) in (0, len(sources)), "either all rows of a batch have copies or none"
-    return pad_copies(copies, width) if copies else None
+    return torch.from_numpy(pad_rows(copies, width)) if copies else None
 
 
 def batch_of(sources: Rows, targets: Rows | None = None) -> Batch:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.batch import Batch, round_up_lengths
 from dragoman.data.collate import PAIR_COLLATOR, Collator
-from dragoman.data.store import Store
+from dragoman.data.store import Column, TokenStore
+from dragoman.data.tokenizers.base import EOS
+from dragoman.errors import ConfigError
+
+ROWS = 4096  # of a column, read at a time
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class BatchPlan:
 
     def __init__(
         self,
-        store: Store,
+        store: TokenStore,
         budget: int,
         seed: int,
         max_rows: int | None = None,
@@ -50,7 +55,7 @@ class BatchPlan:
         """`parts` has a number for every row: all rows of a batch have the same one."""
         self.parts = parts
         self.budget, self.seed, self.max_rows, self.collator = budget, seed, max_rows, collator
-        self.weights: NDArray[np.float32] | None = getattr(store, "weights", None)  # of rows; None: all once
+        self.weights = store.weights
         stored_source, stored_target = store.source.lengths(), store.target.lengths()
         source = collator.source.padded_lengths(stored_source)
         target = collator.target.padded_lengths(stored_target)
@@ -146,10 +151,57 @@ class BatchPlan:
 
 
 def read_batch(
-    store: Store, rows: NDArray[np.int64], plan: BatchPlan | None = None, collator: Collator = PAIR_COLLATOR
+    store: TokenStore, rows: NDArray[np.int64], plan: BatchPlan | None = None, collator: Collator = PAIR_COLLATOR
 ) -> Batch:
     """Read rows of a store as one batch; with a plan by its collator, padded to its grid of lengths."""
     collator = collator if plan is None else plan.collator
     copies = None if store.copies is None else store.copies.rows(rows)
     widths = (None, None) if plan is None else (plan.width("source", rows), plan.width("target", rows))
     return collator.collate(store.source.rows(rows), store.target.rows(rows), copies, widths)
+
+
+class VocabularyParts:
+    """Consecutive parts of a corpus with few different target words each (Jean et al. 2015, section 3).
+
+    Part i has the vocabulary V_i: all its words and <eos>, at most `size`. A part ends before the row whose words would
+    not fit any more. Where `size` reaches the whole vocabulary, there is one part with all words.
+    """
+
+    def __init__(self, targets: Column, vocabulary: int, size: int) -> None:
+        self.words: list[NDArray[np.int64]] = []
+        starts = [0]
+        if size < vocabulary:
+            known = {EOS}
+            for number, row in enumerate(rows_of_column(targets)):
+                words = {EOS, *row}
+                if len(words) > size:
+                    most = max(len({EOS, *other}) for other in rows_of_column(targets))
+                    raise ConfigError(
+                        f"model.softmax.size: found {size}, but a target has {most} different tokens with <eos>; "
+                        f"expected at least {most}"
+                    )
+                if len(known | words) > size:
+                    self._close(known)
+                    starts.append(number)
+                    known = words
+                else:
+                    known |= words
+            self._close(known)
+        else:
+            self.words.append(np.arange(vocabulary))
+        self.of_row = (np.searchsorted(starts, np.arange(len(targets)), "right") - 1).astype(np.int32)  # (N,)
+
+    def _close(self, words: set[int]) -> None:
+        self.words.append(np.array(sorted(words), np.int64))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+def rows_of_column(column: Column) -> Iterator[list[int]]:
+    """All rows, some read at a time."""
+    for first in range(0, len(column), ROWS):
+        offsets = column.offsets(first, min(first + ROWS, len(column)))
+        tokens = column.tokens(int(offsets[0]), int(offsets[-1])).tolist()
+        bounds = (offsets - offsets[0]).tolist()
+        yield from (tokens[start:end] for start, end in pairwise(bounds))

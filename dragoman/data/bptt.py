@@ -17,10 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data.batch import Tokens
+from dragoman.data.batch import STAYS, TensorRecord, Tokens
 from dragoman.data.collate import Collator
 from dragoman.data.store import Column
-from dragoman.data.tensors import STAYS, TensorRecord
 from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
 from dragoman.errors import DataError
 

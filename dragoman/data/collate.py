@@ -20,7 +20,7 @@ from dragoman.data.batch import (
     Source,
     Tokens,
     copies_of,
-    pad_copies,
+    pad_rows,
     pad_tokens,
     round_up_lengths,
 )
@@ -47,8 +47,12 @@ class ColumnCollator(ABC):
         """The rows as one tensor, padded to `width`, or to the longest row."""
 
     @abstractmethod
+    def dummy_row(self, width: int) -> Any:
+        """A row that is so wide in a batch."""
+
     def dummy(self, rows: int, width: int) -> Tensor:
         """A tensor such as `pad` makes, for measuring memory and speed."""
+        return self.pad([self.dummy_row(width)] * rows)
 
 
 class SourceCollator(ColumnCollator):
@@ -77,8 +81,8 @@ class TokenCollator(SourceCollator):
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
         return pad_tokens(rows, width)
 
-    def dummy(self, rows: int, width: int) -> Tensor:
-        return pad_tokens([[len(SPECIALS)] * (width - 1)] * rows)
+    def dummy_row(self, width: int) -> Any:
+        return [len(SPECIALS)] * (width - 1)
 
 
 class ScalarCollator(ColumnCollator):
@@ -90,8 +94,8 @@ class ScalarCollator(ColumnCollator):
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
         return torch.tensor(np.stack([np.asarray(row) for row in rows]), dtype=self.dtype)
 
-    def dummy(self, rows: int, width: int) -> Tensor:
-        return torch.zeros(rows, 1, dtype=self.dtype)
+    def dummy_row(self, width: int) -> Any:
+        return [0]
 
 
 class TagCollator(ColumnCollator):
@@ -113,8 +117,8 @@ class TagCollator(ColumnCollator):
             out[index, 1, :words] = row[words:]
         return torch.from_numpy(out)
 
-    def dummy(self, rows: int, width: int) -> Tensor:
-        return torch.zeros(rows, 2, width, dtype=torch.int64)
+    def dummy_row(self, width: int) -> Any:
+        return [0] * (2 * width)
 
 
 class SeparateTextsCollator(TokenCollator):
@@ -135,9 +139,10 @@ class SeparateTextsCollator(TokenCollator):
             width = min(int(round_up_lengths(longest)[0]), width)
         return pad_tokens(texts, width).view(len(rows), 2, -1)
 
-    def dummy(self, rows: int, width: int) -> Tensor:
+    def dummy_row(self, width: int) -> Any:
         """Both texts of the full width, since the longer text may be nearly the whole row."""
-        return super().dummy(2 * rows, width).view(rows, 2, -1)
+        text = super().dummy_row(width)
+        return [*text, self.separator, *text]
 
 
 class ConcatenatedTextsCollator(TokenCollator):
@@ -172,13 +177,11 @@ class SeriesCollator(SourceCollator):
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
         width = width or max(len(row) for row in rows) // self.channels
-        out = np.zeros((len(rows), width * self.channels), dtype=np.float32)
-        for index, row in enumerate(rows):
-            out[index, : len(row)] = row
+        out = pad_rows(rows, width * self.channels, np.float32)
         return torch.from_numpy(out if self.channels == 1 else out.reshape(len(rows), width, self.channels))
 
-    def dummy(self, rows: int, width: int) -> Tensor:
-        return torch.zeros((rows, width) if self.channels == 1 else (rows, width, self.channels))
+    def dummy_row(self, width: int) -> Any:
+        return [0.0] * (width * self.channels)
 
 
 class FrameCollator(SourceCollator):
@@ -190,13 +193,11 @@ class FrameCollator(SourceCollator):
         self.features, self.dtype = features, np.dtype(dtype)
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        out = np.zeros((len(rows), width or max(len(row) for row in rows), self.features), self.dtype)
-        for index, row in enumerate(rows):
-            out[index, : len(row)] = row
-        return torch.from_numpy(out)
+        width = width or max(len(row) for row in rows)
+        return torch.from_numpy(pad_rows(rows, width, self.dtype, (self.features,)))
 
-    def dummy(self, rows: int, width: int) -> Tensor:
-        return torch.from_numpy(np.zeros((rows, width, self.features), self.dtype))
+    def dummy_row(self, width: int) -> Any:
+        return np.zeros((width, self.features), self.dtype)
 
 
 class PictureCollator(SourceCollator):
@@ -211,8 +212,8 @@ class PictureCollator(SourceCollator):
         """(B, H, W·3), never padded, whatever `width` says."""
         return torch.from_numpy(np.stack([np.asarray(row) for row in rows]))
 
-    def dummy(self, rows: int, width: int) -> Tensor:
-        return torch.zeros(rows, self.height, self.features, dtype=torch.uint8)
+    def dummy_row(self, width: int) -> Any:
+        return np.zeros((self.height, self.features), np.uint8)
 
 
 class Collator(NamedTuple):
@@ -235,11 +236,10 @@ class Collator(NamedTuple):
         longest rows.
         """
         source = self.source.source(sources, widths[0])
-        width = source.data.shape[1]
         return Batch(
             source,
             torch.empty(len(sources), 0, dtype=torch.int64) if targets is None else self.target.pad(targets, widths[1]),
-            copies_of(sources, width) if copies is None else pad_copies(copies, width),
+            copies_of(sources, source.data.shape[1], copies),
         )
 
     def dummy(self, rows: int, source: int, target: int) -> Any:

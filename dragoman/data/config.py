@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Pairs
 from dragoman.data.media.feature_extractor import MediaConfig
+from dragoman.data.readers.base import ReadOptions
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig, TokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
@@ -65,6 +66,10 @@ class DataConfig:
         "which random letters replace the stem on both sides",
     )
     cache: str = setting("", help="folder for tokenised data; default $DRAGOMAN_CACHE or ~/.cache/dragoman")
+
+    @property
+    def reading(self) -> ReadOptions:
+        return ReadOptions(self.columns, self.header, max_characters=self.max_characters)
 
     def problems(self) -> Iterator[str]:
         tags = tags_of(self.train)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -19,12 +21,10 @@ import numpy as np
 from dragoman.config import settings
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
-from dragoman.data.cache import build_folder, cache_folder, lock_folder
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, tags_of, weights_of
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.fault_messages import fault_message
-from dragoman.data.feature_store import FeatureColumn, MediaStore
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
@@ -33,7 +33,7 @@ from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress, TrainValidSplit, read_examples
-from dragoman.data.store import COLUMNS, WEIGHTS, Store, StoreWriter, TokenStore
+from dragoman.data.store import COLUMNS, WEIGHTS, FeatureColumn, MediaStore, StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import NoTextError, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.labels import FewLabelsError
@@ -41,7 +41,7 @@ from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig, load_reader, load_run_tokenizer, load_tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.errors import ConfigError, DataError
-from dragoman.files import digest, remove_folder, sync
+from dragoman.files import cache_home, digest, make_temporary, remove_folder, sync
 
 FORMAT = 2  # increase it when stores of older code must not be read any more
 CHUNK = 20_000
@@ -55,8 +55,8 @@ class Corpus:
 
     source_tokenizer: SourceReader
     target_tokenizer: Tokenizer
-    train: Store
-    valid: Store
+    train: TokenStore
+    valid: TokenStore
     valid_texts: Path  # JSON lines: source, references
     report: dict[str, Any]  # counts, faults, fingerprint
     codec: PairCodec
@@ -202,7 +202,7 @@ def check_unknown(config: DataConfig, tokenizers: TokenizersConfig, shares: dict
 MAX_LENGTH_RATIO = 10_000.0  # target tokens for one source token
 
 
-def length_ratio(store: Store) -> float:
+def length_ratio(store: TokenStore) -> float:
     """1.2 times the 99.9 % quantile of target tokens per source token; decoding limits its outputs by it."""
     ratios = np.divide(store.target.lengths() + 1, store.source.lengths() + 1, dtype=np.float32)
     minimum = 0.0 if isinstance(store, MediaStore) else 1.0  # there are many more frames than tokens
@@ -223,7 +223,7 @@ def extract_features(
     return example_format.with_features(folder / FEATURES, examples, tokenizers.source, progress)
 
 
-def open_store(folder: Path) -> Store:
+def open_store(folder: Path) -> TokenStore:
     """The store of the training or validation part of a corpus."""
     features = folder.parent / FEATURES
     return MediaStore(folder, FeatureColumn(features)) if features.is_dir() else TokenStore(folder)
@@ -375,6 +375,50 @@ def open_corpus(folder: Path, key: str, example_format: ExampleFormat = PAIR_FOR
         report | {"fingerprint": key},
         example_format.codec(source, target),
     )
+
+
+def cache_folder(config: DataConfig) -> Path:
+    """The folder of prepared corpora."""
+    return Path(config.cache) if config.cache else cache_home()
+
+
+@contextmanager
+def lock_folder(folder: Path, wait: bool = False) -> Iterator[bool]:
+    """Try to lock a folder during the block; yields whether this process holds the lock."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: nothing is locked, so no folder is ever taken for abandoned
+        yield False
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
+        except OSError:  # another process holds the lock, or the file system (some network ones) has no locks
+            locked = False
+        yield locked
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def build_folder(cache: Path, key: str) -> Iterator[Path]:
+    """A temporary folder to build in, locked while its process lives; removes those that killed processes left."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with lock_folder(cache, wait=True):  # no process may take a folder for abandoned before its owner has locked it
+        for folder in cache.glob("[0-9a-f]" * len(key) + ".*"):
+            with suppress(OSError), lock_folder(folder) as abandoned:
+                if abandoned:
+                    shutil.rmtree(folder)
+        building = make_temporary(cache, f"{key}.")
+        lock = ExitStack()
+        lock.enter_context(lock_folder(building))
+    with lock:
+        try:
+            yield building
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
 
 
 def prepare_corpus(

@@ -1,4 +1,8 @@
-"""A store of token rows on disk, read row by row: its memory does not grow with the corpus."""
+"""Stores of rows on disk, read row by row: their memory does not grow with the corpus.
+
+Rows are tokens, or features of media files: recordings, text lines and pictures are all rows (T, F). Files are decoded
+once, when their store is written. A batch of them has a budget of frames instead of tokens.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,26 @@ import json
 import os
 import struct
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dragoman.data.batch import TokensWithCopies
+from dragoman.data.examples import Fault
+from dragoman.data.media.files import MediaError, read_many
 from dragoman.errors import DataError
 
 COLUMNS = ("source", "target")
 COPIES = "copies"  # a third column, of models that copy words
 LENGTHS_CHUNK = 1 << 20
+_INFO, _VALUES, _SPANS, _PATHS = "features.json", "features.values", "features.spans", "features.paths"
 WEIGHTS = "weights"  # file of a store whose rows are not used equally often
 
 
@@ -45,6 +54,13 @@ def _read_at(handle: int, size: int, offset: int) -> bytes:
     return os.read(handle, size)
 
 
+def _open(owner: Any, path: Path) -> int:
+    """A handle to read from, closed when its owner is collected."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    weakref.finalize(owner, os.close, handle)
+    return handle
+
+
 _SPAN = struct.Struct("=qq")  # start and end of a row
 
 
@@ -58,14 +74,9 @@ class Column:
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
         self._offsets_path = folder / f"{name}.offsets"
-        self._tokens = self._open(folder / f"{name}.tokens")
-        self._offsets = self._open(self._offsets_path)
+        self._tokens = _open(self, folder / f"{name}.tokens")
+        self._offsets = _open(self, self._offsets_path)
         self._count = os.fstat(self._offsets).st_size // 8 - 1
-
-    def _open(self, path: Path) -> int:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        weakref.finalize(self, os.close, handle)
-        return handle
 
     def __len__(self) -> int:
         return self._count
@@ -99,37 +110,7 @@ class Column:
         return out
 
 
-class StoredRows(Protocol):
-    """A column of a store, whatever its rows hold."""
-
-    def __len__(self) -> int: ...
-
-    def lengths(self) -> NDArray[np.int32]:
-        """The length of every row."""
-
-    def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
-        """These rows."""
-
-
-class Store(Protocol):
-    """Sources and targets on disk."""
-
-    @property
-    def source(self) -> StoredRows:
-        """The source column."""
-
-    @property
-    def target(self) -> Column:
-        """The target column."""
-
-    @property
-    def copies(self) -> Column | None:
-        """The numbers of copies at the positions of the sources, where a model copies words (`Batch.copies`)."""
-
-    def __len__(self) -> int: ...
-
-
-def source_rows(store: Store, indices: Sequence[int]) -> list[list[Any]]:
+def source_rows(store: TokenStore, indices: Sequence[int]) -> list[list[Any]]:
     """These sources as a codec encodes them, with their copies if the store has them."""
     rows = [row.tolist() for row in store.source.rows(indices)]
     if store.copies is None:
@@ -141,21 +122,21 @@ def source_rows(store: Store, indices: Sequence[int]) -> list[list[Any]]:
 class TokenStore:
     """Pairs of token rows on disk, opened for reading."""
 
+    source: Any  # a Column; of media files FeatureRows
+
     def __init__(self, folder: Path) -> None:
         dtypes = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         self.folder = folder
         self.source = Column(folder, "source", dtypes["source"])
         self.target = Column(folder, "target", dtypes["target"])
+        # The numbers of copies at the positions of the sources, where a model copies words (`Batch.copies`).
         self.copies = Column(folder, COPIES, dtypes[COPIES]) if COPIES in dtypes else None
-
-    @property
-    def weights(self) -> NDArray[np.float32] | None:
-        """How often an epoch has each row; None: all once."""
-        path = self.folder / WEIGHTS
-        return np.fromfile(path, np.float32) if path.exists() else None
+        path = folder / WEIGHTS
+        # How often an epoch has each row; None: all once.
+        self.weights = np.fromfile(path, np.float32) if path.exists() else None
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.target)
 
 
 class StoreWriter:
@@ -201,3 +182,125 @@ class StoreWriter:
             file.close()
         if kind is None:
             (self.folder / "store.json").write_text(json.dumps(self.dtypes), encoding="utf-8")
+
+
+class MediaDecoder(Protocol):
+    """Makes features of a file's content: AudioConfig, LineImageConfig or PictureConfig."""
+
+    dtype: ClassVar[str]
+    step: ClassVar[float]
+
+    @property
+    def features(self) -> int:
+        """Numbers per frame."""
+
+    def decode(self, data: bytes, path: str) -> NDArray[Any]:
+        """The features (T, F); raises MediaError with the path."""
+
+
+def write_features(
+    folder: Path, paths: Sequence[str], decoder: MediaDecoder, progress: Callable[[int], None] = lambda done: None
+) -> list[Fault]:
+    """Decode media files into a store, row i for path i. Returns the faults of files that cannot be used.
+
+    The row of a file with a fault is empty and must not come into a batch. Each archive is read once, from front to
+    back, and one file is in memory at a time. `progress` is called with the number of files that are done.
+    """
+    folder.mkdir(parents=True)
+    faults: dict[int, Fault] = {}
+    spans = np.zeros((len(paths), 2), np.int64)  # start and end of every row, counted in frames
+    end = 0
+    with (folder / _VALUES).open("wb") as file:
+        for done, (index, data) in enumerate(read_many(paths), 1):
+            try:
+                if isinstance(data, Fault):
+                    faults[index] = data
+                else:
+                    frames = decoder.decode(data, paths[index])
+                    file.write(np.ascontiguousarray(frames, decoder.dtype).tobytes())
+                    spans[index] = end, end + len(frames)
+                    end += len(frames)
+            except MediaError as error:
+                faults[index] = error.fault
+            progress(done)
+    (folder / _SPANS).write_bytes(spans.tobytes())
+    (folder / _PATHS).write_text("".join(json.dumps(path) + "\n" for path in paths), encoding="utf-8")
+    info = {"dtype": decoder.dtype, "features": decoder.features, "step": decoder.step}
+    (folder / _INFO).write_text(json.dumps(info), encoding="utf-8")  # last: without it there is no store
+    return [faults[index] for index in sorted(faults)]
+
+
+class FeatureColumn:
+    """Feature rows on disk, opened for reading."""
+
+    def __init__(self, folder: Path) -> None:
+        info = json.loads((folder / _INFO).read_text(encoding="utf-8"))
+        self.features: int = info["features"]
+        self.step: float = info["step"]
+        self.dtype = np.dtype(info["dtype"])
+        self._spans = np.fromfile(folder / _SPANS, np.int64).reshape(-1, 2)
+        self._paths = folder / _PATHS
+        self._values = _open(self, folder / _VALUES)
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def paths(self) -> list[str]:
+        """The path that every row was read from."""
+        return [json.loads(line) for line in self._paths.read_text(encoding="utf-8").splitlines()]
+
+    def lengths(self) -> NDArray[np.int32]:
+        """Frames of every row; 0 for a file with a fault."""
+        return (self._spans[:, 1] - self._spans[:, 0]).astype(np.int32)
+
+    def length(self, row: int) -> int:
+        return int(self._spans[row, 1] - self._spans[row, 0])
+
+    def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
+        """These rows as they are stored, (T, F) each."""
+        width, out = self.dtype.itemsize * self.features, []
+        for index in indices:
+            start, end = self._spans[int(index)].tolist()
+            data = read_at(self._values, (end - start) * width, start * width)
+            out.append(np.frombuffer(data, self.dtype).reshape(-1, self.features))
+        return out
+
+
+def feature_statistics(column: FeatureColumn, rows: Iterable[int] | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (F,) over the frames of all or some rows; one row is in memory at a time."""
+    count, total, squares = 0, np.zeros(column.features), np.zeros(column.features)
+    for row in range(len(column)) if rows is None else rows:
+        frames = column.rows([row])[0].astype(np.float64) * column.step
+        count, total, squares = count + len(frames), total + frames.sum(0), squares + (frames**2).sum(0)
+    mean = total / max(count, 1)
+    deviation = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0.0))
+    return torch.from_numpy(mean).float(), torch.from_numpy(deviation).float()
+
+
+class FeatureRows:
+    """A source column of feature rows. A row may occur several times: a picture has several captions."""
+
+    def __init__(self, column: FeatureColumn, numbers: NDArray[np.int64]) -> None:
+        """`numbers[i]` is the feature row of row i."""
+        self.column, self.numbers = column, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def lengths(self) -> NDArray[np.int32]:
+        return self.column.lengths()[self.numbers]
+
+    def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
+        """These rows as they are stored, (T, F) each."""
+        return self.column.rows(self.numbers[np.asarray(indices, np.int64)])
+
+
+class MediaStore(TokenStore):
+    """Feature rows as sources and token rows as targets.
+
+    On disk it is a token store whose sources are row numbers of the feature store beside it.
+    """
+
+    def __init__(self, folder: Path, column: FeatureColumn) -> None:
+        super().__init__(folder)
+        self.source = FeatureRows(column, self.source.tokens(0, len(self)).astype(np.int64))

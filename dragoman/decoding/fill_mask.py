@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dragoman.data.batch import Batch
-from dragoman.data.formats.masked_text import MASK_ID
+from dragoman.data.formats.texts import MASK_ID
 from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.errors import ConfigError, DragomanError

@@ -13,9 +13,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from dragoman.data.config import file_list
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import summarize_faults
-from dragoman.data.feature_store import FeatureColumn, write_features
 from dragoman.data.readers.memory import examples_of, files_of, rows_of
 from dragoman.data.split import read_examples as read_all
+from dragoman.data.store import FeatureColumn, write_features
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.loaded import LoadedRun
 from dragoman.runs import Run

@@ -15,8 +15,8 @@ import torch
 from dragoman.data.batch import Batch
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import Row as ExampleRow
-from dragoman.data.formats.masked_text import MASK
-from dragoman.data.formats.media_targets import frame_tags
+from dragoman.data.formats.labels import frame_tags
+from dragoman.data.formats.texts import MASK
 from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNKNOWN_SURFACE
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.fill_mask import MaskDecoder

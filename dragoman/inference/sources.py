@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.data.config import DataConfig
-from dragoman.data.formats.tags import TagFormat
+from dragoman.data.formats.labels import TagFormat
 from dragoman.data.readers.base import ReadOptions, SourceRow
 from dragoman.data.tokenizers.base import TextPairTokenizer
 from dragoman.decoding.constraints.spec import FIELDS

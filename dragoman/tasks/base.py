@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from dragoman.config.settings import setting
+from dragoman.data.batching import VocabularyParts
 from dragoman.data.collate import Collator
 from dragoman.data.config import DataConfig, TokenizersConfig, tags_of
 from dragoman.data.corpus import Corpus, prepare_corpus
@@ -21,7 +22,6 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
-from dragoman.data.vocabulary_parts import VocabularyParts
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.labels import HeadDecoder
 from dragoman.errors import nearest

@@ -8,9 +8,7 @@ from typing import Literal
 
 from dragoman.config.settings import setting
 from dragoman.data.collate import ScalarCollator
-from dragoman.data.formats.labels import LabelFormat
-from dragoman.data.formats.media_targets import MediaLabelFormat
-from dragoman.data.formats.numbers import SeriesLabelFormat
+from dragoman.data.formats.labels import LabelFormat, MediaLabelFormat, SeriesLabelFormat
 from dragoman.decoding.labels import LabelDecoder
 from dragoman.layers.pooling import StepWeightsConfig, TimeAttentionConfig
 from dragoman.models.classifier import Classifier, ClassifierConfig

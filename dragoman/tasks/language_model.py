@@ -16,7 +16,7 @@ from dragoman.data.collate import Collator
 from dragoman.data.config import DataConfig
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.formats.language_model import LanguageModelFormat
+from dragoman.data.formats.texts import LanguageModelFormat
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer

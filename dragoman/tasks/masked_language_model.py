@@ -13,7 +13,7 @@ from dragoman.config.settings import setting
 from dragoman.data.collate import Collator, LossTerms
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.formats.masked_text import MaskedTextFormat
+from dragoman.data.formats.texts import MaskedTextFormat
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.fill_mask import MaskDecoder

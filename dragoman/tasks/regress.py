@@ -13,8 +13,7 @@ from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
 from dragoman.config.settings import setting
 from dragoman.data.collate import ScalarCollator
 from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.formats.media_targets import MediaNumberFormat
-from dragoman.data.formats.numbers import NumberFormat, SeriesFormat
+from dragoman.data.formats.labels import MediaNumberFormat, NumberFormat, SeriesFormat
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig

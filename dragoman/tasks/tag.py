@@ -11,9 +11,7 @@ from torch import nn
 from dragoman.classical.hmm_tagger import HMMTagger, HMMTaggerConfig
 from dragoman.config.settings import setting
 from dragoman.data.collate import TagCollator
-from dragoman.data.formats.media_targets import MediaTagFormat
-from dragoman.data.formats.numbers import SeriesTagFormat
-from dragoman.data.formats.tags import TagFormat
+from dragoman.data.formats.labels import MediaTagFormat, SeriesTagFormat, TagFormat
 from dragoman.data.media.images import PictureConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer

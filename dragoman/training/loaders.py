@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from dragoman.data.batch import Batch
-from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.batching import BatchPlan, VocabularyParts, read_batch
 from dragoman.data.bptt import BpttPlan, Segment, TokenStream
 from dragoman.data.corpus import Corpus
-from dragoman.data.vocabulary_parts import VocabularyParts
 from dragoman.errors import DataError, RunError
 from dragoman.models.language_model import carried_tensors, restore_carried
 from dragoman.training.config import TrainConfig

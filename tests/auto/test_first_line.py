@@ -11,7 +11,7 @@ import pytest
 from dragoman.auto.configure import configure
 from dragoman.config import settings
 from dragoman.data.config import DataConfig
-from dragoman.data.readers.base import READERS
+from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.header import header_warnings, looks_like_header
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import ConfigError, DataError
@@ -51,7 +51,7 @@ def test_comma_separated_files(
 ) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text(content, encoding="utf-8")
-    items = list(read_pairs(path, columns=columns))
+    items = list(read_pairs(path, ReadOptions(columns=columns)))
     assert [(item.source, item.references[0]) for item in items] == expected  # type: ignore[union-attr]
 
 
@@ -62,7 +62,7 @@ def test_faults_of_comma_separated_files_are_named(tmp_path: Path) -> None:
     assert found[0] == f"{path}:2: found 1 columns, expected 2 with commas between them"
     assert found[1].startswith(f"{path}:3: not a row of comma-separated cells")
     with pytest.raises(ConfigError, match=r"columns: found 'fr', but the first line of .* has a, b"):
-        list(read_pairs(path, columns=("fr", "b")))
+        list(read_pairs(path, ReadOptions(columns=("fr", "b"))))
     with pytest.raises(DataError, match=r"expected \.jsonl with one object on each line"):
         read_pairs(tmp_path / "pairs.json")
 

@@ -11,17 +11,19 @@ import torch
 from torch import Tensor
 
 from dragoman.data.batch import (
+    STAYS,
     Batch,
     Frames,
     Numbers,
     Pictures,
     Source,
+    TensorRecord,
     Tokens,
     TokensWithCopies,
     batch_of,
+    tensors_of,
 )
 from dragoman.data.bptt import Segment
-from dragoman.data.tensors import STAYS, TensorRecord, tensors_of
 from dragoman.data.tokenizers.base import EOS, PAD
 
 META = torch.device("meta")

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 import dragoman
 from dragoman.data import corpus as corpora
 from dragoman.data import split as splits
-from dragoman.data.cache import build_folder, cache_folder
 from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.corpus import SIZES, Corpus, fingerprint, prepare_corpus
+from dragoman.data.corpus import SIZES, Corpus, build_folder, cache_folder, fingerprint, prepare_corpus
 from dragoman.data.examples import Example, Pairs
 from dragoman.data.formats import pairs as pair_format
 from dragoman.data.readers import lines as line_reader

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.collate import Collator, FrameCollator, PictureCollator
-from dragoman.data.feature_store import FeatureColumn, MediaStore, feature_statistics, write_features
 from dragoman.data.media.files import MediaError
-from dragoman.data.store import StoreWriter
+from dragoman.data.store import FeatureColumn, MediaStore, StoreWriter, feature_statistics, write_features
 from dragoman.data.tokenizers.base import EOS, PAD
 
 

@@ -12,11 +12,18 @@ import pytest
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import fault_message
-from dragoman.data.formats.labels import LabelFormat
-from dragoman.data.formats.numbers import NumberFormat, SeriesFormat, SeriesLabelFormat, SeriesTagFormat
-from dragoman.data.formats.tags import TagFormat, word_positions
+from dragoman.data.formats.labels import (
+    LabelFormat,
+    NumberFormat,
+    SeriesFormat,
+    SeriesLabelFormat,
+    SeriesTagFormat,
+    TagFormat,
+    word_positions,
+)
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.conll import read_conll
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import TextPairTokenizer, Tokenizer
@@ -161,12 +168,12 @@ def test_conllu_and_two_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.conllu"
     path.write_text(CONLLU, encoding="utf-8")
     assert shown(list(read_conll(str(path)))) == ["I do n't|PRON AUX PART", "1\u00a0000|NUM"]
-    assert shown(list(read_conll(str(path), columns=("form", "xpos"))))[0] == "I do n't|PRP VBP RB"
+    assert shown(list(read_conll(str(path), ReadOptions(columns=("form", "xpos")))))[0] == "I do n't|PRP VBP RB"
     with pytest.raises(ConfigError, match="Did you mean 'xpos'"):
-        list(read_conll(str(path), columns=("form", "xposs")))
+        list(read_conll(str(path), ReadOptions(columns=("form", "xposs"))))
     packed = tmp_path / "b.tsv.gz"
     packed.write_bytes(gzip.compress(b"\nThe\tDET\tDT\ndog\tNOUN\tNN\n\n\nruns\tVERB\tVBZ"))
-    items = list(read_conll(str(packed), columns=("1", "2")))
+    items = list(read_conll(str(packed), ReadOptions(columns=("1", "2"))))
     assert shown(items) == ["The dog|DET NOUN", "runs|VERB"]
     assert [item.location for item in items] == [f"{packed}:2", f"{packed}:6"]
     assert [item.word_lines for item in items] == [(2, 3), (6,)]  # type: ignore[union-attr]
@@ -219,7 +226,7 @@ def test_more_columns_of_tags_are_explained(tmp_path: Path) -> None:
     assert faults[0].detail == "found 4 columns, expected 2 (word and tag)"
     advice = 'Choose word and tag among the 4 columns with data.columns, such as ["1", "4"], correct the lines'
     assert advice in fault_message(faults, len(faults))
-    assert shown(list(read_conll(str(path), columns=("1", "3")))) == ["the dog|B-NP I-NP", "it|B-NP"]
+    assert shown(list(read_conll(str(path), ReadOptions(columns=("1", "3"))))) == ["the dog|B-NP I-NP", "it|B-NP"]
 
 
 def test_lines_of_words_and_tags_must_match(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from dragoman.data.formats.tags import word_positions
+from dragoman.data.formats.labels import word_positions
 from dragoman.data.tokenizers.base import UNK
 from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig, ByteLevelBPETokenizer, parse_merges
 from dragoman.data.tokenizers.load import load_tokenizer, train_tokenizer

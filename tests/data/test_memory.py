@@ -13,9 +13,9 @@ import pytest
 
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Pairs
-from dragoman.data.formats.labels import LabelFormat
+from dragoman.data.formats.labels import LabelFormat, TagFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
-from dragoman.data.formats.tags import TagFormat
+from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.memory import as_training_data, examples_of, rows_of, sources_of
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import DataError
@@ -79,7 +79,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(files: Any, columns: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    return [(item.source, *item.references) for item in read_pairs(files, columns=columns)]  # type: ignore[union-attr]
+    return [(item.source, *item.references) for item in read_pairs(files, ReadOptions(columns=columns))]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", ROWS)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dragoman.data.examples import FAULTS, Example, Fault, Pairs
 from dragoman.data.readers import lines as line_reader
+from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import ConfigError, DataError, MissingExtraError
@@ -31,12 +32,12 @@ def written(folder: Path, content: bytes | str, name: str = "pairs.tsv") -> Path
 
 def pairs(*arguments: Any, **settings: Any) -> list[Any]:
     """Examples as (source, *references), faults as their kind."""
-    items = read_pairs(*arguments, **settings)
+    items = read_pairs(*arguments, ReadOptions(**settings))
     return [item.kind if isinstance(item, Fault) else (item.source, *item.references) for item in items]
 
 
 def faults(*arguments: Any, **settings: Any) -> list[str]:
-    return [str(item) for item in read_pairs(*arguments, **settings) if isinstance(item, Fault)]
+    return [str(item) for item in read_pairs(*arguments, ReadOptions(**settings)) if isinstance(item, Fault)]
 
 
 # --- lines
@@ -145,7 +146,7 @@ def test_chosen_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [("1",), ("1", "2", "3"), ("source", "target"), ("0", "1"), ("²", "1")])
 def test_wrong_columns_setting(tmp_path: Path, columns: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"^columns: found "):
-        read_pairs(written(tmp_path, "a\tb\n"), columns=columns)
+        read_pairs(written(tmp_path, "a\tb\n"), ReadOptions(columns=columns))
 
 
 def test_several_references(tmp_path: Path) -> None:
@@ -340,7 +341,7 @@ def test_parallel(tmp_path: Path) -> None:
         "control-characters",
         "over-long",
     ]
-    locations = [item.location for item in read_pairs(files, max_characters=3)]
+    locations = [item.location for item in read_pairs(files, ReadOptions(max_characters=3))]
     en, de = files.source, files.target
     assert locations == [f"{en}:1", f"{en}:2", f"{en}:3", f"{de}:4", f"{de}:5", f"{de}:6"]
 
@@ -368,7 +369,7 @@ def test_parallel_compressed_and_without_columns(tmp_path: Path) -> None:
     )
     assert pairs(files) == [("a", "1"), ("b", "2")]
     with pytest.raises(ConfigError, match="expected none for two line-parallel files"):
-        read_pairs(files, columns=("1", "2"))
+        read_pairs(files, ReadOptions(columns=("1", "2")))
 
 
 # --- JSON lines

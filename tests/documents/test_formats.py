@@ -13,6 +13,7 @@ import polib
 import pytest
 
 from dragoman.data.examples import Example, Fault
+from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.documents.base import Reading, UnitTranslation, decode
 from dragoman.documents.html import HTMLDocument
@@ -229,12 +230,12 @@ def test_the_command(inside: Workshop) -> None:
 def test_tmx_as_training_data(tmp_path: Path) -> None:
     path = tmp_path / "a.tmx"
     path.write_bytes(SAMPLES["a.tmx"])
-    items = list(read_pairs(path, columns=("en", "de")))
+    items = list(read_pairs(path, ReadOptions(columns=("en", "de"))))
     assert isinstance(items[0], Fault)
     assert "expected de" in str(items[0])
     assert isinstance(items[1], Example)
     assert (items[1].source, items[1].references, items[1].line) == ("two", ("zwei",), 8)
-    swapped = list(read_pairs(path, columns=("de", "en-US")))
+    swapped = list(read_pairs(path, ReadOptions(columns=("de", "en-US"))))
     assert [type(item).__name__ for item in swapped] == ["Fault", "Example"]
     with pytest.raises(ConfigError, match=r"\[\"en\", \"de\"\]"):
         list(read_pairs(path))

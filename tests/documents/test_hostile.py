@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.documents.base import Reading
 from dragoman.documents.registry import open_document
@@ -147,7 +148,7 @@ def test_hostile_training_data(name: str, tmp_path: Path) -> None:
     path.write_bytes(HOSTILE[name][0])
     started = time.process_time()
     with pytest.raises(DragomanError, match=name):
-        list(read_pairs(path, columns=("en", "de")))
+        list(read_pairs(path, ReadOptions(columns=("en", "de"))))
     assert time.process_time() - started < 1
 
 

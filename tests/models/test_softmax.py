@@ -14,10 +14,9 @@ from torch import nn
 
 from dragoman.data import vocabulary_parts
 from dragoman.data.batch import batch_of
-from dragoman.data.batching import BatchPlan
+from dragoman.data.batching import BatchPlan, VocabularyParts
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.data.vocabulary_parts import VocabularyParts
 from dragoman.errors import ConfigError
 from dragoman.kernels.alignment import ALIGNMENT, aligned_logits
 from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig

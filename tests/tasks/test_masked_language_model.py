@@ -17,7 +17,7 @@ import torch
 
 from dragoman.config import settings
 from dragoman.data.batching import BatchPlan, read_batch
-from dragoman.data.formats.masked_text import MaskedTextFormat, split_evenly
+from dragoman.data.formats.texts import MaskedTextFormat, split_evenly
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.words import WordsConfig

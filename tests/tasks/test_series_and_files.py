@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dragoman.config import settings
-from dragoman.data.formats.media_targets import frame_tags
+from dragoman.data.formats.labels import frame_tags
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
 from dragoman.errors import ConfigError

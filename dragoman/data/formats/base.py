@@ -10,10 +10,14 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNK, Tokenizer
+from dragoman.data.tokenizers.labels import UnknownLabelError
+from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.data.tokenizers.pair_codec import PairCodec
 
 Row = tuple[list[Any], list[Any]]  # source and target of an example as a store keeps them
 TokenizerPair = tuple[SourceReader, Tokenizer]  # of source and target
+InputRows = tuple[list[list[Any]], list[list[Any]] | None]  # of sources, and of targets if the model needs some
 
 
 class TrainingExamples(Protocol):
@@ -24,7 +28,7 @@ class TrainingExamples(Protocol):
 
 
 class ExampleFormat(ABC):
-    """What the examples of a task look like. The defaults are those of text pairs."""
+    """What the examples of a task look like: a source, and a target that `train_target` and `encode_target` define."""
 
     name: str  # part of the fingerprint of the data
     store_version = ""  # change it when stores of older code must not be read, though the data are the same
@@ -43,15 +47,33 @@ class ExampleFormat(ABC):
         """The example, or what is wrong with it."""
         return example
 
-    @abstractmethod
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:
         """Learn the source and the target tokenizer from the training examples."""
+        source = train_tokenizer(tokenizers.source, sources(examples, "learning source units"))
+        return source, self.train_target(tokenizers, examples)
 
-    @abstractmethod
+    def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
+        raise NotImplementedError
+
+    def source_rows(self, examples: Sequence[Example], source: SourceReader) -> list[Any]:
+        return source.encode_batch([example.model_input for example in examples])
+
+    def encode_target(self, example: Example, row: Any, source: Any, target: Any) -> list[Any] | Fault:
+        """The target of an example whose source has this row; a label that training does not have is a fault."""
+        raise NotImplementedError
+
     def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The rows of a store, or a fault for an example whose target cannot be encoded."""
+        out: list[Row | Fault] = []
+        for example, row in zip(examples, self.source_rows(examples, source), strict=True):
+            try:
+                encoded = self.encode_target(example, row, source, target)
+            except UnknownLabelError as error:
+                encoded = Fault(example.location, "unknown-label", str(error))
+            out.append(encoded if isinstance(encoded, Fault) else (row, encoded))
+        return out
 
     def codec(self, source: SourceReader, target: Tokenizer) -> PairCodec:
         """How texts become the rows of these tokenizers, and outputs become text."""
@@ -59,7 +81,7 @@ class ExampleFormat(ABC):
 
     def fits(self, row: Row, max_length: int) -> bool:
         """Whether a row is short enough for training."""
-        return len(row[0]) <= max_length and len(row[1]) <= max_length
+        return len(row[0]) <= max_length
 
     def target_count(self, row: Row) -> int:
         """The number of target tokens, labels or tags of a row."""
@@ -69,9 +91,7 @@ class ExampleFormat(ABC):
         """How many tokens of a source or target row a model cannot know."""
         return list(row).count(UNK)
 
-    def encode_inputs(
-        self, texts: Sequence[str], source: SourceReader, first: int = 1
-    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+    def encode_inputs(self, texts: Sequence[str], source: SourceReader, first: int = 1) -> InputRows:
         """Source rows for prediction, and target rows if the model needs some (a tagger: the positions of words).
 
         `first` is the number of the first text in error messages.
@@ -80,7 +100,8 @@ class ExampleFormat(ABC):
 
     def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         """The dtypes of the store's columns whose values are not token ids."""
-        return {}
+        columns = (("source", source), ("target", target))
+        return {column: "float32" for column, tokenizer in columns if isinstance(tokenizer, NumberScaler)}
 
     def to_record(self, example: Example) -> dict[str, Any]:
         """An example as a JSON object, its fields in the order of columns."""

@@ -5,48 +5,41 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.feature_store import FeatureColumn, feature_statistics, write_features
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import ARCHIVE_SEPARATOR, check_media_folder, is_relative, resolve_path, split_path
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
+from dragoman.data.store import FeatureColumn, feature_statistics, write_features
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.files import digest
 
 
 class MediaFormat(ExampleFormat):
-    """A media file and one or more texts; each text is a target of its own.
+    """For formats whose sources are media files.
 
     `rows` comes from a feature store: for every path the number of its row, or the fault of the file. Such a fault
     becomes the fault of the manifest line that names the file. Without `rows`, files are read when they are encoded.
     """
 
-    def __init__(self, name: str, several: bool, rows: Mapping[str, int | Fault] | None = None) -> None:
-        """`several`: without data.columns all columns after the first are texts."""
-        self.name, self.several, self.rows = name, several, rows
-        self.column: FeatureColumn | None = None
+    several = False  # without data.columns all columns after the first are texts
+    rows: Mapping[str, int | Fault] | None = None
+    column: FeatureColumn | None = None
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
         """The lines of a manifest, each example with the path of its file."""
         manifest = entry.paths[0] if isinstance(entry, Pairs) else entry
         base = config.media or Path(manifest).parent
-        items = read_pairs(
-            entry,
-            columns=config.columns,
-            several_references=self.several,
-            max_characters=config.max_characters,
-            header=config.header,
-        )
         checked = not config.media
-        for item in items:
+        for item in read_pairs(entry, replace(config.reading, several_references=self.several)):
             if isinstance(item, Fault):
                 yield item
                 continue
@@ -56,7 +49,6 @@ class MediaFormat(ExampleFormat):
             yield self.validate(item._replace(media_path=resolve_path(base, item.source)))
 
     def validate(self, example: Example) -> Example | Fault:
-        """The example, or the fault of its file."""
         fault = (self.rows or {}).get(example.media_path)
         return Fault(example.location, fault.kind, str(fault)) if isinstance(fault, Fault) else example
 
@@ -86,11 +78,6 @@ class MediaFormat(ExampleFormat):
             mean, deviation = statistics[0].tolist(), statistics[1].clamp(min=1e-5).tolist()
         return FeatureExtractor(media, mean, deviation), self.train_target(tokenizers, examples)
 
-    def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        assert tokenizers.target is not None, "checked with the configuration"
-        texts = (text for example in examples.train("learning the vocabulary") for text in example.references)
-        return train_tokenizer(tokenizers.target, texts)
-
     def _row(self, example: Example) -> int:
         row = (self.rows or {})[example.media_path]
         assert isinstance(row, int), "a file with a fault gives no example"
@@ -99,25 +86,14 @@ class MediaFormat(ExampleFormat):
     def source_rows(self, examples: Sequence[Example], source: SourceReader) -> list[Any]:
         """The row number of each example's features, or the features themselves without a store."""
         if self.rows is None:
-            return source.encode_batch([example.model_input for example in examples])
+            return super().source_rows(examples, source)
         return [[self._row(example)] for example in examples]
 
-    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
-        """The row number of the features (the features themselves without a store) and the tokens of each text."""
-        source_rows = self.source_rows(examples, source)
-        target_rows = iter(target.encode_batch([text for example in examples for text in example.references]))
-        return [
-            (row, next(target_rows))
-            for row, example in zip(source_rows, examples, strict=True)
-            for _ in example.references
-        ]
-
     def fits(self, row: Row, max_length: int) -> bool:
-        """The text alone counts; tokenizer.source limits the length of recordings."""
-        return len(row[1]) <= max_length
+        return True
 
     def column_dtypes(self, source: SourceReader, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        return {"source": "uint32"}
+        return {**super().column_dtypes(source, target, max_length), "source": "uint32"}
 
     def to_record(self, example: Example) -> dict[str, Any]:
         archive, name = split_path(example.media_path)
@@ -135,5 +111,29 @@ class MediaFormat(ExampleFormat):
         return total.hexdigest()
 
 
-TRANSCRIPTS = MediaFormat("transcripts", several=False)
-CAPTIONS = MediaFormat("captions", several=True)
+class MediaTextFormat(MediaFormat):
+    """A media file and one or more texts; each text is a target of its own."""
+
+    def __init__(self, name: str, several: bool) -> None:
+        self.name, self.several = name, several
+
+    def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
+        assert tokenizers.target is not None, "checked with the configuration"
+        texts = (text for example in examples.train("learning the vocabulary") for text in example.references)
+        return train_tokenizer(tokenizers.target, texts)
+
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
+        target_rows = iter(target.encode_batch([text for example in examples for text in example.references]))
+        return [
+            (row, next(target_rows))
+            for row, example in zip(self.source_rows(examples, source), examples, strict=True)
+            for _ in example.references
+        ]
+
+    def fits(self, row: Row, max_length: int) -> bool:
+        """The text alone counts; tokenizer.source limits the length of recordings."""
+        return len(row[1]) <= max_length
+
+
+TRANSCRIPTS = MediaTextFormat("transcripts", several=False)
+CAPTIONS = MediaTextFormat("captions", several=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dragoman.data.batch import TokensWithCopies
@@ -24,14 +25,7 @@ class PairFormat(ExampleFormat):
     name = "pairs"
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        """Pairs of a .tsv, .jsonl or .parquet file, or of two parallel files."""
-        return read_pairs(
-            entry,
-            columns=config.columns,
-            several_references=several_references,
-            max_characters=config.max_characters,
-            header=config.header,
-        )
+        return read_pairs(entry, replace(config.reading, several_references=several_references))
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
@@ -50,14 +44,19 @@ class PairFormat(ExampleFormat):
             )
             joint = train_tokenizer(source, both)
             return joint, joint
-        return (
-            train_tokenizer(source, sources(examples, "learning source units")),
-            train_tokenizer(tokenizers.target, targets(examples, "learning target units")),
-        )
+        return super().train_tokenizers(config, tokenizers, examples)
+
+    def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
+        assert tokenizers.target is not None, "otherwise both share one vocabulary"
+        return train_tokenizer(tokenizers.target, targets(examples, "learning target units"))
+
+    def fits(self, row: Row, max_length: int) -> bool:
+        return len(row[0]) <= max_length and len(row[1]) <= max_length
 
     def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The tokens of the source, its language tag included, and of the first reference."""
-        inputs, texts = [one.model_input for one in examples], [one.references[0] for one in examples]
+        inputs = [example.model_input for example in examples]
+        texts = [example.references[0] for example in examples]
         return list(zip(*self.codec(source, target).encode_pairs(inputs, texts), strict=True))
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from dragoman.config import settings
 from dragoman.data.examples import Fault
-from dragoman.data.feature_store import FeatureColumn
 from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelConfig
 from dragoman.data.media.files import MediaError, read_many
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.source_reader import SourceReader
+from dragoman.data.store import FeatureColumn
 from dragoman.data.tokenizers.base import content_hash
 
 MediaConfig = AudioConfig | WaveformConfig | WhisperMelConfig | LineImageConfig | PictureConfig

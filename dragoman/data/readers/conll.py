@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultKind, Pairs
 from dragoman.data.readers.base import READERS, ReadOptions, suffix_of
 from dragoman.data.readers.columns import column_numbers
 from dragoman.data.readers.lines import check_file, first_lines, open_bytes, text_blocks
-from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.readers.pairs import DEFAULTS, read_pairs
 from dragoman.errors import ConfigError, hint
 
 CONLL_SUFFIXES = (".conllu", ".conll")
@@ -23,30 +24,28 @@ DOCUMENT_STARTS = ("-DOCSTART-",)  # a line of CoNLL-2003 that is no word
 PEEK = 200  # lines that show the layout
 
 
-def read_conll(
-    entry: str | Pairs, *, columns: tuple[str, ...] = (), header: bool = False, max_characters: int = 10_000
-) -> Iterator[Example | Fault]:
+def read_conll(entry: str | Pairs, options: ReadOptions = DEFAULTS) -> Iterator[Example | Fault]:
     """The sentences and faults of a file, in order. A sentence with a faulty line is skipped as a whole.
 
-    `columns` are the columns of words and tags: numbers, or for CoNLL-U also names such as "form" and "xpos". In .csv,
+    The columns are those of words and tags: numbers, or for CoNLL-U also names such as "form" and "xpos". In .csv,
     .jsonl and .parquet files and in two parallel files a line is a sentence, with spaces between words and between
     tags; in JSON both may also be lists.
     """
+    columns = options.columns
     path = None if isinstance(entry, Pairs) and entry.file is None else Path(_file(entry))
     layout = "lines" if path is None else sentence_layout(path, columns)
     if path is None or layout == "lines":
-        items = read_pairs(entry, columns=columns, max_characters=max_characters, header=header, lists=True)
-        return _split_sentences(items)
+        return _split_sentences(read_pairs(entry, replace(options, lists=True)))
     check_file(path)
     if columns and len(columns) != 2:
         raise ConfigError(f"columns: found {columns}, expected two (word, tag)")
     if layout == "conllu":
-        if header:
+        if options.header:
             raise ConfigError(f"data.header: found true for {path}, expected false: CoNLL-U has none")
         numbers = tuple(_conllu_column(column) for column in columns)
     else:
-        numbers = column_numbers(path, ReadOptions(columns, header))
-    return _read_words(path, numbers, layout, header, max_characters)
+        numbers = column_numbers(path, options)
+    return _read_words(path, numbers, layout, options)
 
 
 def split_words(text: str) -> list[str]:
@@ -108,10 +107,8 @@ def _split_sentences(items: Iterator[Example | Fault]) -> Iterator[Example | Fau
             yield Fault(item.location, "wrong-tags", detail)
 
 
-def _read_words(
-    path: Path, numbers: tuple[int, ...], layout: str, header: bool, limit: int
-) -> Iterator[Example | Fault]:
-    name = str(path)
+def _read_words(path: Path, numbers: tuple[int, ...], layout: str, options: ReadOptions) -> Iterator[Example | Fault]:
+    name, limit = str(path), options.max_characters
     words: list[str] = []
     tags: list[str] = []
     lines: list[int] = []
@@ -133,7 +130,7 @@ def _read_words(
     with open_bytes(path) as read:
         for block in text_blocks(read, name):
             for number, line in enumerate(block.lines, block.first):
-                if header and number == 1:
+                if options.header and number == 1:
                     continue
                 if number in block.faults:
                     faulty = True

@@ -12,25 +12,14 @@ from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.lines import check_file, numbered_lines, open_bytes, parse_lines
 from dragoman.errors import ConfigError, DataError
 
+DEFAULTS = ReadOptions()
 
-def read_pairs(
-    path: str | Path | Pairs,
-    *,
-    columns: tuple[str, ...] = (),
-    several_references: bool = False,
-    max_characters: int = 10_000,
-    header: bool = False,
-    numbers: bool = False,
-    lists: bool = False,
-) -> Iterator[Example | Fault]:
+
+def read_pairs(path: str | Path | Pairs, options: ReadOptions = DEFAULTS) -> Iterator[Example | Fault]:
     """The examples and faults of a file, in order. The suffix decides the reader (.tsv, .jsonl.gz, …).
 
-    `columns` are 1-based numbers for tab-separated files, languages for .tmx and field names otherwise: source, target
-    and, with `several_references`, more references. With a `header`, the first line of a tab-separated file names its
-    columns, and `columns` may be these names. With `numbers`, a JSON field may be a number or a list of numbers, with
-    `lists` a list of words. A missing file or a wrong setting raises at the call, not at the first item.
+    A missing file or a wrong setting raises at the call, not at the first item.
     """
-    options = ReadOptions(columns, header, several_references, max_characters, numbers, lists)
     if isinstance(path, Pairs) and path.tag is not None:
         return _with_tag(_read(replace(path, tag=None), options), path.tag)
     return _read(path, options)
@@ -54,19 +43,15 @@ def _read(path: str | Path | Pairs, options: ReadOptions) -> Iterator[Example | 
     return READERS.of(path).pairs(path, options)
 
 
-def read_plain_text(path: str | Path, *, max_characters: int = 10_000) -> Iterator[Example | Fault]:
+def read_plain_text(path: Path, max_characters: int) -> Iterator[Example | Fault]:
     """All lines of a text, empty ones too, as targets with an empty source; plain, .gz or .zst."""
-    path = Path(path)
     check_file(path)
     if not READERS.of(path).delimiter:
         raise DataError(f"{path}: found a file of fields, expected plain text for a language model")
-    return _read_plain_text(path, max_characters)
 
-
-def _read_plain_text(path: Path, limit: int) -> Iterator[Example | Fault]:
     def parse(line: str, number: int) -> Example:
         if line and not line.isspace():
-            check_text(line, "line", limit, CONTROLS_EXCEPT_TAB)
+            check_text(line, "line", max_characters, CONTROLS_EXCEPT_TAB)
         return Example("", (line,), str(path), number)
 
     return parse_lines(path, parse)

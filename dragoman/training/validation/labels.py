@@ -13,7 +13,7 @@ import torch
 
 from dragoman.data.batching import read_batch
 from dragoman.data.corpus import Corpus
-from dragoman.data.feature_store import MediaStore
+from dragoman.data.store import FeatureRows, MediaStore
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.decoding.labels import HeadDecoder
 from dragoman.errors import ConfigError
@@ -80,7 +80,7 @@ class LabelValidator:
     def _first_text(self) -> str:
         """The text of the first row as it was written, unknown words and all; else what its tokens say."""
         if isinstance(self.corpus.valid, MediaStore):
-            files = self.corpus.valid.source
+            files: FeatureRows = self.corpus.valid.source
             return files.column.paths()[int(files.numbers[0])]
         row, tokenizer = (
             self.corpus.valid.source.rows(np.zeros(1, dtype=np.int64))[0].tolist(),

@@ -1,22 +1,23 @@
-"""Texts for masked language models: one text per line, or every text with the one that follows it.
+"""Plain text: lines in the order of the file for causal language models, texts for masked language models.
 
-In an example, the target is the text that follows the source, or empty. A text that is too long is cut into several
-rows; nothing is left out.
+In an example of a masked language model, the target is the text that follows the source, or empty. A text that is too
+long is cut into several rows; nothing is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs, check_text
-from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples
-from dragoman.data.readers.base import READERS
+from dragoman.data.formats.base import ExampleFormat, InputRows, Row, TokenizerPair, TrainingExamples, targets
+from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.lines import check_file, parse_lines
-from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.readers.pairs import read_pairs, read_plain_text
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAIR_DELIMITER, SOS, Tokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
@@ -29,27 +30,56 @@ FIELDS = ("text", "next")
 ALONE, LAST = ("",), ("", "last")
 
 
-def read_texts(
-    entry: str | Pairs, *, columns: tuple[str, ...] = (), header: bool = False, max_characters: int = 10_000
-) -> Iterator[Example | Fault | None]:
+class LanguageModelFormat(ExampleFormat):
+    """The lines of a text as targets; sources are empty."""
+
+    name = "running"
+    ordered = True
+    unit = "line"
+
+    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
+        if isinstance(entry, Pairs) and entry.file is None:
+            raise ConfigError(f"data: found two files ({' and '.join(entry.paths)}), expected one file of plain text")
+        path = entry.paths[0] if isinstance(entry, Pairs) else entry
+        return read_plain_text(Path(path), config.max_characters)
+
+    def train_tokenizers(
+        self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
+    ) -> TokenizerPair:
+        tokenizer = train_tokenizer(tokenizers.source, targets(examples, "learning the vocabulary"))
+        return tokenizer, tokenizer
+
+    def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
+        return [([], row) for row in target.encode_batch([example.references[0] for example in examples])]
+
+    def fits(self, row: Row, max_length: int) -> bool:
+        return True
+
+    def target_count(self, row: Row) -> int:
+        return len(row[1]) + 1
+
+    def to_record(self, example: Example) -> dict[str, str]:
+        return {"text": example.references[0]}
+
+
+def read_texts(entry: str | Pairs, options: ReadOptions) -> Iterator[Example | Fault | None]:
     """The texts and faults of a file, in order, and None where a blank line ends a document.
 
     Without columns every line of a plain file is a text; otherwise a row has one or two texts.
     """
     if isinstance(entry, Pairs) and entry.file is None:
         raise ConfigError(f"data.train: found two parallel files ({', '.join(entry.paths)}), expected files of texts")
-    path = Path(entry.paths[0] if isinstance(entry, Pairs) else entry)
+    path, columns = Path(entry.paths[0] if isinstance(entry, Pairs) else entry), options.columns
     if len(columns) > 2:
         raise ConfigError(f"data.columns: found {len(columns)}, expected one or two texts")
     reader = READERS.of(path)
     if not columns and reader.delimiter:
-        if header or (reader.table and reader.delimiter == "\t"):
+        if options.header or (reader.table and reader.delimiter == "\t"):
             raise ConfigError(f'data.columns: missing for {path}, expected which hold texts, such as ["sentence"]')
         check_file(path)
-        return _read_lines(path, max_characters)
+        return _read_lines(path, options.max_characters)
     named = columns or (FIELDS[0],)
-    items = read_pairs(path, columns=(named[0], named[-1]), header=header, max_characters=max_characters)
-    return _split_columns(items, len(named))
+    return _split_columns(read_pairs(path, replace(options, columns=(named[0], named[-1]))), len(named))
 
 
 def _read_lines(path: Path, max_characters: int) -> Iterator[Example | Fault | None]:
@@ -89,7 +119,7 @@ class MaskedTextFormat(ExampleFormat):
         self.ordered = self.overlapping = pairs
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        items = read_texts(entry, columns=config.columns, header=config.header, max_characters=config.max_characters)
+        items = read_texts(entry, config.reading)
         return pair_with_next(items) if self.pairs else (item for item in items if item is not None)
 
     def train_tokenizers(
@@ -120,9 +150,7 @@ class MaskedTextFormat(ExampleFormat):
     def fits(self, row: Row, max_length: int) -> bool:
         return bool(row[0])
 
-    def encode_inputs(
-        self, texts: Sequence[str], source: SourceReader, first: int = 1
-    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+    def encode_inputs(self, texts: Sequence[str], source: SourceReader, first: int = 1) -> InputRows:
         """The tokens, with <sos> for each [MASK]; a tab separates two texts."""
         out = []
         for number, text in enumerate(texts, first):
