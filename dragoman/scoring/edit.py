@@ -16,8 +16,10 @@ _GAP = "*"
 
 def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     """Levenshtein distance: the fewest substitutions, insertions and deletions from one sequence to the other."""
-    from rapidfuzz.distance import Levenshtein
-
+    try:
+        from rapidfuzz.distance import Levenshtein
+    except ImportError:  # a machine where nothing can be installed trains all the same, and validates more slowly
+        return align_edits(left, right).cost
     return Levenshtein.distance(left, right)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from functools import cache
 
@@ -18,6 +19,14 @@ ALPHABETS = ("ab", "abcdefgh", "aäßñ語🦊\u0301 \n")
 texts = st.text(alphabet="abcé語", max_size=90)
 short_texts = st.text(alphabet="abc", max_size=7)
 costs = st.integers(min_value=0, max_value=4)
+
+
+def test_distances_without_rapidfuzz_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = random_pairs(200, 30)
+    distances = [edit_distance(left, right) for left, right in pairs]
+    for name in [name for name in sys.modules if name.startswith("rapidfuzz")]:
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    assert [edit_distance(left, right) for left, right in pairs] == distances
 
 
 def random_pairs(count: int, longest: int) -> list[tuple[str, str]]:
