@@ -44,7 +44,7 @@ def set_compiler_caches() -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def path_in_errors(path: Path) -> Iterator[None]:
     """Add the name of a file to the OSErrors of writing to it; only those of opening it have one."""
     try:
         yield
@@ -60,7 +60,7 @@ def sync(path: Path) -> None:
         return
     handle = os.open(path, os.O_RDONLY)
     try:
-        with naming(path):
+        with path_in_errors(path):
             os.fsync(handle)
     finally:
         os.close(handle)
@@ -87,7 +87,7 @@ def append_text(path: Path, text: str) -> None:
     if path.is_symlink():
         raise RunError(f"{path}: found a symbolic link, expected a file; remove the link")
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, 0o666)
-    with naming(path), os.fdopen(handle, "a", encoding="utf-8") as file:
+    with path_in_errors(path), os.fdopen(handle, "a", encoding="utf-8") as file:
         file.write(text)
 
 
@@ -136,7 +136,7 @@ def copy_into(source: Path, target: Path) -> None:
             copy_into(path, target / path.name)
         return
     temporary = create_empty(target.with_name(f".{target.name}.part"))
-    with naming(target):
+    with path_in_errors(target):
         shutil.copyfile(source, temporary)
     temporary.replace(target)
 
@@ -144,7 +144,7 @@ def copy_into(source: Path, target: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace a text file atomically and durably."""
     temporary = create_empty(path.with_name(f".{path.name}.part"))
-    with naming(path):
+    with path_in_errors(path):
         temporary.write_text(text, encoding="utf-8")
     sync(temporary)
     temporary.replace(path)
@@ -174,7 +174,6 @@ def run_of_part(path: Path) -> Path | None:
 
 
 def same_file(first: str | Path, second: str | Path) -> bool:
-    """Whether two paths name the same existing file, also by links."""
     with suppress(OSError, ValueError):
         return Path(first).samefile(second)
     return False

@@ -70,7 +70,6 @@ class TensorRecord:
     """A base for frozen dataclasses of tensors. What moves follows from the fields, so a new field moves too."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same record with every tensor changed."""
         out: Self = map_tensors(self, change)
         return out
 
@@ -122,7 +121,6 @@ class Tokens(Source):
 
     @classmethod
     def from_padded(cls, data: Tensor) -> Self:
-        """Rows that are padded with <pad>."""
         return cls(data, data != PAD)
 
     @classmethod

@@ -94,7 +94,6 @@ class BatchPlan:
         return EpochPlan(np.concatenate(batches), bounds)
 
     def _batches(self, order: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-        """Rows as batches of similar lengths."""
         order = order[self._sorted(order)]
         batches: list[NDArray[np.int32]] = []
         leftovers: list[NDArray[np.int32]] = []

@@ -111,7 +111,6 @@ class InMemoryStream:
         return len(self.tokens)
 
     def span(self, start: int, end: int) -> NDArray[np.int64]:
-        """The tokens at positions start … end−1."""
         return self.tokens[start:end].astype(np.int64)
 
 
@@ -201,7 +200,6 @@ class OverlappingBpttPlan(BpttPlan):
         return -(-self.stream_tokens // self.segment)
 
     def spans(self, epoch: int, number: int) -> NDArray[np.int64]:
-        """Start and end of every stream's input in segment `number`: (B, 2)."""
         first = np.arange(self.streams, dtype=np.int64) * (self.stream_tokens - self.context)
         last = np.minimum(first + self.stream_tokens, self.count)
         start = np.minimum(first + number * self.segment, last)

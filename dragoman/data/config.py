@@ -110,7 +110,6 @@ class TokenizersConfig:
 
 
 def file_list(files: Files) -> list[str | Pairs]:
-    """One or several entries as a list."""
     return list(files) if isinstance(files, tuple) else [files]
 
 
@@ -119,7 +118,6 @@ def paths_of(files: Files) -> list[str]:
 
 
 def tag_of(entry: str | Pairs) -> str | None:
-    """The language tag of an entry, if it has one."""
     return entry.tag if isinstance(entry, Pairs) else None
 
 

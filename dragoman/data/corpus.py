@@ -9,7 +9,7 @@ import shutil
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -78,24 +78,29 @@ def file_digest(path: str) -> str:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
+def _digests(files: Files) -> list[Any]:
+    """The content of files and their suffixes, which decide how a file is read."""
+    return [(file_digest(path), Path(path).suffixes) for path in paths_of(files)]
+
+
+def _hash(content: object) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
 def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format: ExampleFormat = PAIR_FORMAT) -> str:
     """A hash of all that the stores depend on: bytes and suffixes of the files, settings that change tokens."""
-    # The suffixes decide how a file is read.
-    digests = [
-        [(file_digest(path), Path(path).suffixes) for path in paths_of(files)]
-        for files in (config.train, config.valid or ())
-    ]
     table = settings.as_table(config)
     relevant = {
         key: table.get(key) for key in ("columns", "header", "holdout", "faults", "max_length", "max_characters")
     }
     if config.hallucinate:
         relevant["hallucinate"] = config.hallucinate
+    digests = [_digests(files) for files in (config.train, config.valid or ())]
     layout = [_layout(files) for files in (config.train, config.valid)]
     content: list[object] = [FORMAT, digests, layout, relevant, _tokenizer_table(tokenizers), example_format.name]
     if isinstance(example_format, MediaFormat):
         content.append(example_format.digest(_all_examples(config, example_format)))
-    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return _hash(content)
 
 
 def store_key(key: str, example_format: ExampleFormat) -> str:
@@ -105,7 +110,6 @@ def store_key(key: str, example_format: ExampleFormat) -> str:
 
 
 def _all_examples(config: DataConfig, example_format: ExampleFormat) -> Iterator[Example]:
-    """The examples of training and validation files, without faults."""
     for files in (config.train, config.valid):
         if files is not None:
             items = read_examples(config, files, several_references=True, example_format=example_format)
@@ -133,12 +137,6 @@ def _layout(files: Files | None) -> object:
     ]
 
 
-def _chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
-    iterator = iter(examples)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk
-
-
 def write_store(
     folder: Path,
     examples: Iterable[Example],
@@ -150,8 +148,6 @@ def write_store(
     """Tokenise examples into a store. Returns counts and the faults of targets.
 
     `file_weights`: how often an epoch has the examples of each file, by path; None or empty: all once.
-
-    The counts: examples, tokens, examples that were too long, and the share of unknown tokens of each text column.
     """
     counts: dict[str, Any] = dict.fromkeys(("pairs", "source_tokens", "target_tokens", "too_long"), 0)
     source, target = tokenizers
@@ -161,7 +157,8 @@ def write_store(
     weights = array("f")
     dtypes = example_format.column_dtypes(source, target, max_length)
     with StoreWriter(folder, len(source), len(target), dtypes) as writer:
-        for chunk in _chunks(examples):
+        iterator = iter(examples)
+        while chunk := list(islice(iterator, CHUNK)):
             rows = []
             encoded = example_format.encode(chunk, source, target)
             if file_weights and len(encoded) != len(chunk):
@@ -224,7 +221,6 @@ def extract_features(
 
 
 def open_store(folder: Path) -> TokenStore:
-    """The store of the training or validation part of a corpus."""
     features = folder.parent / FEATURES
     return MediaStore(folder, FeatureColumn(features)) if features.is_dir() else TokenStore(folder)
 
@@ -232,7 +228,6 @@ def open_store(folder: Path) -> TokenStore:
 def _train_tokenizers(
     config: DataConfig, tokenizers: TokenizersConfig, split: TrainValidSplit, folder: Path
 ) -> TokenizerPair:
-    """Learn both tokenizers and save them in a folder."""
     try:
         source, target = split.format.train_tokenizers(config, tokenizers, split)
     except (FewLabelsError, NoTextError) as error:
@@ -272,7 +267,6 @@ def _build(
     progress: Progress,
     example_format: ExampleFormat,
 ) -> None:
-    """Write the tokenizers, stores and report of a corpus into a folder."""
     if config.hallucinate and example_format is not PAIR_FORMAT:
         raise ConfigError(f"data.hallucinate: found {config.hallucinate}, expected 0: only pairs of texts share stems")
     example_format = extract_features(folder, config, tokenizers, progress, example_format)
@@ -283,14 +277,15 @@ def _build(
         report["tags"] = dict(sorted(split.tags.items()))
     train = split.train("tokenising")
     if config.hallucinate:
-        made_up = _made_up(config, tokenizers, split)
+        marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
+        made_up = list(hallucinate(split.train("making up pairs"), config.hallucinate, marks))
         report["made_up"] = len(made_up)
         train = chain(train, made_up)
     weights = weights_of(config.train)
     if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
         raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
-    texts = [column for column, tokenizer in zip(COLUMNS, trained, strict=True) if tokenizer.is_text]
-    characters = {column: set[str]() for column in texts}
+    columns = zip(COLUMNS, trained, strict=True)
+    characters = {column: set[str]() for column, tokenizer in columns if tokenizer.is_text}
     train = _collect_characters(train, characters)
     report["train"], wrong = write_store(folder / "train", train, trained, config.max_length, example_format, weights)
     valid = _save_texts(folder / "valid.jsonl", split.valid("tokenising validation pairs"))
@@ -309,13 +304,6 @@ def _build(
     report["length_ratio"] = length_ratio(open_store(folder / "train"))
     report["characters"] = {column: "".join(sorted(seen)) for column, seen in characters.items()}
     (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
-    write_sizes(folder)
-
-
-def _made_up(config: DataConfig, tokenizers: TokenizersConfig, split: TrainValidSplit) -> list[Example]:
-    """The made-up training pairs of data.hallucinate."""
-    marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
-    return list(hallucinate(split.train("making up pairs"), config.hallucinate, marks))
 
 
 def write_sizes(folder: Path) -> None:
@@ -378,7 +366,6 @@ def open_corpus(folder: Path, key: str, example_format: ExampleFormat = PAIR_FOR
 
 
 def cache_folder(config: DataConfig) -> Path:
-    """The folder of prepared corpora."""
     return Path(config.cache) if config.cache else cache_home()
 
 
@@ -421,6 +408,30 @@ def build_folder(cache: Path, key: str) -> Iterator[Path]:
             shutil.rmtree(building, ignore_errors=True)
 
 
+def _cached(cache: Path, key: str, build: Callable[[Path], None]) -> Path:
+    """The folder of this key in the cache; `build` fills a new one if it is missing or damaged."""
+    folder = cache / key
+    if folder.exists() and find_damage(folder):
+        _discard_damaged(folder)
+    if folder.exists():
+        return folder
+    try:
+        with build_folder(cache, key) as building:
+            build(building)
+            write_sizes(building)
+            for path in (*building.rglob("*"), building):
+                sync(path)
+            try:
+                building.rename(folder)
+            except OSError:
+                # Another process has prepared the same corpus meanwhile; its result is the same.
+                if not folder.exists():
+                    raise
+    except OSError as error:
+        raise DataError(f"{cache}: cannot write the token store here ({error.strerror})") from None
+    return folder
+
+
 def prepare_corpus(
     config: DataConfig,
     tokenizers: TokenizersConfig,
@@ -428,25 +439,12 @@ def prepare_corpus(
     example_format: ExampleFormat = PAIR_FORMAT,
 ) -> Corpus:
     """Read and tokenise the files of a configuration, unless the cache has the result."""
-    cache = cache_folder(config)
     key = fingerprint(config, tokenizers, example_format)
-    folder = cache / store_key(key, example_format)
-    if folder.exists() and find_damage(folder):
-        _discard_damaged(folder)
-    if not (folder / "report.json").exists():
-        try:
-            with build_folder(cache, folder.name) as building:
-                _build(building, config, tokenizers, progress, example_format)
-                for path in (*building.rglob("*"), building):
-                    sync(path)
-                try:
-                    building.rename(folder)
-                except OSError:
-                    # Another process has prepared the same corpus meanwhile; its result is the same.
-                    if not (folder / "report.json").exists():
-                        raise
-        except OSError as error:
-            raise DataError(f"{cache}: cannot write the token store here ({error.strerror})") from None
+
+    def build(folder: Path) -> None:
+        _build(folder, config, tokenizers, progress, example_format)
+
+    folder = _cached(cache_folder(config), store_key(key, example_format), build)
     return open_corpus(folder, key, example_format)
 
 
@@ -454,25 +452,19 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
     """The corpus with another validation part, which its own tokenizers split; cached like the corpus."""
     if isinstance(example_format, MediaFormat):
         raise DataError("data.general: found with media files, expected a task that reads text")
-    digests = [(file_digest(path), Path(path).suffixes) for path in paths_of(files)]
-    content = [FORMAT, corpus.report["fingerprint"], digests, _layout(files)]
-    key = store_key(hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest(), example_format)
-    cache = cache_folder(config)
-    if (cache / key).exists() and find_damage(cache / key):
-        _discard_damaged(cache / key)
-    if not (cache / key).exists():
-        with build_folder(cache, key) as building:
-            items = list(read_examples(config, files, several_references=True, example_format=example_format))
-            faults = [item for item in items if isinstance(item, Fault)]
-            examples = _save_texts(building / "valid.jsonl", (item for item in items if isinstance(item, Example)))
-            tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
-            counts, unknown = write_store(building / "valid", examples, tokenizers, config.max_length, example_format)
-            faults += unknown
-            if faults and config.faults == "stop":
-                raise DataError(fault_message(faults, len(faults)))
-            if not counts["pairs"]:
-                raise DataError(f"{', '.join(paths_of(files))}: found no usable {example_format.unit}, expected some")
-            write_sizes(building)
-            with suppress(OSError):  # another process may have prepared the same one meanwhile
-                building.rename(cache / key)
-    return replace(corpus, valid=open_store(cache / key / "valid"), valid_texts=cache / key / "valid.jsonl")
+
+    def build(folder: Path) -> None:
+        items = list(read_examples(config, files, several_references=True, example_format=example_format))
+        faults = [item for item in items if isinstance(item, Fault)]
+        examples = _save_texts(folder / "valid.jsonl", (item for item in items if isinstance(item, Example)))
+        tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
+        counts, unknown = write_store(folder / "valid", examples, tokenizers, config.max_length, example_format)
+        faults += unknown
+        if faults and config.faults == "stop":
+            raise DataError(fault_message(faults, len(faults)))
+        if not counts["pairs"]:
+            raise DataError(f"{', '.join(paths_of(files))}: found no usable {example_format.unit}, expected some")
+
+    key = _hash([FORMAT, corpus.report["fingerprint"], _digests(files), _layout(files)])
+    folder = _cached(cache_folder(config), store_key(key, example_format), build)
+    return replace(corpus, valid=open_store(folder / "valid"), valid_texts=folder / "valid.jsonl")

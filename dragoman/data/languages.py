@@ -58,28 +58,28 @@ def language_name(code: str) -> str:
     return f"{name} ({region})" if region else name
 
 
-def same_language(one: str, other: str) -> bool:
+def same_language(first: str, second: str) -> bool:
     """Whether two codes name the same language: "de" and "DE-AT" do, "pt-BR" and "pt-PT" do not."""
-    left, right = one.lower().split("-"), other.lower().split("-")
+    left, right = first.lower().split("-"), second.lower().split("-")
     if short_code(left[0]) != short_code(right[0]):
         return False
     return len(left) == 1 or len(right) == 1 or left == right
 
 
-@cache
-def _identifier() -> Any:
+def load_identifier(purpose: str, extra: str) -> Any:
     """A naive Bayes model over bytes (Lui and Baldwin 2012); reading it takes seconds."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
-        raise MissingExtraError("detecting the language of a text", "py3langid", "serve") from None
+        raise MissingExtraError(purpose, "py3langid", extra) from None
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 @cache
-def _known_languages() -> frozenset[str]:
-    """The languages that the model knows."""
-    return frozenset(_identifier().labels)
+def _identifier() -> tuple[Any, frozenset[str]]:
+    """The model for `detect`, and the languages that it knows."""
+    identifier = load_identifier("detecting the language of a text", "serve")
+    return identifier, frozenset(identifier.labels)
 
 
 def detect(text: str, languages: Sequence[str]) -> list[tuple[str, float]]:
@@ -89,10 +89,10 @@ def detect(text: str, languages: Sequence[str]) -> list[tuple[str, float]]:
     if len(codes) == 1:
         return [(codes[0], 1.0 if text.strip() else 0.0)]
     with _LOCK:
-        known = [code for code in codes if code in _known_languages()]
+        identifier, labels = _identifier()
+        known = [code for code in codes if code in labels]
         if not known or not text.strip():
             return [(languages[0], 0.0)]
-        identifier = _identifier()
         identifier.set_languages(None)
         identifier.set_languages(known)
         return [(code, float(share)) for code, share in identifier.rank(text)]

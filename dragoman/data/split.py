@@ -25,7 +25,6 @@ def read_examples(
     several_references: bool = False,
     example_format: ExampleFormat = PAIR_FORMAT,
 ) -> Iterator[Example | Fault]:
-    """All examples and faults of one or several files, in order."""
     for entry in file_list(files):
         yield from example_format.read(config, entry, several_references)
 
@@ -146,7 +145,6 @@ class TrainValidSplit:
 
     @property
     def faults(self) -> Counter[str]:
-        """How many lines were skipped, by kind of fault."""
         return sum(self._faults.values(), Counter())
 
     def _usable(self, files: Files, doing: str, *, several_references: bool = False) -> Iterator[Example]:

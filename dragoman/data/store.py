@@ -82,7 +82,6 @@ class Column:
         return self._count
 
     def lengths(self) -> NDArray[np.int32]:
-        """The number of tokens of every row."""
         out = np.empty(self._count, np.int32)
         for start in range(0, self._count, LENGTHS_CHUNK):
             chunk = out[start : start + LENGTHS_CHUNK]
@@ -246,7 +245,6 @@ class FeatureColumn:
         return len(self._spans)
 
     def paths(self) -> list[str]:
-        """The path that every row was read from."""
         return [json.loads(line) for line in self._paths.read_text(encoding="utf-8").splitlines()]
 
     def lengths(self) -> NDArray[np.int32]:
@@ -257,7 +255,6 @@ class FeatureColumn:
         return int(self._spans[row, 1] - self._spans[row, 0])
 
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
-        """These rows as they are stored, (T, F) each."""
         width, out = self.dtype.itemsize * self.features, []
         for index in indices:
             start, end = self._spans[int(index)].tolist()
@@ -291,7 +288,6 @@ class FeatureRows:
         return self.column.lengths()[self.numbers]
 
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
-        """These rows as they are stored, (T, F) each."""
         return self.column.rows(self.numbers[np.asarray(indices, np.int64)])
 
 

@@ -11,11 +11,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
-from dragoman.data.languages import same_language
-from dragoman.errors import ConfigError, MissingExtraError
+from dragoman.data.languages import load_identifier, same_language
+from dragoman.errors import ConfigError, hint
 
 SMOOTHING = 15  # characters added to both lengths, so that short pairs may differ more
 COPIED_WORDS = 4  # equal names and numbers are translations of each other
@@ -97,13 +97,15 @@ class Rule(NamedTuple):
     build: Callable[[Profile, Settings], Check | None]
 
 
-def _copy(profile: Profile, settings: Settings) -> Check:
-    def check(source: str, target: str) -> str:
-        same = " ".join(source.lower().split()) == " ".join(target.lower().split())
-        words = len(re.findall(r"[^\W\d_]{2,}", source)) if same else 0
-        return "target equals source" if same and words >= COPIED_WORDS else ""
+def _always(check: Check) -> Callable[[Profile, Settings], Check]:
+    """For a rule that needs nothing of the corpus."""
+    return lambda profile, settings: check
 
-    return check
+
+def _copy(source: str, target: str) -> str:
+    same = " ".join(source.lower().split()) == " ".join(target.lower().split())
+    words = len(re.findall(r"[^\W\d_]{2,}", source)) if same else 0
+    return "target equals source" if same and words >= COPIED_WORDS else ""
 
 
 def _ratio(profile: Profile, settings: Settings) -> Check:
@@ -129,43 +131,28 @@ def _script(profile: Profile, settings: Settings) -> Check | None:
             counts = scripts_of(text)
             total = counts.total()
             if script and total >= MIN_LETTERS and counts[script] < total / 2:
-                return f"{side} in {max(counts, key=lambda one: counts[one])}, not {script}"
+                return f"{side} in {max(counts, key=counts.__getitem__)}, not {script}"
         return ""
 
     return check
 
 
-def _markup(profile: Profile, settings: Settings) -> Check:
-    def check(source: str, target: str) -> str:
-        if not any(mark in text for mark in "<&{[" for text in (source, target)):
-            return ""
-        left, right = (Counter(_MARKUP.findall(text)) for text in (source, target))
-        return f"markup differs: {next(iter((left - right) + (right - left)))[:40]}" if left != right else ""
-
-    return check
+def _markup(source: str, target: str) -> str:
+    if not any(mark in text for mark in "<&{[" for text in (source, target)):
+        return ""
+    left, right = (Counter(_MARKUP.findall(text)) for text in (source, target))
+    return f"markup differs: {next(iter((left - right) + (right - left)))[:40]}" if left != right else ""
 
 
-def _numbers(profile: Profile, settings: Settings) -> Check:
-    def check(source: str, target: str) -> str:
-        left, right = (sorted(re.findall(r"\d+", text)) for text in (source, target))
-        return f"numbers differ: {' '.join(left)[:30]} / {' '.join(right)[:30]}" if left != right else ""
-
-    return check
-
-
-@cache
-def _identifier() -> Any:
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
-        raise MissingExtraError("the rule 'language'", "py3langid", "clean") from None
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+def _numbers(source: str, target: str) -> str:
+    left, right = (sorted(re.findall(r"\d+", text)) for text in (source, target))
+    return f"numbers differ: {' '.join(left)[:30]} / {' '.join(right)[:30]}" if left != right else ""
 
 
 def _language(profile: Profile, settings: Settings) -> Check:
     if len(settings.languages) != 2:
         raise ConfigError("the rule 'language' needs the languages of source and target, as in --languages en,de")
-    identifier = _identifier()
+    identifier = load_identifier("the rule 'language'", "clean")
     for code in settings.languages:
         if not any(same_language(code, known) for known in identifier.labels):
             raise ConfigError(f"--languages: found '{code}', which the detector does not know")
@@ -189,21 +176,18 @@ RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
         Rule("duplicate", "the same pair occurs earlier", True, _of_corpus),
-        Rule("copy", f"target equals source, {COPIED_WORDS} words or more", True, _copy),
+        Rule("copy", f"target equals source, {COPIED_WORDS} words or more", True, _always(_copy)),
         Rule("ratio", "lengths differ far more than usual in this corpus", True, _ratio),
         Rule("script", "most letters of a side are of another script than usual on that side", True, _script),
-        Rule("markup", "tags, entities or variables differ", True, _markup),
+        Rule("markup", "tags, entities or variables differ", True, _always(_markup)),
         Rule("near-duplicate", "a very similar pair occurs earlier (MinHash)", False, _of_corpus),
         Rule("language", "a side is in another language (py3langid)", False, _language),
-        Rule("numbers", "digits differ", False, _numbers),
+        Rule("numbers", "digits differ", False, _always(_numbers)),
     )
 }
 
 
 def chosen_rules(with_: Iterable[str], without: Sequence[str]) -> list[Rule]:
-    """The rules that are on by default, with some more and without others."""
-    from dragoman.errors import hint
-
     added = tuple(with_)
     for name in (*added, *without):
         if name not in RULES:

@@ -50,7 +50,6 @@ class ExampleFormat(ABC):
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:
-        """Learn the source and the target tokenizer from the training examples."""
         source = train_tokenizer(tokenizers.source, sources(examples, "learning source units"))
         return source, self.train_target(tokenizers, examples)
 
@@ -80,7 +79,6 @@ class ExampleFormat(ABC):
         return PairCodec(source, target)
 
     def fits(self, row: Row, max_length: int) -> bool:
-        """Whether a row is short enough for training."""
         return len(row[0]) <= max_length
 
     def target_count(self, row: Row) -> int:

@@ -161,7 +161,6 @@ class LabelFormat(LabelTarget):
 
 
 def _count_error(count: int, expected: int) -> str:
-    """Found and expected number of texts of an input."""
     found = f"{count} texts with tabs between them" if count > 1 else "1 text"
     if count == expected:
         found = "an empty text"

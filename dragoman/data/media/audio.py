@@ -137,7 +137,6 @@ class AudioConfig(RecordingConfig):
 
     @property
     def hop_samples(self) -> int:
-        """Samples from one frame to the next."""
         return round(self.hop * self.sample_rate)
 
     @property
@@ -210,7 +209,6 @@ class WhisperMelConfig(RecordingConfig):
 
     @property
     def samples(self) -> int:
-        """Samples of a padded recording."""
         return round(self.seconds * self.sample_rate)
 
     @property
@@ -253,7 +251,6 @@ def open_audio(data: bytes, path: str) -> Iterator[Any]:
 
 
 def read_sample_rate(data: bytes, path: str) -> int:
-    """The sample rate of a recording, without decoding it."""
     with open_audio(data, path) as file:
         return int(file.samplerate)
 

@@ -49,7 +49,6 @@ class FeatureExtractor(SourceReader):
 
     @property
     def kind(self) -> str:
-        """The kind of features: "audio", "waveform", "whisper-mel", "line-image" or "picture"."""
         return self.config.kind
 
     def __len__(self) -> int:
@@ -133,7 +132,6 @@ class FeatureExtractor(SourceReader):
 
     @classmethod
     def load(cls, table: dict[str, Any]) -> FeatureExtractor:
-        """The extractor from the JSON object that `save` wrote."""
         own = {key: value for key, value in table.items() if key not in ("mean", "deviation", "fingerprint", "kind")}
         return cls(settings.build(MEDIA_CONFIGS[table["kind"]], own), table.get("mean"), table.get("deviation"))
 

@@ -44,7 +44,6 @@ class MediaError(DataError):
 
 
 def is_archive(path: str | Path) -> bool:
-    """Whether a path has the suffix of an archive."""
     return str(path).lower().endswith(ARCHIVES)
 
 
@@ -96,7 +95,6 @@ def _read_index(archive: str, version: tuple[int, int]) -> _Index:
 
 
 def members(archive: str) -> dict[str, str | None]:
-    """The file of each name or end of a name in an archive."""
     return _index(archive).names
 
 
@@ -171,7 +169,6 @@ def _member_name(path: str) -> str:
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of one media file."""
     ((_, content),) = read_many([path])
     if isinstance(content, Fault):
         raise MediaError(*content)

@@ -45,7 +45,6 @@ class LineImageConfig:
         return f"{self.height} pixels a column of a line of text, 0 is background and 1 ink"
 
     def decode(self, data: bytes, path: str) -> NDArray[np.uint8]:
-        """The columns (W, H) of a file's content; `path` is for error messages."""
         return self.decode_with_step(data, path)[0]
 
     def decode_with_step(self, data: bytes, path: str) -> tuple[NDArray[np.uint8], float]:
@@ -78,7 +77,6 @@ class PictureConfig:
         return f"pictures of {self.size} × {self.size} pixels, {self.features} numbers a row: red, green and blue"
 
     def decode(self, data: bytes, path: str) -> NDArray[np.uint8]:
-        """The rows (H, W·3) of a file's content; `path` is for error messages."""
         image = open_image(data, path, "RGB")
         if image.size != (self.size, self.size):
             image = image.resize((self.size, self.size))

@@ -102,7 +102,6 @@ class Readers(Table[str, Reader]):
     """Readers by suffix. The one of "" reads files of any other suffix."""
 
     def of(self, path: Any, /) -> Reader:
-        """The reader of a file, by its name."""
         return self.get(suffix_of(path)) or self[""]
 
 

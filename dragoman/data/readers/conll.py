@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
-from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultKind, Pairs
+from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs
 from dragoman.data.readers.base import READERS, ReadOptions, suffix_of
 from dragoman.data.readers.columns import column_numbers
-from dragoman.data.readers.lines import check_file, first_lines, open_bytes, text_blocks
+from dragoman.data.readers.lines import check_file, first_lines, numbered_lines, open_bytes
 from dragoman.data.readers.pairs import DEFAULTS, read_pairs
 from dragoman.errors import ConfigError, hint
 
@@ -108,55 +109,41 @@ def _split_sentences(items: Iterator[Example | Fault]) -> Iterator[Example | Fau
 
 
 def _read_words(path: Path, numbers: tuple[int, ...], layout: str, options: ReadOptions) -> Iterator[Example | Fault]:
-    name, limit = str(path), options.max_characters
-    words: list[str] = []
-    tags: list[str] = []
-    lines: list[int] = []
+    sentence: list[tuple[str, str, int]] = []  # word, tag and line
     faulty = False
-
-    def end_sentence() -> Iterator[Example | Fault]:
-        nonlocal faulty
-        text = " ".join(words)
-        if words and len(text) > limit and not faulty:
-            detail = f"the sentence has {len(text)} characters, expected at most {limit}"
-            yield Fault(f"{name}:{lines[0]}", "over-long", detail)
-        elif words and not faulty:
-            yield Example(text, (" ".join(tags),), name, lines[0], word_lines=tuple(lines))
-        words.clear()
-        tags.clear()
-        lines.clear()
-        faulty = False
-
     with open_bytes(path) as read:
-        for block in text_blocks(read, name):
-            for number, line in enumerate(block.lines, block.first):
-                if options.header and number == 1:
-                    continue
-                if number in block.faults:
+        for number, line in chain(numbered_lines(read, str(path)), [(0, "")]):  # a blank line ends the last sentence
+            if options.header and number == 1:
+                continue
+            if isinstance(line, Fault):
+                faulty = True
+                yield line
+            elif not line or line.isspace():
+                if sentence and not faulty:
+                    yield _sentence(sentence, str(path), options.max_characters)
+                sentence, faulty = [], False
+            elif line.split(maxsplit=1)[0] in DOCUMENT_STARTS:
+                continue
+            elif layout == "conllu" and (line.startswith("#") or re.match(r"\d+[-.]\d+\t", line)):
+                continue  # comments, multiword tokens and empty nodes
+            else:
+                try:
+                    sentence.append((*_word_and_tag(line, numbers, layout), number))
+                except FaultError as fault:
                     faulty = True
-                    yield block.faults[number]
-                elif not line or line.isspace():
-                    yield from end_sentence()
-                elif line.split(maxsplit=1)[0] in DOCUMENT_STARTS:
-                    continue
-                elif layout == "conllu" and (line.startswith("#") or re.match(r"\d+[-.]\d+\t", line)):
-                    continue  # comments, multiword tokens and empty nodes
-                else:
-                    parsed = _word_and_tag(line, numbers, layout)
-                    if isinstance(parsed[0], str):
-                        words.append(parsed[0])
-                        tags.append(parsed[1])
-                        lines.append(number)
-                    else:
-                        faulty = True
-                        yield Fault(f"{name}:{number}", *parsed[1])
-        yield from end_sentence()
+                    yield fault.at(f"{path}:{number}")
 
 
-def _word_and_tag(
-    line: str, numbers: tuple[int, ...], layout: str
-) -> tuple[str, str] | tuple[None, tuple[FaultKind, str]]:
-    """The word and the tag of a line, or None and its fault."""
+def _sentence(sentence: list[tuple[str, str, int]], name: str, max_characters: int) -> Example | Fault:
+    words, tags, lines = zip(*sentence, strict=True)
+    text = " ".join(words)
+    if len(text) > max_characters:
+        detail = f"the sentence has {len(text)} characters, expected at most {max_characters}"
+        return Fault(f"{name}:{lines[0]}", "over-long", detail)
+    return Example(text, (" ".join(tags),), name, lines[0], word_lines=lines)
+
+
+def _word_and_tag(line: str, numbers: tuple[int, ...], layout: str) -> tuple[str, str]:
     cells = line.split() if layout == "spaces" else line.split("\t")
     chosen = numbers or DEFAULT_COLUMNS[layout]
     exact = len(CONLLU) if layout == "conllu" else 0 if numbers else 2
@@ -165,18 +152,18 @@ def _word_and_tag(
         kind = {"spaces": "", "columns": " with tabs between them", "conllu": " with tabs between them"}[layout]
         word = " (word and tag)" if exact == 2 else ""
         found = f"found {len(cells)} column{'s' if len(cells) > 1 else ''}, expected {expected}{word}{kind}"
-        return None, ("wrong-columns", found)
+        raise FaultError("wrong-columns", found)
     word, tag = (cells[number - 1].strip() for number in chosen)
     if control := CONTROLS_EXCEPT_TAB.search(line):
-        return None, ("control-characters", f"found U+{ord(control[0]):04X}, expected no control characters")
+        raise FaultError("control-characters", f"found U+{ord(control[0]):04X}, expected no control characters")
     if not word:
-        return None, ("empty-side", "the word is empty, expected text")
+        raise FaultError("empty-side", "the word is empty, expected text")
     if not tag or (layout == "conllu" and tag == "_"):
-        return None, ("wrong-tags", f"found no tag for '{word}', expected one")
+        raise FaultError("wrong-tags", f"found no tag for '{word}', expected one")
     if len(tag.split()) > 1 and len(tag.split()) == len(word.split()):
         detail = "a word and its tag, or in every line as many tags as words"
-        return None, ("wrong-tags", f"found {len(tag.split())} words with their tags, expected {detail}")
+        raise FaultError("wrong-tags", f"found {len(tag.split())} words with their tags, expected {detail}")
     if len(tag.split()) > 1:
-        return None, ("wrong-tags", f"found the tag '{tag}', expected one without spaces")
+        raise FaultError("wrong-tags", f"found the tag '{tag}', expected one without spaces")
     # A space inside a word becomes a no-break space, since single spaces separate words.
     return re.sub(r"\s", "\u00a0", word), tag

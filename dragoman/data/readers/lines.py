@@ -8,7 +8,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -42,39 +42,33 @@ def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
 
 
 def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
-    if source is None or isinstance(source, str | Path):
-        if source is None or str(source) == "-":
-            yield from _plain_lines(_unbuffered_read(sys.stdin.buffer), "standard input")
-        else:
-            with open_bytes(Path(source), unbuffered=True) as read:
-                yield from _plain_lines(read, str(source))
+    stream = sys.stdin.buffer if source is None or str(source) == "-" else source
+    opened: AbstractContextManager[Read]
+    if isinstance(stream, str | Path):
+        name, opened = str(stream), open_bytes(Path(stream), unbuffered=True)
     else:
-        yield from _plain_lines(_unbuffered_read(source), str(getattr(source, "name", "stream")))
-
-
-def _plain_lines(read: Read, name: str) -> Iterator[str]:
-    for block in text_blocks(read, name):
-        for number, line in enumerate(block.lines, block.first):
-            if number in block.faults:
-                raise DataError(str(block.faults[number]))
+        name = "standard input" if stream is sys.stdin.buffer else str(getattr(stream, "name", "stream"))
+        opened = nullcontext(_unbuffered_read(stream))
+    with opened as read:
+        for _, line in numbered_lines(read, name):
+            if isinstance(line, Fault):
+                raise DataError(str(line))
             yield line
 
 
 def parse_lines(path: Path, parse: Callable[[str, int], Item], header: bool = False) -> Iterator[Item | Fault]:
     """The result of `parse(line, number)` for every line after the header, or the fault of the line."""
-    name = str(path)
     with open_bytes(path) as read:
-        for block in text_blocks(read, name):
-            for number, line in enumerate(block.lines, block.first):
-                if header and number == 1:
-                    continue
-                if number in block.faults:
-                    yield block.faults[number]
-                    continue
-                try:
-                    yield parse(line, number)
-                except FaultError as fault:
-                    yield fault.at(f"{name}:{number}")
+        for number, line in numbered_lines(read, str(path)):
+            if header and number == 1:
+                continue
+            if isinstance(line, Fault):
+                yield line
+                continue
+            try:
+                yield parse(line, number)
+            except FaultError as fault:
+                yield fault.at(f"{path}:{number}")
 
 
 def check_file(path: Path) -> None:
@@ -224,13 +218,11 @@ def first_lines(path: Path, count: int) -> list[str]:
     return block.lines[:count] if block is not None else []
 
 
-def numbered_lines(read: Read, name: str) -> Iterator[str | Fault]:
-    """All lines in order, or their faults."""
+def numbered_lines(read: Read, name: str) -> Iterator[tuple[int, str | Fault]]:
+    """All lines in order with their numbers from 1, or their faults."""
     for block in text_blocks(read, name):
-        if block.faults:
-            yield from (block.faults.get(number, line) for number, line in enumerate(block.lines, block.first))
-        else:
-            yield from block.lines
+        for number, line in enumerate(block.lines, block.first):
+            yield number, block.faults.get(number, line)
 
 
 class SourceParser(NamedTuple):

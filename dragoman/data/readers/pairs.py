@@ -64,30 +64,27 @@ def _with_tag(items: Iterable[Example | Fault], tag: str) -> Iterator[Example | 
 
 def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example | Fault]:
     counts = [0, 0]
-    unpaired = 0
     with open_bytes(source) as read_source, open_bytes(target) as read_target:
-        streams = (numbered_lines(read_source, str(source)), numbered_lines(read_target, str(target)))
-        for number, (left, right) in enumerate(zip_longest(*streams), 1):
+        lines = numbered_lines(read_source, str(source)), numbered_lines(read_target, str(target))
+        for number, (left, right) in enumerate(zip_longest(*lines), 1):
+            counts = [counts[0] + (left is not None), counts[1] + (right is not None)]
             if left is None or right is None:
-                unpaired = unpaired or number
-                counts[right is not None] = number
                 continue
-            counts = [number, number]
-            fault = left if isinstance(left, Fault) else right
+            name, first, second = source, left[1], right[1]
+            fault = first if isinstance(first, Fault) else second
             if isinstance(fault, Fault):
                 yield fault
                 continue
-            assert isinstance(left, str)
-            assert isinstance(right, str)
-            name = str(source)
+            assert isinstance(first, str)
+            assert isinstance(second, str)
             try:
-                check_text(left, "source", limit, CONTROLS_EXCEPT_TAB)
-                name = str(target)
-                check_text(right, "target", limit, CONTROLS_EXCEPT_TAB)
-                yield Example(left, (right,), str(source), number)
+                check_text(first, "source", limit, CONTROLS_EXCEPT_TAB)
+                name = target
+                check_text(second, "target", limit, CONTROLS_EXCEPT_TAB)
+                yield Example(first, (second,), str(source), number)
             except FaultError as problem:
-                yield Fault(f"{name}:{number}", problem.kind, problem.detail)
-    if unpaired:
+                yield problem.at(f"{name}:{number}")
+    if counts[0] != counts[1]:
         longer = source if counts[0] > counts[1] else target
         detail = f"found {counts[0]} source lines and {counts[1]} target lines, expected as many of each"
-        yield Fault(f"{longer}:{unpaired}", "unpaired-line", detail)
+        yield Fault(f"{longer}:{min(counts) + 1}", "unpaired-line", detail)

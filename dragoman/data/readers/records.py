@@ -19,7 +19,6 @@ BATCH = 1024  # rows of a Parquet file in memory
 
 
 def pair_fields(path: Path, options: ReadOptions) -> tuple[str, ...]:
-    """The fields of a pair."""
     if options.header:
         raise ConfigError(f"data.header: found true for {path}, expected false: only columns of a line have one")
     return options.columns or FIELDS
@@ -116,7 +115,6 @@ def _kind(value: Any) -> str:
 
 
 def example_of(values: Sequence[Any], fields: Sequence[str], options: ReadOptions, name: str, number: int) -> Example:
-    """The example of the values of these fields, source first."""
     source, *targets = values
     if isinstance(source, str) and len(targets) == 1 and isinstance(targets[0], str):
         return make_example(source, targets, name, number, options.max_characters)

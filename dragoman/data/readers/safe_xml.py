@@ -33,7 +33,6 @@ class SafeParser:
 
     @property
     def line(self) -> int:
-        """The line of what is handled now."""
         return int(self._parser.CurrentLineNumber)
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:

@@ -162,7 +162,6 @@ class TextPairTokenizer(WrappedTokenizer):
         return len(self.inner) + 1
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of several pairs, which the inner tokenizer encodes in one batch."""
         pairs = [text.split(PAIR_DELIMITER) for text in texts]
         rows = iter(self.inner.encode_batch([text for pair in pairs for text in pair]))
         out = []
@@ -239,7 +238,6 @@ def parse_vocabulary(data: bytes) -> list[str]:
 
 
 def settings_json(kind: str, config: DataclassInstance, fingerprint: str, **more: Any) -> str:
-    """The JSON file of a tokenizer: its kind, its settings and its fingerprint."""
     return json.dumps({"kind": kind, **asdict(config), "fingerprint": fingerprint, **more}, indent=2) + "\n"
 
 

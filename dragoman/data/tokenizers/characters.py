@@ -87,7 +87,6 @@ class CharacterTokenizer(VocabularyTokenizer):
         return list(pairwise(ends))
 
     def fingerprint(self) -> str:
-        """A hash of the tokens in their order and of the layout of features."""
         plain = super().fingerprint()
         return content_hash({"tokens": plain, "features": self.config.features}) if self.config.features else plain
 

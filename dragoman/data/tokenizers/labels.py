@@ -74,7 +74,6 @@ class LabelVocabulary(Tokenizer):
 
     @classmethod
     def load(cls, table: dict[str, Any]) -> LabelVocabulary:
-        """The vocabulary from the JSON object that `save` wrote."""
         if not all(isinstance(label, str) for label in table["labels"]):
             raise ValueError("labels: expected texts")
         return cls(table["labels"])

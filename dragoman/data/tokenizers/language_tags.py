@@ -24,7 +24,6 @@ def tag_token(tag: str) -> str:
 
 
 def add_tag(text: str, tag: str) -> str:
-    """A source text with a tag in front."""
     return f"{tag_token(tag)} {text}"
 
 
@@ -79,7 +78,6 @@ class LanguageTagTokenizer(WrappedTokenizer):
         return len(self.inner) + len(self.tags)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of several texts, which the inner tokenizer encodes in one batch."""
         parts = [split_tag(text, self.tags) for text in texts]
         rows = self.inner.encode_batch([rest for _, rest in parts])
         return [[self._ids[tag], *row] if tag else row for (tag, _), row in zip(parts, rows, strict=True)]

@@ -127,7 +127,6 @@ class NumberScaler(Tokenizer):
 
     @classmethod
     def train(cls, config: NumbersConfig, texts: Iterable[str]) -> NumberScaler:
-        """Measure shift and scale of each series over the texts in constant memory."""
         statistics: Statistics | None = None
         for text in texts:
             values = np.array(parse_steps(text))
@@ -198,7 +197,6 @@ class NumberScaler(Tokenizer):
 
     @classmethod
     def load(cls, table: dict[str, Any]) -> NumberScaler:
-        """The scaler from the JSON object that `save` wrote."""
         shift, scale = ([one] if isinstance(one, int | float) else one for one in (table["shift"], table["divisor"]))
         if not shift or len(shift) != len(scale):
             raise ValueError(f"found {len(shift)} shifts and {len(scale)} divisors, expected one of each for a series")

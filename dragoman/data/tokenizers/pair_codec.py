@@ -35,7 +35,6 @@ class PairCodec:
         return self.source.encode_batch(texts)
 
     def encode_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[Any]], list[list[Any]]]:
-        """The rows of sources, and those of their targets."""
         return self.encode_sources(sources), self.target.encode_batch(targets)
 
     def target_of(self, source: str | None) -> Tokenizer:

@@ -75,7 +75,6 @@ class SubwordTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, config: SubwordsConfig, texts: Iterable[str]) -> SubwordTokenizer:
-        """Learn the pieces from a sample of the texts; the same texts always give the same pieces."""
         step = _MAX_TRAINING_CHARACTERS
         sentences = (_escape_mark(text) for text in _sample(texts, config.sample))
         slices = (text[start : start + step] for text in sentences for start in range(0, len(text), step))
@@ -282,7 +281,6 @@ class SentencePieceTokenizer(VocabularyTokenizer):
         return [settings, self.model, vocabulary]
 
     def model_pieces(self) -> list[str]:
-        """The pieces of the SentencePiece file, in its own order."""
         return [piece for piece, _ in _scored_pieces(self._processor)]
 
     def rules(self) -> dict[str, Any]:

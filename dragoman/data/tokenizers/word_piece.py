@@ -148,7 +148,6 @@ def is_punctuation(char: str) -> bool:
 
 
 def is_ideograph(char: str) -> bool:
-    """Whether a character is a CJK ideograph."""
     code = ord(char)
     return code >= 0x3400 and any(first <= code <= last for first, last in _IDEOGRAPHS)
 

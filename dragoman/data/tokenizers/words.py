@@ -61,7 +61,6 @@ class WordTokenizer(VocabularyTokenizer):
 
     @classmethod
     def train(cls, config: WordsConfig, texts: Iterable[str]) -> WordTokenizer:
-        """Learn the vocabulary: the most frequent words."""
         tokenised: Iterable[Iterable[str]]
         if config.split == "spaces":
             tokenised = map(_split_spaces, texts)
@@ -174,7 +173,6 @@ def _chunk_tokens(chunk: str) -> list[str]:
 
 
 def split_punctuation(text: str) -> list[str]:
-    """The words and punctuation marks of a text, the latter with their joiners."""
     return [token for chunk in _chunks(text) for token in _chunk_tokens(chunk)]
 
 
