@@ -105,7 +105,7 @@ def begins_with_header(data: DataConfig, path: Path) -> bool:
     """
     from dragoman.data.config import paths_of
     from dragoman.data.readers.base import READERS
-    from dragoman.data.readers.csv_files import is_header
+    from dragoman.data.readers.columns import is_header
 
     files = (path, *map(Path, paths_of(data.train)))
     rows, *others = (READERS.of(file).first_rows(file) for file in files)

@@ -23,7 +23,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, tags_of, weights_of
-from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.examples import Example, Fault, file_of
 from dragoman.data.fault_messages import fault_message
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
@@ -131,7 +131,7 @@ def _layout(files: Files | None) -> object:
         return None
     weights = weights_of(files)
     return [
-        [isinstance(entry, Pairs) and entry.file is None, len(paths_of(entry)), tag_of(entry)]
+        [file_of(entry) is None, len(paths_of(entry)), tag_of(entry)]
         + ([weights.get(paths_of(entry)[0], 1.0)] if weights else [])
         for entry in file_list(files)
     ]

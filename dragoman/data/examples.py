@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, get_args
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.language_tags import TAG_NAME, add_tag
@@ -28,7 +29,6 @@ FaultKind = Literal[
     "unknown-label",
     "wrong-tags",
 ]
-FAULTS: tuple[str, ...] = get_args(FaultKind)
 # Lone surrogates count as control characters: JSON can write them ("\ud800"), UTF-8 and tokenizers cannot.
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 CONTROLS_EXCEPT_TAB = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -97,6 +97,12 @@ class Pairs:
     @property
     def paths(self) -> tuple[str, ...]:
         return tuple(path for path in (self.source, self.target, self.file) if path is not None)
+
+
+def file_of(entry: str | Path | Pairs) -> Path | None:
+    """The file of an entry of data.train; None for two parallel files."""
+    path = entry.file if isinstance(entry, Pairs) else entry
+    return None if path is None else Path(path)
 
 
 class FaultError(Exception):

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.examples import FAULTS, Example, Fault, Pairs
+from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.readers import lines as line_reader
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.lines import read_lines
@@ -496,4 +496,3 @@ def test_parquet_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_a_fault_reads_as_one_line() -> None:
     assert str(Fault("a.tsv:3", "wrong-columns", "blank line")) == "a.tsv:3: blank line"
-    assert "wrong-columns" in FAULTS

@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.examples import Example, Fault, Pairs, check_text
+from dragoman.data.config import DataConfig, TokenizersConfig, paths_of
+from dragoman.data.examples import Example, Fault, Pairs, check_text, file_of
 from dragoman.data.formats.base import ExampleFormat, InputRows, Row, TokenizerPair, TrainingExamples, targets
 from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.lines import check_file, parse_lines
@@ -38,10 +38,11 @@ class LanguageModelFormat(ExampleFormat):
     unit = "line"
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        if isinstance(entry, Pairs) and entry.file is None:
-            raise ConfigError(f"data: found two files ({' and '.join(entry.paths)}), expected one file of plain text")
-        path = entry.paths[0] if isinstance(entry, Pairs) else entry
-        return read_plain_text(Path(path), config.max_characters)
+        path = file_of(entry)
+        if path is None:
+            files = " and ".join(paths_of(entry))
+            raise ConfigError(f"data: found two files ({files}), expected one file of plain text")
+        return read_plain_text(path, config.max_characters)
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
@@ -67,9 +68,11 @@ def read_texts(entry: str | Pairs, options: ReadOptions) -> Iterator[Example | F
 
     Without columns every line of a plain file is a text; otherwise a row has one or two texts.
     """
-    if isinstance(entry, Pairs) and entry.file is None:
-        raise ConfigError(f"data.train: found two parallel files ({', '.join(entry.paths)}), expected files of texts")
-    path, columns = Path(entry.paths[0] if isinstance(entry, Pairs) else entry), options.columns
+    path, columns = file_of(entry), options.columns
+    if path is None:
+        raise ConfigError(
+            f"data.train: found two parallel files ({', '.join(paths_of(entry))}), expected files of texts"
+        )
     if len(columns) > 2:
         raise ConfigError(f"data.columns: found {len(columns)}, expected one or two texts")
     reader = READERS.of(path)

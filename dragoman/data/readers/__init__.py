@@ -1,8 +1,7 @@
 """Readers of data files, plain or compressed, in constant memory."""
 
 from dragoman.data.readers.base import READERS
-from dragoman.data.readers.columns import TextReader, TsvReader
-from dragoman.data.readers.csv_files import CsvReader
+from dragoman.data.readers.columns import CsvReader, TextReader, TsvReader
 from dragoman.data.readers.records import JsonReader, ParquetReader
 from dragoman.data.readers.tmx import TmxReader
 

@@ -1,22 +1,78 @@
-"""Tab-separated columns, and plain text, whose lines may be columns too."""
+"""Lines of columns: tab-separated, plain text whose lines may be columns, and comma-separated files of spreadsheets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import ClassVar
 
 from dragoman.data.examples import Example, Fault, FaultError, make_example
 from dragoman.data.readers.base import ReadOptions, SourceRow, compression_of
-from dragoman.data.readers.lines import FIRST_ROWS, LineReader, Read, SourceParser, first_lines, open_bytes, text_blocks
+from dragoman.data.readers.lines import (
+    FIRST_ROWS,
+    LineReader,
+    Read,
+    SourceParser,
+    first_lines,
+    open_bytes,
+    parse_lines,
+    text_blocks,
+)
 from dragoman.errors import ConfigError, nearest
 
 LARGE_FILE = 1 << 26  # bytes; of larger files `sample` reads blocks
 SAMPLED_BLOCKS, SAMPLED_BYTES = 512, 1 << 14
 
 
-class TextReader(LineReader):
+HEADER_NAMES = {
+    "source", "target", "src", "tgt", "trg", "input", "output", "text", "label", "sentence", "reference", "translation",
+    "word", "pronunciation", "ipa", "phonemes", "english", "german", "french", "spanish", "question", "answer",
+    "words", "tokens", "tag", "tags", "pos", "ner", "labels", "category", "sentences", "transcription", "class",
+    "sentiment", "grapheme", "graphemes", "phoneme", "spelling", "sounds", "lemma", "form", "features", "old", "new",
+    "modern", "original", "normalized", "normalised", "corrected", "latin", "hebrew", "arabic", "chinese", "czech",
+    "dutch", "finnish", "greek", "hindi", "hungarian", "icelandic", "italian", "japanese", "korean", "polish",
+    "portuguese", "romanian", "russian", "slovene", "slovenian", "swedish", "turkish", "ukrainian", "transliteration",
+    "source_text", "target_text", "input_text", "output_text", "query", "response", "caption", "name",
+}  # fmt: skip
+
+
+class ColumnReader(LineReader):
+    """Reads lines of columns."""
+
+    @abstractmethod
+    def splitter(self, first_line: str) -> Callable[[str], list[str]]:
+        """What splits the lines of a file into cells; it raises FaultError."""
+
+    @abstractmethod
+    def layout(self, path: Path, options: ReadOptions) -> tuple[Callable[[str], list[str]], tuple[int, ...], bool]:
+        """The splitter of a file, the columns to read (from 1; none: the usual ones), and whether it has a header."""
+
+    def source_parser(self, path: Path, options: ReadOptions) -> SourceParser:
+        if not (self.table or options.table):
+            return SourceParser(SourceRow)
+        split, numbers, header = self.layout(path, options.of_sources)
+        numbers = numbers or tuple(range(1, options.texts + 1))
+
+        def parse(line: str) -> SourceRow:
+            cells = split(line)
+            if self.delimiter == "\t" and len(cells) == 1 and len(numbers) == 1:
+                return SourceRow(line)  # a line without tabs is a source as a whole
+            return SourceRow("\t".join(chosen_cells(cells, numbers)) if line.strip() else "")
+
+        return SourceParser(parse, header)
+
+    def first_rows(self, path: Path) -> list[list[str]]:
+        lines = first_lines(path, FIRST_ROWS)
+        try:
+            return list(map(self.splitter(lines[0]), lines)) if lines else []
+        except FaultError:
+            return []  # reading the file says what is wrong
+
+
+class TextReader(ColumnReader):
     """Plain text and files of unknown suffix: pairs are columns, but a source is a whole line."""
 
     suffixes: ClassVar[tuple[str, ...]] = ("", ".txt")
@@ -24,26 +80,14 @@ class TextReader(LineReader):
     delimiter = "\t"
     table = False
 
+    def splitter(self, first_line: str) -> Callable[[str], list[str]]:
+        return lambda line: line.split("\t")
+
+    def layout(self, path: Path, options: ReadOptions) -> tuple[Callable[[str], list[str]], tuple[int, ...], bool]:
+        return self.splitter(""), column_numbers(path, options), options.header
+
     def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
         return _read_columns(path, column_numbers(path, options), options)
-
-    def source_parser(self, path: Path, options: ReadOptions) -> SourceParser:
-        if not (self.table or options.table):
-            return SourceParser(SourceRow)
-        numbers = column_numbers(path, options.of_sources) or tuple(range(1, options.texts + 1))
-
-        def parse(line: str) -> SourceRow:
-            cells = line.split("\t")
-            if len(cells) == 1 and len(numbers) == 1:  # a line without tabs is a source as a whole
-                return SourceRow(line)
-            if not line.strip():
-                return SourceRow("")
-            return SourceRow("\t".join(chosen_cells(cells, numbers)))
-
-        return SourceParser(parse, options.header)
-
-    def first_rows(self, path: Path) -> list[list[str]]:
-        return [line.split("\t") for line in first_lines(path, FIRST_ROWS)]
 
     def sample(self, path: Path, options: ReadOptions) -> tuple[int, list[Example]] | None:
         if compression_of(path) or not path.is_file() or path.stat().st_size < LARGE_FILE:
@@ -71,6 +115,59 @@ class TsvReader(TextReader):
     suffixes = (".tsv",)
     about = "tab-separated columns"
     table = True
+
+
+class CsvReader(ColumnReader):
+    """Comma- or semicolon-separated columns. A quoted cell may not contain a line break."""
+
+    suffixes = (".csv",)
+    about = "comma-separated columns"
+    delimiter = ","
+
+    def splitter(self, first_line: str) -> Callable[[str], list[str]]:
+        delimiter = ";" if first_line.count(";") > first_line.count(",") else ","
+
+        def split(line: str) -> list[str]:
+            try:
+                return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+            except csv.Error as error:
+                raise FaultError("wrong-columns", f"not a row of comma-separated cells ({error})") from None
+
+        return split
+
+    def layout(self, path: Path, options: ReadOptions) -> tuple[Callable[[str], list[str]], tuple[int, ...], bool]:
+        """A first row of usual column names is a header, also if nobody said so."""
+        first = next(iter(first_lines(path, 1)), "")
+        split = self.splitter(first)
+        try:
+            cells = split(first)
+        except FaultError:
+            cells = []
+        header = options.header or any(not column.isdigit() for column in options.columns) or is_header(cells)
+        return split, chosen_columns(path, options.columns, cells if header else []), header
+
+    def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+        """The columns are looked up at the first item, since an empty or damaged file has none."""
+        split, numbers, header = self.layout(path, options)
+        minimum = max(numbers, default=2)
+
+        def parse(line: str, number: int) -> Example:
+            cells = split(line)
+            if len(cells) < minimum or not (numbers or options.several_references or len(cells) == 2):
+                found = f"found {len(cells)} columns, expected {minimum} with commas between them"
+                raise FaultError("wrong-columns", found)
+            chosen = chosen_cells(cells, numbers) if numbers else cells
+            return make_example(chosen[0], chosen[1:], str(path), number, options.max_characters)
+
+        yield from parse_lines(path, parse, header)
+
+    def skips_header(self, cells: list[str]) -> bool:
+        return is_header(cells)
+
+
+def is_header(cells: list[str]) -> bool:
+    """Whether all cells of a first row are usual names of columns."""
+    return bool(cells) and all(cell.strip().lower() in HEADER_NAMES for cell in cells)
 
 
 def column_numbers(path: Path, options: ReadOptions) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs
+from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, file_of
 from dragoman.data.readers.base import READERS, ReadOptions, suffix_of
 from dragoman.data.readers.columns import column_numbers
 from dragoman.data.readers.lines import check_file, first_lines, numbered_lines, open_bytes
@@ -33,7 +33,7 @@ def read_conll(entry: str | Pairs, options: ReadOptions = DEFAULTS) -> Iterator[
     tags; in JSON both may also be lists.
     """
     columns = options.columns
-    path = None if isinstance(entry, Pairs) and entry.file is None else Path(_file(entry))
+    path = file_of(entry)
     layout = "lines" if path is None else sentence_layout(path, columns)
     if path is None or layout == "lines":
         return _split_sentences(read_pairs(entry, replace(options, lists=True)))
@@ -52,10 +52,6 @@ def read_conll(entry: str | Pairs, options: ReadOptions = DEFAULTS) -> Iterator[
 def split_words(text: str) -> list[str]:
     """The words between spaces or tabs; a no-break space is part of a word."""
     return [word for word in text.replace("\t", " ").split(" ") if word]
-
-
-def _file(entry: str | Pairs) -> str:
-    return entry.paths[0] if isinstance(entry, Pairs) else entry
 
 
 def sentence_layout(path: Path, columns: tuple[str, ...] = ()) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.data.config import DataConfig, Files, file_list, paths_of
-from dragoman.data.examples import Pairs
+from dragoman.data.examples import file_of
 from dragoman.data.languages import NAMES as LANGUAGES
 from dragoman.data.languages import THREE_LETTERS
 from dragoman.data.readers.base import READERS
-from dragoman.data.readers.csv_files import HEADER_NAMES, is_header
+from dragoman.data.readers.columns import HEADER_NAMES, is_header
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_ .-]{0,29}")
 LATIN = re.compile(r"[A-Za-z]")
@@ -98,9 +98,9 @@ def header_row(files: Files, data: DataConfig) -> tuple[str, ...]:
     """The names in the first line of the files, if all of them begin with a header that nobody declared."""
     names: tuple[str, ...] = ()
     for entry in file_list(files):
-        if data.header or (isinstance(entry, Pairs) and entry.file is None):
+        path = file_of(entry)
+        if data.header or path is None:
             return ()
-        path = Path(str(entry.file if isinstance(entry, Pairs) else entry))
         rows = READERS.of(path).first_rows(path)
         if not rows or len(rows[0]) < 2 or not (is_header(rows[0]) or is_in_another_script(rows)):
             return ()

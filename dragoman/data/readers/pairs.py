@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, check_text
+from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, check_text, file_of
 from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.lines import check_file, numbered_lines, open_bytes, parse_lines
 from dragoman.errors import ConfigError, DataError
@@ -26,8 +26,9 @@ def read_pairs(path: str | Path | Pairs, options: ReadOptions = DEFAULTS) -> Ite
 
 
 def _read(path: str | Path | Pairs, options: ReadOptions) -> Iterator[Example | Fault]:
-    columns = options.columns
-    if isinstance(path, Pairs) and path.file is None:
+    columns, file = options.columns, file_of(path)
+    if file is None:
+        assert isinstance(path, Pairs)
         for name, value in (("columns", columns), ("header", options.header)):
             if value:
                 raise ConfigError(f"{name}: found {value}, expected none for two line-parallel files")
@@ -35,12 +36,11 @@ def _read(path: str | Path | Pairs, options: ReadOptions) -> Iterator[Example | 
         check_file(source)
         check_file(target)
         return _read_parallel(source, target, options.max_characters)
-    path = Path(path.paths[0] if isinstance(path, Pairs) else path)
     if columns and (len(columns) < 2 or (len(columns) > 2 and not options.several_references)):
         wanted = "two or more" if options.several_references else "two"
         raise ConfigError(f"columns: found {columns}, expected {wanted} (source, target)")
-    check_file(path)
-    return READERS.of(path).pairs(path, options)
+    check_file(file)
+    return READERS.of(file).pairs(file, options)
 
 
 def read_plain_text(path: Path, max_characters: int) -> Iterator[Example | Fault]:

@@ -20,7 +20,9 @@ PAD, UNK, SOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
 MAX_CACHED = 1 << 16  # words
 UNKNOWN_SURFACE = "⁇"  # how `decode` writes <unk>
+UNSEEN = (PAD, SOS, EOS)  # tokens that `decode` leaves out
 VOCABULARY = "vocabulary.jsonl"  # the suffix of a file with one token per line: token id = line number from 0
+Read = Callable[[str], bytes]  # the content of the file of a suffix
 PAIR_DELIMITER = "\t"  # between the two texts of one string; the readers refuse tabs inside a text
 SEPARATOR = "<sep>"
 
@@ -46,7 +48,7 @@ class Tokenizer(SourceReader):
         )
 
     @classmethod
-    def from_files(cls, config: Any, read: Callable[[str], bytes]) -> Tokenizer:
+    def from_files(cls, config: Any, read: Read) -> Tokenizer:
         """The tokenizer that was saved; `read` reads the file of a suffix, the one that says most comes last."""
         raise NotImplementedError
 
@@ -66,8 +68,8 @@ class VocabularyTokenizer(Tokenizer):
         return len(self._tokens)
 
     @classmethod
-    def from_files(cls, config: Any, read: Callable[[str], bytes]) -> Tokenizer:
-        return cls(config, parse_vocabulary(read(VOCABULARY)))
+    def from_files(cls, config: Any, read: Read) -> Tokenizer:
+        return cls(config, read_vocabulary(read))
 
     def split(self, text: str) -> Sequence[str]:
         """The tokens of a text, known or not: one for each id of `encode`."""
@@ -85,7 +87,7 @@ class VocabularyTokenizer(Tokenizer):
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         """The token of each id as `decode` writes it; <pad>, <sos> and <eos> are left out."""
-        shown = (index for index in ids if index not in (PAD, SOS, EOS))
+        shown = (index for index in ids if index not in UNSEEN)
         return [UNKNOWN_SURFACE if index == UNK else self._tokens[index] for index in shown]
 
     def contents(self) -> list[str | bytes]:
@@ -229,9 +231,9 @@ def without_surrogates(text: str) -> str:
     return text
 
 
-def parse_vocabulary(data: bytes) -> list[str]:
+def read_vocabulary(read: Read) -> list[str]:
     """The tokens in the file of a vocabulary without the special ones; ValueError where the file is damaged."""
-    tokens = [json.loads(line) for line in data.decode("utf-8").removesuffix("\n").split("\n")]
+    tokens = [json.loads(line) for line in read(VOCABULARY).decode("utf-8").removesuffix("\n").split("\n")]
     if not all(isinstance(token, str) for token in tokens):
         raise ValueError("found a line that is not a JSON string")
     return tokens[len(SPECIALS) :]

@@ -5,22 +5,20 @@ from __future__ import annotations
 import heapq
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dragoman.config.settings import setting
 from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
-    EOS,
-    PAD,
-    SOS,
     UNK,
     UNKNOWN_SURFACE,
-    VOCABULARY,
+    UNSEEN,
+    Read,
     VocabularyTokenizer,
     WordCache,
-    parse_vocabulary,
+    read_vocabulary,
     without_surrogates,
 )
 
@@ -74,7 +72,7 @@ class ByteLevelBPETokenizer(WordCache, VocabularyTokenizer):
     kind = ByteLevelBPEConfig.kind
     config: ByteLevelBPEConfig
     keeps_white_space = True
-    suffixes = ("json", VOCABULARY, "merges.txt")
+    suffixes = (*VocabularyTokenizer.suffixes, "merges.txt")
 
     def __init__(self, config: ByteLevelBPEConfig, tokens: Sequence[str], merges: Merges) -> None:
         super().__init__(config, tokens)
@@ -83,9 +81,9 @@ class ByteLevelBPETokenizer(WordCache, VocabularyTokenizer):
         self._ranks: Mapping[tuple[str, str], int] = {pair: rank for rank, pair in enumerate(self._merges)}
 
     @classmethod
-    def from_files(cls, config: ByteLevelBPEConfig, read: Callable[[str], bytes]) -> ByteLevelBPETokenizer:
+    def from_files(cls, config: ByteLevelBPEConfig, read: Read) -> ByteLevelBPETokenizer:
         merges = parse_merges(read("merges.txt").decode("utf-8"))
-        return cls(config, parse_vocabulary(read(VOCABULARY)), merges)
+        return cls(config, read_vocabulary(read), merges)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; a byte that the vocabulary lacks becomes <unk>."""
@@ -109,7 +107,7 @@ class ByteLevelBPETokenizer(WordCache, VocabularyTokenizer):
         for index in ids:
             if index == UNK:
                 out += UNKNOWN_SURFACE.encode()
-            elif index not in (PAD, SOS, EOS):
+            elif index not in UNSEEN:
                 token = self._tokens[index]
                 known = all(char in BYTE_OF for char in token)
                 out += bytes(BYTE_OF[char] for char in token) if known else token.encode()

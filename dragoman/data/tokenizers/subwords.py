@@ -7,7 +7,7 @@ import io
 import json
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,12 +22,13 @@ from dragoman.data.tokenizers.base import (
     SPECIALS,
     UNK,
     UNKNOWN_SURFACE,
-    VOCABULARY,
+    UNSEEN,
     NoTextError,
+    Read,
     Tokenizer,
     VocabularyTokenizer,
     content_hash,
-    parse_vocabulary,
+    read_vocabulary,
     settings_json,
     without_surrogates,
 )
@@ -109,7 +110,7 @@ class SubwordTokenizer(Tokenizer):
         return cls(config, model.getvalue())
 
     @classmethod
-    def from_files(cls, config: SubwordsConfig, read: Callable[[str], bytes]) -> SubwordTokenizer:
+    def from_files(cls, config: SubwordsConfig, read: Read) -> SubwordTokenizer:
         return cls(config, read("model"))
 
     def __len__(self) -> int:
@@ -126,7 +127,7 @@ class SubwordTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of piece ids; bytes that are no UTF-8 character become U+FFFD."""
-        text: str = self._processor.decode([int(index) for index in ids if index not in (PAD, SOS, EOS)])
+        text: str = self._processor.decode([int(index) for index in ids if index not in UNSEEN])
         return text.replace(_MARK_REPLACEMENT, _SPACE_MARK)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -226,7 +227,7 @@ class SentencePieceTokenizer(VocabularyTokenizer):
 
     kind = SentencePieceConfig.kind
     config: SentencePieceConfig
-    suffixes = ("json", "model", VOCABULARY)
+    suffixes = (*VocabularyTokenizer.suffixes, "model")
 
     def __init__(self, config: SentencePieceConfig, model: bytes, tokens: Sequence[str]) -> None:
         """`tokens` are the texts of all ids after the special tokens; `model` is the SentencePiece file."""
@@ -239,8 +240,8 @@ class SentencePieceTokenizer(VocabularyTokenizer):
             raise ValueError(f"prefix: found {config.prefix!r}, which is not in the vocabulary")
 
     @classmethod
-    def from_files(cls, config: SentencePieceConfig, read: Callable[[str], bytes]) -> SentencePieceTokenizer:
-        tokens = parse_vocabulary(read(VOCABULARY))
+    def from_files(cls, config: SentencePieceConfig, read: Read) -> SentencePieceTokenizer:
+        tokens = read_vocabulary(read)
         return cls(config, read("model"), tokens)
 
     def _without_tag(self, text: str) -> tuple[list[int], int]:
@@ -262,7 +263,7 @@ class SentencePieceTokenizer(VocabularyTokenizer):
             token = self._tokens[index]
             if index == UNK:
                 pieces.append(_SPACE_MARK + UNKNOWN_SURFACE)
-            elif index not in (PAD, SOS, EOS) and token not in self._tags:
+            elif index not in UNSEEN and token not in self._tags:
                 pieces.append(token)
         text: str = self._processor.decode_pieces(pieces)
         return text.replace(_SPACE_MARK, " ").strip()
@@ -277,8 +278,7 @@ class SentencePieceTokenizer(VocabularyTokenizer):
         return spans
 
     def contents(self) -> list[str | bytes]:
-        settings, vocabulary = super().contents()
-        return [settings, self.model, vocabulary]
+        return [*super().contents(), self.model]
 
     def model_pieces(self) -> list[str]:
         return [piece for piece, _ in _scored_pieces(self._processor)]

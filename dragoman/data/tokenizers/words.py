@@ -12,15 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from dragoman.config.settings import Range, setting
 from dragoman.data.source_reader import Span
-from dragoman.data.tokenizers.base import (
-    EOS,
-    PAD,
-    SOS,
-    UNK,
-    UNKNOWN_SURFACE,
-    VocabularyTokenizer,
-    most_frequent,
-)
+from dragoman.data.tokenizers.base import UNK, UNKNOWN_SURFACE, UNSEEN, VocabularyTokenizer, most_frequent
 
 JOINER = "￭"
 # A match of `_word_pattern` is a word or one character, so no match in a text can look like this.
@@ -84,9 +76,7 @@ class WordTokenizer(VocabularyTokenizer):
         return ids
 
     def split(self, text: str) -> list[str]:
-        if not self._punctuation:
-            return _split_spaces(text)
-        return split_punctuation(text)
+        return split_punctuation(text) if self._punctuation else _split_spaces(text)
 
     def extended(self, tokens: Sequence[str]) -> WordTokenizer:
         other = super().extended(tokens)
@@ -108,7 +98,7 @@ class WordTokenizer(VocabularyTokenizer):
         parts: list[str] = []
         glued = True
         for index in ids:
-            if index in (PAD, SOS, EOS):
+            if index in UNSEEN:
                 continue
             text, glue_before, glue_after = self._surfaces[index]
             if not (glued or glue_before):
