@@ -41,7 +41,7 @@ def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:
     from dragoman.tasks import config as configuration
     from dragoman.tasks.translate import build_model
     from dragoman.training.display import Display
-    from dragoman.training.objectives.likelihood import Likelihood
+    from dragoman.training.objectives.base import Objective
     from dragoman.training.runtime import Runtime
     from dragoman.training.step import build_step
 
@@ -53,7 +53,7 @@ def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:
     config = configuration.build({"data": {"train": "none.tsv"}, "model": model, "train": {"compile": way}})
     torch.manual_seed(1)
     built = build_model(config, VOCABULARY, VOCABULARY).cuda().train()
-    learn = build_step(config.train, built, Likelihood(), Runtime(torch.device("cuda"), display=Display()))
+    learn = build_step(config.train, built, Objective(), Runtime(torch.device("cuda"), display=Display()))
     host, number = batch(rows), 0
     count = host.target.numel()
 

@@ -15,7 +15,7 @@ from dragoman.errors import DataError, DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.training.objectives.likelihood import Likelihood, LikelihoodConfig
+from dragoman.training.objectives.base import LikelihoodConfig, Objective
 from dragoman.training.optimizer import NoAverageConfig
 from dragoman.training.runtime import Runtime, side_stream
 from dragoman.training.step import build_step
@@ -59,7 +59,7 @@ def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterato
     for mode in modes:
         model = predictor.run.model(predictor.device).train().requires_grad_()
         trial = dataclasses.replace(config, compile=mode)
-        learn = build_step(trial, model, Likelihood(), Runtime(predictor.device))
+        learn = build_step(trial, model, Objective(), Runtime(predictor.device))
         number = 0
 
         def epoch(learn: Any = learn, rate: float = trial.optimizer.learning_rate) -> None:

@@ -30,7 +30,7 @@ from dragoman.inference.target_scores import mean_log_probabilities
 from dragoman.inference.unseen import UnseenText
 from dragoman.runs import Run
 from dragoman.scoring.perplexity import TextSize, text_size
-from dragoman.training.validation.lm import text_likelihood
+from dragoman.training.validation.language_model import text_likelihood
 
 LINES = 10_000  # tokenised together
 
@@ -254,11 +254,9 @@ class Completer(LoadedRun):
         if not count:
             raise DataError("nothing to evaluate: no line was read")
         plan = OverlappingBpttPlan(text, self.config.model.segment)
-        scored = text_likelihood(
+        likelihood, accuracy = text_likelihood(
             self.model, plan, size, self.device, rows=batch_size, progress=progress or (lambda tokens: None)
         )
-        assert scored is not None, "nothing interrupts it"
-        likelihood, accuracy = scored
         return {
             "lines": count,
             "tokens": likelihood.tokens,

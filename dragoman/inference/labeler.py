@@ -41,7 +41,7 @@ from dragoman.runs import Run
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.base import encoder_of, length_limit
-from dragoman.training.validation.mlm import masked_lm_scores
+from dragoman.training.validation.language_model import masked_lm_scores
 
 T = TypeVar("T")  # a token, or the features of a frame
 
@@ -316,7 +316,6 @@ class MaskFiller(Labeler):
         stream: StreamOptions,
     ) -> tuple[dict[str, Any], list[LabelPrediction]]:
         scores = masked_lm_scores(self.model, self._batches(examples, batch_size, stream.done))
-        assert scores is not None
         wanted = {"loss", *(names if names and "all" not in names else scores)}
         for name in names:
             if name != "all" and name not in scores:

@@ -45,8 +45,7 @@ from dragoman.training.objectives.table import build_objective
 from dragoman.training.optimizer import load_weights
 from dragoman.training.runtime import Runtime, use_bfloat16
 from dragoman.training.trainer import Pause, Trainer
-from dragoman.training.validation.general import GeneralText
-from dragoman.training.validation.result import Validator
+from dragoman.training.validation.result import GeneralText, Validator
 
 Action = Literal["create", "resume", "replace"]  # what training does with the run folder
 

@@ -32,8 +32,8 @@ from dragoman.scoring.metric import OutputKind, Units
 from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
 from dragoman.training.config import TrainConfig
 from dragoman.training.distributed import ProcessGroup
-from dragoman.training.loaders import BatchLoader, ExampleLoader
-from dragoman.training.objectives.likelihood import LikelihoodConfig
+from dragoman.training.loaders import BatchLoader
+from dragoman.training.objectives.base import LikelihoodConfig
 from dragoman.training.validation.result import Validator
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
@@ -193,6 +193,6 @@ class Task:
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
         softmax = getattr(config.model, "softmax", None)
         if not isinstance(softmax, PartitionedSoftmaxConfig):
-            return ExampleLoader(corpus, config.train)
+            return BatchLoader(corpus, config.train)
         parts = VocabularyParts(corpus.train.target, len(corpus.target_tokenizer), softmax.size)
-        return ExampleLoader(corpus, config.train, parts)
+        return BatchLoader(corpus, config.train, parts)

@@ -26,7 +26,7 @@ from dragoman.tasks.base import Config, Starter, Task
 from dragoman.training.config import TrainConfig
 from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader, BpttLoader, check_streams
-from dragoman.training.validation.lm import LanguageModelValidator
+from dragoman.training.validation.language_model import LanguageModelValidator
 from dragoman.training.validation.result import Validator
 
 _FORMAT = LanguageModelFormat()

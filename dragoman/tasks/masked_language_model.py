@@ -21,7 +21,7 @@ from dragoman.models.bilm import BiLM, BiLMConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
 from dragoman.tasks.base import Automatic, Config, Starter, Task
 from dragoman.tasks.labels import NoSearchConfig
-from dragoman.training.validation.mlm import MaskedLMValidator
+from dragoman.training.validation.language_model import MaskedLMValidator
 from dragoman.training.validation.result import Validator
 
 MODELS: dict[type, Any] = {MaskedLMConfig: MaskedLM, BiLMConfig: BiLM}

@@ -18,6 +18,7 @@ from dragoman.errors import DragomanError
 
 UNUSUAL, DEEP = 4096, 65  # a model of smaller sizes and fewer layers fits into any machine's memory, or nearly so
 COPIES = 4  # weights, gradients and two moments
+UNCOUNTABLE = 1 << 62  # parameters of a model whose sizes overflow
 
 
 class _TooLargeError(Exception):
@@ -46,7 +47,7 @@ def count_parameters(build: Callable[[], nn.Module], limit: float = math.inf) ->
         return registered
     except (RuntimeError, NotImplementedError, TypeError, ValueError, OverflowError) as error:
         if "overflow" in str(error).lower() or "invalid size" in str(error).lower():
-            return 1 << 62
+            return UNCOUNTABLE
         return 0  # a constructor that computes with its tensors
     finally:
         hook.remove()
@@ -55,13 +56,10 @@ def count_parameters(build: Callable[[], nn.Module], limit: float = math.inf) ->
 def is_unusual(table: Mapping[str, Any]) -> bool:
     """Whether some setting, at any depth, is so large that the model may not fit into memory."""
     for name, value in table.items():
-        if isinstance(value, Mapping):
-            if is_unusual(value):
-                return True
-        elif isinstance(value, list | tuple):  # of widths or kernels
-            if is_unusual({f"{number}": one for number, one in enumerate(value)}):
-                return True
-        elif isinstance(value, int) and value >= (DEEP if name in ("layers", "blocks") else UNUSUAL):
+        if isinstance(value, list | tuple):  # of widths or kernels
+            value = {str(number): size for number, size in enumerate(value)}
+        limit = DEEP if name in ("layers", "blocks") else UNUSUAL
+        if is_unusual(value) if isinstance(value, Mapping) else isinstance(value, int) and value >= limit:
             return True
     return False
 
@@ -77,11 +75,10 @@ def check_capacity(build: Callable[[], nn.Module], sizes: Mapping[str, Any], dev
     parameters = count_parameters(build, available / (4 * COPIES) if available else math.inf)
     needed = 4 * COPIES * parameters
     if available and needed > available:
-        size = f"{needed / 2**30:,.1f} GiB" if parameters < 1 << 62 else "far more"
-        at_least = "at least " if needed > 2 * available else ""
-        count = "more parameters than can be counted"
-        if parameters < 1 << 62:
-            count = f"{at_least}{parameters:,} parameters"
+        size, count = "far more", "more parameters than can be counted"
+        if parameters < UNCOUNTABLE:
+            at_least = "at least " if needed > 2 * available else ""
+            size, count = f"{needed / 2**30:,.1f} GiB", f"{at_least}{parameters:,} parameters"
         raise DragomanError(
             f"the model has {count}; training needs {size} for weights, gradients and optimiser, and "
             f"{available / 2**30:,.1f} GiB are free on {device}; lower model sizes such as model.encoder.width"

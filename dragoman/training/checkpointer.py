@@ -5,6 +5,7 @@ A run whose checkpoints are gone continues from its best weights, so that they a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -36,16 +37,13 @@ class Checkpointer:
         loader_state = self.loader.state_dict()
         if not self.processes.is_main:
             return
-        model = self.step.model
-        files: dict[str, dict[str, Tensor]] = {
-            "weights.safetensors": dict(saved_weights(model)),
-            "optimizer.safetensors": optimizer_tensors(self.step.optimizer, model),
+        files: dict[str, Mapping[str, Tensor] | None] = {
+            "weights.safetensors": saved_weights(self.step.model),
+            "optimizer.safetensors": optimizer_tensors(self.step.optimizer, self.step.model),
+            "average.safetensors": self.step.average.weights if self.step.average is not None else None,
+            "bptt_state.safetensors": loader_state or None,
         }
-        if self.step.average is not None:
-            files["average.safetensors"] = self.step.average.weights
-        if loader_state:
-            files["bptt_state.safetensors"] = loader_state
-        self.checkpoints.save(state, files)
+        self.checkpoints.save(state, {name: tensors for name, tensors in files.items() if tensors is not None})
 
     def restore(self, config: TrainConfig) -> TrainingState:
         """Load the newest intact checkpoint and delete damaged newer ones.
@@ -66,20 +64,19 @@ class Checkpointer:
             self._load(files)
             break
         else:
-            found = "no checkpoint can be read" if damaged else "found no checkpoint"
+            outcome = "starting from the first step" if damaged else ""
             if has_trained_weights(self.run):
                 state = resume_from_weights(self.run, config, self.step)
                 if state.step < config.steps:
-                    self.display.warning(
-                        f"{found}; continuing from the best weights, of step {state.best[0][1]}. The optimiser starts "
-                        "anew, so the result differs from that of an uninterrupted run"
+                    outcome = (
+                        f"continuing from the best weights, of step {state.best[0][1]}. The optimiser starts anew, so "
+                        "the result differs from that of an uninterrupted run"
                     )
                 elif damaged:
-                    self.display.warning(
-                        f"{found}; the run is finished and keeps its best weights, of step {state.best[0][1]}"
-                    )
-            elif damaged:
-                self.display.warning(f"{found}; starting from the first step")
+                    outcome = f"the run is finished and keeps its best weights, of step {state.best[0][1]}"
+            if outcome:
+                problem = "no checkpoint can be read" if damaged else "found no checkpoint"
+                self.display.warning(f"{problem}; {outcome}")
         self.processes.barrier()
         if self.processes.is_main:
             for folder in damaged:
@@ -107,7 +104,7 @@ def resume_from_weights(run: Path, config: TrainConfig, training: TrainingStep) 
     and the next epoch begins.
     """
     rows = read_rows(run / "metrics.jsonl")
-    scores = {row["step"]: row["valid"].get(config.metric) for row in rows if isinstance(row.get("valid"), dict)}
+    scores = {row["step"]: row["valid"].get(config.metric) for row in rows if "valid" in row}
     saved = {int(path.stem) for path in (run / "best").glob("*.safetensors") if path.stem.isdigit()}
     sign = 1 if higher_is_better(config.metric) else -1
     kept = [(sign * float(score), step) for step, score in scores.items() if step in saved and score is not None]
@@ -127,8 +124,7 @@ def resume_from_weights(run: Path, config: TrainConfig, training: TrainingStep) 
     state.validated_step = max(scores) if finished else step
     state.validations_since_best = later if finished else 0
     row = next((row for row in reversed(trained) if row["step"] <= state.step), trained[0])
-    state.epoch, state.tokens = int(row.get("epoch", 0)) + 1, int(row.get("tokens", 0))
-    state.seconds = float(row.get("seconds", 0.0))
+    state.epoch, state.tokens, state.seconds = row.get("epoch", 0) + 1, row.get("tokens", 0), float(row["seconds"])
     load_weights(training.model, intact_weights(run, [other for _, other in ranking], bool(adapters(training.model))))
     if training.average is not None:  # it starts at the loaded weights
         for name, parameter in saved_weights(training.model).items():

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from dragoman.config.settings import Range, setting
 from dragoman.training.lora import LoRAConfig
 from dragoman.training.named_weights import RateConfig
-from dragoman.training.objectives.likelihood import LikelihoodConfig
+from dragoman.training.objectives.base import LikelihoodConfig
 from dragoman.training.objectives.table import ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
 from dragoman.training.transfer import StartFromConfig

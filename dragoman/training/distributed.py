@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.errors import ConfigError, DragomanError
@@ -91,30 +91,24 @@ class ProcessGroup:
         )
 
     def all_reduce_max(self, value: int) -> int:
-        """The maximum of a value over all processes."""
         if not self.is_distributed:
             return value
         tensor = torch.tensor([value], dtype=torch.long)
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
-    def all_reduce_sum(self, values: list[float]) -> list[float]:
-        """Element-wise sum over all processes, in float64."""
-        if not self.is_distributed:
-            return values
-        tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor)
-        return list(tensor.tolist())
-
-    def all_reduce_sum_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum_tensor(self, tensor: Tensor) -> Tensor:
         """Sum of a CPU tensor over all processes, in place."""
         if self.is_distributed:
             dist.all_reduce(tensor)
         return tensor
 
+    def all_reduce_sum(self, values: list[float]) -> list[float]:
+        """Element-wise sum over all processes, in float64."""
+        return list(self.all_reduce_sum_tensor(torch.tensor(values, dtype=torch.float64)).tolist())
+
     def barrier(self) -> None:
-        if self.is_distributed:
-            self.all_reduce_max(0)
+        self.all_reduce_max(0)
 
 
 def is_connection_error(error: RuntimeError) -> bool:
@@ -135,8 +129,7 @@ def error_marker() -> Path:
 
 def first_to_report() -> bool:
     """Whether no other process of this job has reported an error yet."""
-    try:
+    with suppress(OSError):
         error_marker().touch(exist_ok=False)
-    except OSError:
-        return False
-    return True
+        return True
+    return False

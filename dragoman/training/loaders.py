@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,29 +24,8 @@ from dragoman.training.config import TrainConfig
 from dragoman.training.distributed import ProcessGroup
 
 
-class BatchLoader(Protocol):
-    """What the trainer needs of a batch loader; a key is whatever `epoch` lists."""
-
-    plan: Any
-
-    def epoch(self, epoch: int) -> Any:
-        """The keys of all batches of an epoch, in order."""
-
-    def num_tokens(self, key: Any) -> int:
-        """The number of loss terms of a batch."""
-
-    def load(self, key: Any) -> Any:
-        """The batch of a key."""
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors for the checkpoint; all processes must call this together."""
-
-    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
-
-
-class ExampleLoader:
-    """Batches of examples of similar lengths; it has no state.
+class BatchLoader:
+    """Batches of examples of similar lengths.
 
     With `parts`, every batch is from one part of the corpus and has its vocabulary.
     """
@@ -54,28 +33,31 @@ class ExampleLoader:
     def __init__(self, corpus: Corpus, config: TrainConfig, parts: VocabularyParts | None = None) -> None:
         self.store, self.parts = corpus.train, parts
         numbers = None if parts is None else parts.of_row
-        self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed, collator=corpus.collator, parts=numbers)
+        self.plan: Any = BatchPlan(
+            corpus.train, config.batch_tokens, config.seed, collator=corpus.collator, parts=numbers
+        )
 
     def epoch(self, epoch: int) -> Any:
-        """The row numbers of each batch."""
+        """The keys of all batches of an epoch, in order: here the row numbers of each batch."""
         return self.plan.epoch(epoch)
 
     def num_tokens(self, key: Any) -> int:
-        """Target tokens, labels, numbers or tags without padding."""
-        return self.plan.tokens(key)
+        """The loss terms of a batch: target tokens, labels, numbers or tags without padding."""
+        return int(self.plan.tokens(key))
 
-    def load(self, key: Any) -> Batch:
-        """The rows, padded to one of the plan's batch shapes."""
-        batch = read_batch(self.store, key, self.plan)
+    def load(self, key: Any) -> Any:
+        """The batch of a key, padded to one of the plan's batch shapes."""
+        batch: Batch = read_batch(self.store, key, self.plan)
         if self.parts is None:
             return batch
         return replace(batch, words=torch.from_numpy(self.parts.words[int(self.parts.of_row[key[0]])]))
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Tensors for the checkpoint; all processes must call this together."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Nothing to restore."""
+        """Restore what `state_dict` returned."""
 
 
 def check_streams(corpus: Corpus, streams: int, config: TrainConfig) -> None:
@@ -88,7 +70,7 @@ def check_streams(corpus: Corpus, streams: int, config: TrainConfig) -> None:
         )
 
 
-class BpttLoader:
+class BpttLoader(BatchLoader):
     """Segments of running text, with the hidden state that the model carries from segment to segment.
 
     Each batch of a step reads its own group of streams. So a step reads the same text whether one process accumulates
@@ -111,12 +93,13 @@ class BpttLoader:
 
     def num_tokens(self, key: Any) -> int:
         epoch, number, group = key
-        return self.plan.tokens(epoch, number, self._streams(group))
+        return int(self.plan.tokens(epoch, number, self._streams(group)))
 
     def load(self, key: Any) -> Segment:
         """The next segment of a group, with the state carried over from its last one."""
         epoch, number, group = key
-        return replace(self.plan.read(epoch, number, self._streams(group)), carried=self.carried[group])
+        segment: Segment = self.plan.read(epoch, number, self._streams(group))
+        return replace(segment, carried=self.carried[group])
 
     def state_dict(self) -> dict[str, Tensor]:
         """The carried state of all groups, each from the process that computes it."""
@@ -131,15 +114,10 @@ class BpttLoader:
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the carried state; RunError if the checkpoint has other groups or streams."""
-        expected = {
-            name: tensor.shape
-            for group, carried in enumerate(self.carried)
-            for name, tensor in carried_tensors(carried, f"group.{group}").items()
-        }
-        if expected != {name: tensor.shape for name, tensor in tensors.items()}:
+        own = carried_tensors(self.carried, "group")
+        if {name: part.shape for name, part in own.items()} != {name: part.shape for name, part in tensors.items()}:
             raise RunError(
                 "the checkpoint carries the state of another number of streams; resume with the same "
                 "train.batch_tokens and the same train.accumulate × processes as before"
             )
-        for group, carried in enumerate(self.carried):
-            restore_carried(carried, tensors, f"group.{group}")
+        restore_carried(self.carried, tensors, "group")

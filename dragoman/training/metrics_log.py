@@ -1,14 +1,18 @@
-"""The metrics of a run: one JSON object a line in metrics.jsonl, and optionally TensorBoard."""
+"""The metrics of a run: one JSON object a line in metrics.jsonl, optionally TensorBoard; a warning if they diverge."""
 
 from __future__ import annotations
 
 import json
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dragoman.errors import MissingExtraError
 from dragoman.files import append_text, make_folder, write_text
 from dragoman.training.checkpoints import TrainingState
+
+WINDOW = 3  # log lines that must all be high: a spike, or a loss that has recovered, is no divergence
 
 
 def tensorboard_writer() -> Any:
@@ -26,12 +30,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         return []
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
+        with suppress(ValueError, RecursionError):
             row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if is_row(row):
-            rows.append(row)
+            if is_row(row):
+                rows.append(row)
     return rows
 
 
@@ -41,28 +43,28 @@ def is_row(row: Any) -> bool:
         return False
     if any(type(row.get(name, 0)) is not int for name in ("step", "epoch", "tokens")):
         return False
-    if "valid" not in row:
-        return are_numbers([row.get(name) for name in ("loss", "tokens_per_second", "seconds")])
-    scores = row["valid"]
-    return isinstance(scores, dict) and bool(scores) and are_numbers([row.get("seconds"), *scores.values()])
-
-
-def are_numbers(values: list[Any]) -> bool:
-    """Whether all values are numbers of JSON."""
-    return all(type(value) in (int, float) for value in values)
+    scores = row.get("valid", {name: row.get(name) for name in ("loss", "tokens_per_second")})
+    if not isinstance(scores, dict) or not scores:
+        return False
+    return all(type(value) in (int, float) for value in (row.get("seconds"), *scores.values()))
 
 
 class MetricsLog:
     """Appends the training and validation metrics of a run to metrics.jsonl."""
 
     def __init__(self, run: Path) -> None:
-        self.run = run
-        self.path = run / "metrics.jsonl"
+        self.run, self.path = run, run / "metrics.jsonl"
         self._tensorboard: Any = None
 
-    def enable_tensorboard(self, step: int) -> None:
-        """Also write to TensorBoard; what it has of steps after `step` is discarded."""
-        self._tensorboard = tensorboard_writer()(str(make_folder(self.run / "tensorboard")), purge_step=step + 1)
+    def restore(self, state: TrainingState, tensorboard: bool) -> None:
+        """Remove what is logged of later steps than a restored checkpoint: they will be trained again."""
+        if tensorboard:
+            folder = make_folder(self.run / "tensorboard")
+            self._tensorboard = tensorboard_writer()(str(folder), purge_step=state.step + 1)
+        if self.path.exists():
+            rows = read_rows(self.path)
+            kept = [row for row in rows if row["step"] <= (state.validated_step if "valid" in row else state.step)]
+            write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def append(self, row: dict[str, Any]) -> None:
         """Add one row. A row of a validation holds its scores under the key "valid"."""
@@ -73,22 +75,40 @@ class MetricsLog:
                 if isinstance(value, int | float) and name not in ("step", "epoch"):
                     self._tensorboard.add_scalar(f"{prefix}/{name}", value, row["step"])
 
-    def truncate(self, state: TrainingState) -> None:
-        """Remove the rows after a restored checkpoint: those steps will be trained again."""
-        if not self.path.exists():
-            return
-        rows = [
-            row
-            for row in read_rows(self.path)
-            if row["step"] <= (state.validated_step if "valid" in row else state.step)
-        ]
-        write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
-
     def first_loss(self) -> float | None:
         """The loss of step 1; None if the log does not hold it."""
-        try:
-            with self.path.open(encoding="utf-8") as file:
-                row = json.loads(file.readline())
-                return float(row["loss"]) if row["step"] == 1 else None
-        except (OSError, ValueError, KeyError, TypeError):
+        return next((row.get("loss") for row in read_rows(self.path)[:1] if row["step"] == 1), None)
+
+
+class DivergenceDetector:
+    """Detects a training loss that diverges without becoming NaN, usually from a learning rate that is too high.
+
+    A loss has diverged if it is more than twice the loss of the first step, before any weight update, plus one. The one
+    (a nat per token) is for runs that start from trained weights: their first loss may be almost zero, and other data
+    may well double it.
+    """
+
+    def __init__(self, first_loss: float | None = None) -> None:
+        self.first_loss = first_loss  # None or zero: unknown, nothing to compare with
+        self.recent: deque[float] = deque(maxlen=WINDOW)
+        self.has_warned = False
+
+    def add(self, step: int, loss: float) -> None:
+        """Add a logged loss: the mean since the log line before."""
+        if step == 1:
+            self.first_loss = loss
+        else:
+            self.recent.append(loss)
+
+    def warning(self, learning_rate: float) -> str | None:
+        """A warning if training has diverged; it is given once."""
+        if self.has_warned or not self.first_loss or not self.recent:
             return None
+        if min(self.recent) <= self.first_loss + abs(self.first_loss) + 1:
+            return None
+        self.has_warned = True
+        return (
+            f"training has diverged: the loss was {self.first_loss:.4g} at the first step and is now "
+            f"{self.recent[-1]:.4g}; start a new run with a lower train.optimizer.learning_rate "
+            f"(now {learning_rate:g}) or a longer warmup"
+        )

@@ -81,13 +81,7 @@ def stop_search_on_signals() -> Iterator[None]:
 def recorded_signals() -> Iterator[Signals]:
     """Inside the block a signal only sets `code`; a second Ctrl-C raises KeyboardInterrupt at once."""
     signals = Signals()
-
-    def record(number: int, frame: FrameType | None) -> None:
-        if signals.code and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        signals.code = 128 + number
-
-    with handling((signal.SIGINT, *stop_signals()), record):
+    with handling((signal.SIGINT, *stop_signals()), signals.record):
         yield signals
 
 
@@ -96,6 +90,11 @@ class Signals:
     """The last signal as an exit code: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP; 0: none."""
 
     code: int = 0
+
+    def record(self, number: int, frame: FrameType | None) -> None:
+        if self.code and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.code = 128 + number
 
     def received(self) -> bool:
         return bool(self.code)

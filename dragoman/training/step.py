@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from dragoman.training.runtime import Runtime, use_bfloat16
 MIN_STEPS_TO_CAPTURE = 200  # in shorter runs, capturing costs more than it saves
 MIN_OPERATIONS_TO_COMPILE = 1e17  # some minutes on a large GPU, of which compiled blocks save more than they cost
 MAX_GRAPHS = 512  # batch shapes; each graph holds driver memory
+StepGraph = tuple[torch.cuda.CUDAGraph, Batch]  # a captured step, and the buffers from which it reads its batch
 
 
 def step_seed(seed: int, step: int, batch: int) -> int:
@@ -74,9 +75,7 @@ class StepScalars:
 class TrainingStep:
     """A plain optimiser step, for every device: a model and everything that updates its weights."""
 
-    def __init__(
-        self, config: TrainConfig, model: Any, objective: Objective, runtime: Runtime, compile_blocks: bool = False
-    ) -> None:
+    def __init__(self, config: TrainConfig, model: Any, objective: Objective, runtime: Runtime) -> None:
         self.config, self.model, self.objective = config, model, objective
         self.device, self.processes, self.display = runtime.device, runtime.processes, runtime.display
         self.optimizer = build_optimizer(config.optimizer, model, rate_factors(model, config.rates))
@@ -88,7 +87,11 @@ class TrainingStep:
         self.loss = torch.zeros((), dtype=torch.float64, device=self.device)  # summed until the trainer resets it
         self.gradient_norm = torch.zeros((), device=self.device)  # of the last step, before clipping
         self.scalars = StepScalars(self.device)
-        self.compiled_blocks = CompiledBlocks(self.model) if compile_blocks else None
+        automatic = config.compile == "auto" and self.device.type == "cuda" and compiling_pays(config, model)
+        self.compiled_blocks: CompiledBlocks | None = None
+        if config.compile == "kernels" or automatic:
+            set_compiler_caches()
+            self.compiled_blocks = CompiledBlocks(model)
 
     def __call__(self, batches: Iterable[tuple[int, Batch]], last: int, step: int, count: int, rate: float) -> None:
         """Train on this process's batches, each with its index among all batches of the step.
@@ -96,12 +99,8 @@ class TrainingStep:
         `last` is the index of this process's last batch; `count` is the number of loss terms of all batches; `rate` is
         the learning rate.
         """
-        average = self.average
-        self.scalars.set(
-            learning_rate=rate,
-            loss_scale=self.processes.world_size / count,  # DDP averages gradients; we want the sum over all tokens
-            average_weight=average.new_weight(step) if average is not None else 0.0,
-        )
+        loss_scale = self.processes.world_size / count  # DDP averages gradients; we want the sum over all tokens
+        self.scalars.set(rate, loss_scale, self.average.new_weight(step) if self.average is not None else 0.0)
         for index, batch in batches:
             torch.manual_seed(step_seed(self.config.seed, step, index))
             self.run_batch(batch, index == last)
@@ -144,20 +143,11 @@ class TrainingStep:
             self.average.update(self.model, self.scalars.average_weight)
 
 
-class StepGraph(NamedTuple):
-    """A captured training step, and the buffers from which it reads its batch."""
-
-    graph: torch.cuda.CUDAGraph
-    batch: Batch
-
-
 class CudaGraphStep(TrainingStep):
     """A step that is plain for a new batch shape (this also warms up), captured the second time, then replayed."""
 
-    def __init__(
-        self, config: TrainConfig, model: Any, objective: Objective, runtime: Runtime, compile_blocks: bool = False
-    ) -> None:
-        super().__init__(config, model, objective, runtime, compile_blocks)
+    def __init__(self, config: TrainConfig, model: Any, objective: Objective, runtime: Runtime) -> None:
+        super().__init__(config, model, objective, runtime)
         self.graphs: dict[tuple[Any, ...], StepGraph | None] = {}
         self.pool = torch.cuda.graph_pool_handle()  # shared: graphs never run at the same time
         self.capturing = True
@@ -176,8 +166,9 @@ class CudaGraphStep(TrainingStep):
             self.graphs[shape] = None
             super().run_batch(batch, last)
             return
-        captured.batch.fill(batch)
-        captured.graph.replay()
+        graph, buffers = captured
+        buffers.fill(batch)
+        graph.replay()
 
     def _capture(self, batch: Batch) -> StepGraph | None:
         buffers = batch.buffers(self.device)
@@ -197,25 +188,22 @@ class CudaGraphStep(TrainingStep):
                 f"train.compile: a step could not be captured ({brief(error)}); continuing with plain steps"
             )
             return None
-        return StepGraph(graph, buffers)
+        return graph, buffers
 
 
 def graph_blockers(config: TrainConfig, model: Any, runtime: Runtime) -> list[str]:
     """The reasons why this run does not capture its steps as CUDA graphs."""
-    blockers = []
-    if runtime.device.type != "cuda":
-        blockers.append("there is no GPU")
-    if runtime.processes.is_distributed:
-        blockers.append("several processes train together")
-    if config.accumulate > 1:
-        blockers.append(f"train.accumulate is {config.accumulate}")
-    if config.objective.graph_blocker:
-        blockers.append(config.objective.graph_blocker)
-    blockers.extend(model.graph_blockers)
     # All steps count, not the remaining ones: a resumed run must take the same steps as before.
-    if config.compile == "auto" and config.steps < MIN_STEPS_TO_CAPTURE:
-        blockers.append(f"train.steps is {config.steps}")
-    return blockers
+    too_short = config.compile == "auto" and config.steps < MIN_STEPS_TO_CAPTURE
+    blockers = (
+        "there is no GPU" if runtime.device.type != "cuda" else "",
+        "several processes train together" if runtime.processes.is_distributed else "",
+        f"train.accumulate is {config.accumulate}" if config.accumulate > 1 else "",
+        config.objective.graph_blocker,
+        *model.graph_blockers,
+        f"train.steps is {config.steps}" if too_short else "",
+    )
+    return [blocker for blocker in blockers if blocker]
 
 
 def compiling_pays(config: TrainConfig, model: nn.Module) -> bool:
@@ -227,16 +215,10 @@ def compiling_pays(config: TrainConfig, model: nn.Module) -> bool:
 
 def build_step(config: TrainConfig, model: Any, objective: Objective, runtime: Runtime) -> TrainingStep:
     """The fastest step that configuration, model and device allow; the display says what prevents a faster one."""
-    on_gpu = runtime.device.type == "cuda"
-    automatic = config.compile == "auto" and on_gpu and compiling_pays(config, model)
-    compile_blocks = config.compile == "kernels" or automatic
-    if compile_blocks:
-        set_compiler_caches()
-    if config.compile == "off":
-        return TrainingStep(config, model, objective, runtime, compile_blocks)
-    blockers = graph_blockers(config, model, runtime)
-    if not blockers:
-        return CudaGraphStep(config, model, objective, runtime, compile_blocks)
-    if on_gpu or config.compile == "graphs":
-        runtime.display.info(f"plain training steps, without CUDA graphs: {'; '.join(blockers)}")
-    return TrainingStep(config, model, objective, runtime, compile_blocks)
+    if config.compile != "off":
+        blockers = graph_blockers(config, model, runtime)
+        if not blockers:
+            return CudaGraphStep(config, model, objective, runtime)
+        if runtime.device.type == "cuda" or config.compile == "graphs":
+            runtime.display.info(f"plain training steps, without CUDA graphs: {'; '.join(blockers)}")
+    return TrainingStep(config, model, objective, runtime)

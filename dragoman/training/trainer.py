@@ -23,17 +23,15 @@ from dragoman.training.checkpointer import Checkpointer
 from dragoman.training.checkpoints import TrainingState
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import duration
-from dragoman.training.divergence import DivergenceDetector
 from dragoman.training.loaders import BatchLoader
-from dragoman.training.metrics_log import MetricsLog
+from dragoman.training.metrics_log import DivergenceDetector, MetricsLog
 from dragoman.training.named_weights import freeze
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import averaged_weights, learning_rate_at
 from dragoman.training.runtime import Runtime, side_stream
 from dragoman.training.signals import Signals, Stopped, recorded_signals
 from dragoman.training.step import build_step
-from dragoman.training.validation.general import GeneralText
-from dragoman.training.validation.result import ValidationResult, Validator
+from dragoman.training.validation.result import GeneralText, ValidationResult, Validator
 
 Pause = Callable[[TrainingState], bool]  # whether to stop after this step for now
 
@@ -69,10 +67,8 @@ class Trainer:
         self.state = self.checkpointer.restore(config)
         self.state.accumulate, self.state.processes = config.accumulate, self.processes.world_size
         if self.processes.is_main:
-            self.metrics_log.truncate(self.state)
+            self.metrics_log.restore(self.state, config.tensorboard)
             self.best_weights.repair(self.state)
-            if config.tensorboard:
-                self.metrics_log.enable_tensorboard(self.state.step)
         self.divergence = DivergenceDetector(self.metrics_log.first_loss())
         self.train_step.loss += self.state.loss_total if self.processes.is_main else 0.0  # summed over processes
         self._saved_step = self.state.step
@@ -121,12 +117,7 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether the last step is done or training stops early."""
-        return self.state.step >= self.config.steps or self.stopped_early or self.time_is_up
-
-    @property
-    def time_is_up(self) -> bool:
-        """Whether the steps have taken train.minutes, on the slowest process."""
-        return self._time_share >= 1
+        return self.state.step >= self.config.steps or self.stopped_early or self._time_share >= 1
 
     @property
     def _time_share(self) -> float:
@@ -244,8 +235,8 @@ class Trainer:
 
     def _validation_due(self) -> bool:
         step, config = self.state.step, self.config
-        due = step % config.validate_every == 0 or step >= config.steps or self.time_is_up or self.pause(self.state)
-        return due and step > 0 and self.state.validated_step < step
+        is_last = step >= config.steps or self._time_share >= 1 or self.pause(self.state)
+        return (step % config.validate_every == 0 or is_last) and step > 0 and self.state.validated_step < step
 
     def _validate(self, signals: Signals) -> bool:
         """Score the weights that prediction would use, and keep them if they are among the best.

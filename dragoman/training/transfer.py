@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain, product
 from typing import NamedTuple
 
 import torch
@@ -50,20 +51,6 @@ class VocabularyPair(NamedTuple):
     theirs: Sequence[str]
     ours: Sequence[str]
 
-    def hold(self, name: str, theirs: Tensor, ours: Tensor) -> bool:
-        """Whether a weight has one row per token in both models."""
-        return (
-            any(fnmatchcase(name, table) for table in TABLES)
-            and (theirs.shape[0], ours.shape[0]) == (len(self.theirs), len(self.ours))
-            and theirs.shape[1:] == ours.shape[1:]
-        )
-
-    def rows(self) -> tuple[list[int], list[int]]:
-        """The rows of the shared tokens, in their vocabulary and in ours."""
-        known = {token: row for row, token in enumerate(self.theirs)}
-        here = [row for row, token in enumerate(self.ours) if token in known]
-        return [known[self.ours[row]] for row in here], here
-
 
 class TransferReport(NamedTuple):
     """What was loaded, by weight name."""
@@ -78,16 +65,17 @@ class TransferReport(NamedTuple):
         """Per part of the model: how many weights were loaded, or why not; empty if all were loaded."""
         if not self.partly and not self.left:
             return []
-        columns = ("loaded", "in part", "not found", "other shape")
-        counts: dict[str, list[int]] = {}
-        shaped = {name for name, why in self.left if why.startswith("found ")}
-        missing = [name for name, _ in self.left if name not in shaped]
-        for column, names in enumerate((self.loaded, [name for name, _ in self.partly], missing, sorted(shaped))):
-            for name in names:
-                counts.setdefault(name.partition(".")[0], [0] * len(columns))[column] += 1
-        width = max(4, *map(len, counts))
-        rows = [f"{name:<{width}}" + "".join(f"{count:>13}" for count in row) for name, row in counts.items()]
-        return [f"{'part':<{width}}" + "".join(f"{column:>13}" for column in columns), *rows]
+        columns = {
+            "loaded": self.loaded,
+            "in part": [name for name, _ in self.partly],
+            "not found": [name for name, why in self.left if not why.startswith("found ")],
+            "other shape": sorted(name for name, why in self.left if why.startswith("found ")),
+        }
+        rows: dict[str, Sequence[object]] = {"part": list(columns)}
+        for part in top_modules(chain(*columns.values())):
+            rows[part] = [sum(name.partition(".")[0] == part for name in names) for names in columns.values()]
+        width = max(map(len, rows))
+        return [f"{part:<{width}}" + "".join(f"{cell:>13}" for cell in row) for part, row in rows.items()]
 
     def lines(self, run: str) -> list[str]:
         count = len(self.loaded) + len(self.partly)
@@ -145,10 +133,11 @@ def transfer(
             left.append((name, f"not in the parts loaded from {run}"))
             continue
         theirs, ours = offered[given], own[given]
-        if (rows := shared_rows(given, theirs, ours, vocabularies)) is not None:
-            ours[rows.ours] = theirs[rows.theirs].to(ours)
-            partly.append((name, rows.share))
-            numbers += ours[rows.ours].numel()
+        if (shared := shared_rows(given, theirs, ours, vocabularies)) is not None:
+            there, here, share = shared
+            ours[here] = theirs[there].to(ours)
+            partly.append((name, share))
+            numbers += ours[here].numel()
         elif theirs.shape != ours.shape:
             left.append((name, f"found {shape(theirs)}, expected {shape(ours)}"))
         else:
@@ -166,25 +155,26 @@ def transfer(
     return TransferReport(tuple(loaded), tuple(partly), tuple(left), unused, numbers)
 
 
-class SharedRows(NamedTuple):
-    """The rows that two tables have in common."""
-
-    theirs: list[int]
-    ours: list[int]
-    share: str  # how many of all, in words
-
-
-def shared_rows(name: str, theirs: Tensor, ours: Tensor, vocabularies: Sequence[VocabularyPair]) -> SharedRows | None:
-    """The rows to copy between tables of different vocabularies or lengths; None for all other weights."""
+def shared_rows(
+    name: str, theirs: Tensor, ours: Tensor, vocabularies: Sequence[VocabularyPair]
+) -> tuple[list[int], list[int], str] | None:
+    """Rows to copy from their table to ours, and how many in words; None if the vocabularies or lengths are equal."""
+    if theirs.shape[1:] != ours.shape[1:]:
+        return None
     for pair in vocabularies:
-        if pair.hold(name, theirs, ours):
-            there, here = pair.rows()
-            return SharedRows(there, here, f"{len(here):,} of {len(ours):,} tokens, those that both vocabularies have")
-    is_table = any(fnmatchcase(name, table) for table in POSITIONS)
-    if is_table and len(theirs) != len(ours) and theirs.shape[1:] == ours.shape[1:]:
+        if is_one_of(name, TABLES) and (len(theirs), len(ours)) == (len(pair.theirs), len(pair.ours)):
+            known = {token: row for row, token in enumerate(pair.theirs)}
+            here = [row for row, token in enumerate(pair.ours) if token in known]
+            share = f"{len(here):,} of {len(ours):,} tokens, those that both vocabularies have"
+            return [known[pair.ours[row]] for row in here], here, share
+    if is_one_of(name, POSITIONS) and len(theirs) != len(ours):
         rows = list(range(min(len(theirs), len(ours))))
-        return SharedRows(rows, rows, f"{len(rows):,} of {len(ours):,} positions, the first of both")
+        return rows, rows, f"{len(rows):,} of {len(ours):,} positions, the first of both"
     return None
+
+
+def is_one_of(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def shape(part: Tensor) -> str:
@@ -213,11 +203,6 @@ def check_part(
         raise ConfigError(f"train.start_from.parts: this model has no weights of {target!r}. {hint(target, names)}")
 
 
-def side_of(name: str) -> int:
-    """Whether the rows of a table are source (0) or target (1) tokens."""
-    return 0 if name.startswith("encoder") else 1
-
-
 def load_whole_model(
     model: nn.Module, weights: Mapping[str, Tensor], theirs: Tokenizers, ours: Tokenizers, run: str
 ) -> TransferReport:
@@ -226,9 +211,8 @@ def load_whole_model(
         if old.fingerprint() != new.fingerprint():
             raise other_vocabulary(run, setting_of(side, ours), side, old)
     names = [name for name, _ in model.named_parameters()]
-    load_weights(
-        model, {name: weights[name] for name in weights if name in names or name not in all_named_weights(model)}
-    )
+    aliases = all_named_weights(model).keys() - names  # further names of shared weights
+    load_weights(model, {name: weight for name, weight in weights.items() if name not in aliases})
     return TransferReport(tuple(names), (), (), (), sum(part.numel() for part in model.parameters()))
 
 
@@ -265,13 +249,12 @@ def load_parts(
 
 def shared_tables(model: nn.Module, weights: Mapping[str, Tensor], parts: Sequence[str]) -> set[tuple[int, int]]:
     """(their side, our side) of every table of tokens or labels that is loaded."""
-    own = all_named_weights(model)
-    sides = set()
-    for name in weights:
-        for part in parts:
-            new = own_name(name, part)
-            if new in own and any(fnmatchcase(new, table) for table in (*TABLES, "chain.*")):
-                sides.add((side_of(name), side_of(new)))
+    own, sides = all_named_weights(model), set()
+    for name, part in product(weights, parts):
+        new = own_name(name, part)
+        if new in own and is_one_of(new, (*TABLES, "chain.*")):
+            # The tables of an encoder have rows of source tokens (side 0), all others of target tokens (side 1).
+            sides.add((int(not name.startswith("encoder")), int(not new.startswith("encoder"))))
     return sides
 
 

@@ -25,7 +25,8 @@ from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
-from dragoman.training.validation.lm import text_likelihood
+from dragoman.training.validation.language_model import text_likelihood
+from dragoman.training.validation.result import Interrupted
 
 WORDS = 13
 CPU = torch.device("cpu")
@@ -132,9 +133,7 @@ def test_text_likelihood_is_the_sum_over_the_text(model: LanguageModel, tmp_path
     text = TokenStream(TokenStore(tmp_path / "store").target)
     tokens = text.span(0, len(text)).tolist()
     plan = BpttPlan(text, 1, 8, shuffled=False)
-    result = text_likelihood(model, plan, TextSize(10, 20, 30), CPU)
-    assert result is not None
-    found, share = result
+    found, share = text_likelihood(model, plan, TextSize(10, 20, 30), CPU)
     if model.max_positions is not None:  # without memory: every segment anew
         pieces = [tokens[index : index + 9] for index in range(0, len(tokens) - 1, 8)]
     else:
@@ -149,7 +148,12 @@ def test_text_likelihood_is_the_sum_over_the_text(model: LanguageModel, tmp_path
     assert found.nats == pytest.approx(expected, abs=1e-9)
     assert found.tokens == len(tokens) - 1 == 19
     assert share == right / 19
-    assert text_likelihood(model, plan, TextSize(), CPU, interrupted=lambda: True) is None
+
+    def stop() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        text_likelihood(model, plan, TextSize(), CPU, stop)
 
 
 def test_text_sizes_count_line_ends() -> None:

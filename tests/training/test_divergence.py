@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.runs import train
 from dragoman.training.display import Display
-from dragoman.training.divergence import DivergenceDetector
+from dragoman.training.metrics_log import DivergenceDetector
 from dragoman.training.signals import Stopped
 from dragoman.training.trainer import Trainer
 from tests.training.conftest import Configure

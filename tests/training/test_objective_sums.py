@@ -25,7 +25,6 @@ from dragoman.training.checkpoints import read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.distributed import ProcessGroup
 from dragoman.training.objectives.base import Objective
-from dragoman.training.objectives.likelihood import Likelihood
 from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig, RiskBatch
 from dragoman.training.runtime import Runtime
 from dragoman.training.step import TrainingStep
@@ -78,7 +77,7 @@ def objective_of(kind: str) -> Objective:
     if kind == "minimum-risk":
         corpus: Any = SimpleNamespace(codec=PairCodec(Spelling(), Spelling()), report={"length_ratio": 1.0})
         return RowwiseRisk(MinimumRiskConfig(metric="cer", samples=4, sharpness=0.5), corpus)
-    return Consistency() if kind == "consistency" else Likelihood()
+    return Consistency() if kind == "consistency" else Objective()
 
 
 class Watched(TrainingStep):

@@ -1,4 +1,4 @@
-"""What every training objective has: settings with what follows from them alone, and a loss."""
+"""The base of training objectives, which is maximum likelihood: settings with what follows from them, and a loss."""
 
 from __future__ import annotations
 
@@ -28,8 +28,15 @@ class ObjectiveConfig:
         yield from ()
 
 
+@dataclass(frozen=True)
+class LikelihoodConfig(ObjectiveConfig):
+    """Maximum likelihood: the negative log-probability of the reference, token by token."""
+
+    kind: ClassVar[str] = "likelihood"
+
+
 class Objective:
-    """Computes the loss of a batch. `tests/training/test_objectives.py` has a short example.
+    """Computes the loss of a batch: here the model's own, label smoothing and scheduled sampling included.
 
     The trainer adds up the totals of the batches of a step, over all processes, and divides them by the number of
     target tokens. So a total is a sum over target tokens; a mean would weigh small batches more.
@@ -51,7 +58,8 @@ class Objective:
 
         Data-parallel training wraps this call: gradients are exchanged only of what is computed here.
         """
-        raise NotImplementedError
+        loss: Loss = model(batch)
+        return loss
 
 
 @dataclass(frozen=True)

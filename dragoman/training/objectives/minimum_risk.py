@@ -94,12 +94,9 @@ class MinimumRisk(Objective):
         costs = segment_cost_metrics()[self.config.metric].costs(outputs, expected)
         risks = torch.tensor(costs, dtype=torch.float32).view(-1, count)
         risks *= torch.tensor([[len(row) + 1.0] for row in references])
-        for index in range(len(references)):
-            seen: set[tuple[int, ...]] = set()
-            for rank, row in enumerate(map(tuple, rows[index * count : (index + 1) * count])):
-                if row in seen:  # a candidate that was sampled twice counts once
-                    risks[index, rank] = torch.inf
-                seen.add(row)
+        for index, row in enumerate(rows):
+            if row in rows[index - index % count : index]:  # a candidate that was sampled twice counts once
+                risks.view(-1)[index] = torch.inf
         device = batch.target.device
         return RiskBatch(replace(batch, target=pad_tokens(rows).to(device)), risks.to(device))
 

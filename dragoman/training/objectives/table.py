@@ -7,14 +7,13 @@ from typing import Annotated
 from dragoman.config.table import Table
 from dragoman.data.corpus import Corpus
 from dragoman.training.objectives import base
-from dragoman.training.objectives.base import Objective, ObjectiveEntry
-from dragoman.training.objectives.likelihood import Likelihood, LikelihoodConfig
+from dragoman.training.objectives.base import LikelihoodConfig, Objective, ObjectiveEntry
 from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig
 
 OBJECTIVES = Table(
     "objective",
     lambda entry: [entry.config.kind],
-    (ObjectiveEntry(LikelihoodConfig, Likelihood), ObjectiveEntry(MinimumRiskConfig, MinimumRisk)),
+    (ObjectiveEntry(LikelihoodConfig, Objective), ObjectiveEntry(MinimumRiskConfig, MinimumRisk)),
 )
 ObjectiveConfig = Annotated[base.ObjectiveConfig, OBJECTIVES]
 

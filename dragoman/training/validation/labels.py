@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -19,59 +18,52 @@ from dragoman.decoding.labels import HeadDecoder
 from dragoman.errors import ConfigError
 from dragoman.scoring.label_metrics import applicable, score_labels
 from dragoman.scoring.registry import metrics_for
-from dragoman.training.validation.result import ValidationResult, validation_batches
+from dragoman.training.validation.result import Check, ValidationResult, Validator, validation_batches
 
+FIRST = np.zeros(1, dtype=np.int64)  # the first row of a store
 MAX_TEXTS_READ = 100  # to find the text of the first stored row
 
 
-class LabelValidator:
+class LabelValidator(Validator):
     """Scores a model that predicts labels, numbers or tags on the validation part of a corpus."""
 
     def __init__(self, corpus: Corpus, head_decoder: HeadDecoder, metric: str, device: torch.device) -> None:
         self.corpus, self.head_decoder, self.device = corpus, head_decoder, device
-        self.labels: tuple[str, ...] = ()
-        if isinstance(corpus.target_tokenizer, LabelVocabulary):
-            self.labels = corpus.target_tokenizer.names
-        self._check(metric)
-
-    def _check(self, metric: str) -> None:
-        """Refuse a metric that does not apply to these targets before training starts."""
+        self.tokenizer = corpus.target_tokenizer
+        self.labels = self.tokenizer.names if isinstance(self.tokenizer, LabelVocabulary) else ()
+        self.metrics = metrics_for(head_decoder.outputs)
         if metric == "loss":
             return
-        tokenizer, read = self.corpus.target_tokenizer, self.head_decoder.references
-        references = [reference for batch in validation_batches(self.corpus) for reference in read(batch, tokenizer)]
-        if metric not in (
-            possible := applicable(metrics_for(self.head_decoder.outputs), references, references, self.labels)
-        ):
+        references = [
+            reference
+            for batch in validation_batches(corpus)
+            for reference in head_decoder.references(batch, self.tokenizer)
+        ]
+        possible = applicable(self.metrics, references, references, self.labels)
+        if metric not in possible:
             raise ConfigError(
                 f"train.metric: found '{metric}', which these targets do not have; expected loss, {', '.join(possible)}"
             )
 
-    @torch.no_grad()
-    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
-        model.eval()
+    def result(self, model: Any, check: Check) -> ValidationResult:
         total, count = 0.0, 0
         predictions: list[Any] = []
         expected: list[Any] = []
-        tokenizer = self.corpus.target_tokenizer
         for batch in validation_batches(self.corpus):
-            if interrupted():
-                return None
-            expected += self.head_decoder.references(batch, tokenizer)
+            check()
+            expected += self.head_decoder.references(batch, self.tokenizer)
             batch = batch.to(self.device)
             loss = model(batch)
             total, count = total + float(loss.total), count + int(loss.count)
-            predictions += [answer.value for answer in self.head_decoder.decode(model, batch, tokenizer)]
-        scores = score_labels(metrics_for(self.head_decoder.outputs), predictions, expected, labels=self.labels)
+            predictions += [answer.value for answer in self.head_decoder.decode(model, batch, self.tokenizer)]
+        scores = score_labels(self.metrics, predictions, expected, labels=self.labels)
         return ValidationResult({"loss": total / count, **scores}, *self._sample(model))
 
     def _sample(self, model: Any) -> tuple[tuple[str, str], tuple[str, ...]]:
         """The first text with its answer, and the right answer where that is a text."""
-        first = np.zeros(1, dtype=np.int64)
-        batch = read_batch(self.corpus.valid, first, collator=self.corpus.collator)
-        tokenizer = self.corpus.target_tokenizer
-        (expected,) = self.head_decoder.references(batch, tokenizer)
-        answer = self.head_decoder.decode(model, batch.to(self.device), tokenizer)[0]
+        batch = read_batch(self.corpus.valid, FIRST, collator=self.corpus.collator)
+        (expected,) = self.head_decoder.references(batch, self.tokenizer)
+        answer = self.head_decoder.decode(model, batch.to(self.device), self.tokenizer)[0]
         if self.head_decoder.outputs not in ("labels", "tags"):
             return (self._first_text, answer.text), ()
         return (self._first_text, answer.text), (expected if isinstance(expected, str) else " ".join(expected),)
@@ -82,10 +74,7 @@ class LabelValidator:
         if isinstance(self.corpus.valid, MediaStore):
             files: FeatureRows = self.corpus.valid.source
             return files.column.paths()[int(files.numbers[0])]
-        row, tokenizer = (
-            self.corpus.valid.source.rows(np.zeros(1, dtype=np.int64))[0].tolist(),
-            self.corpus.source_tokenizer,
-        )
+        row, tokenizer = self.corpus.valid.source.rows(FIRST)[0].tolist(), self.corpus.source_tokenizer
         with self.corpus.valid_texts.open(encoding="utf-8") as file:
             for line in islice(file, MAX_TEXTS_READ):  # of which the first may have been left out
                 text: str = json.loads(line)["source"]

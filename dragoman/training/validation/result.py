@@ -1,18 +1,34 @@
-"""The scores of one validation, the interface of validators, and the batches that they read."""
+"""The scores of one validation, the base of validators, and the batches that they read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
+
+import torch
 
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import Corpus
+from dragoman.files import write_text
 from dragoman.scoring.registry import metrics_by_name
 
 SENTENCES = frozenset({"bleu", "chrf"})
 SHOWN = (frozenset({"per", "wer"}), frozenset({"cer", "exact_match"}), frozenset({"wer", "cer"}), SENTENCES)
+GENERAL = ("loss", "bleu", "chrf", "accuracy", "perplexity")  # of general text, the first three that a task has
+Check = Callable[[], None]  # called for each batch; raises Interrupted if training is to stop
+
+
+class Interrupted(Exception):  # noqa: N818  (no error: a signal asked the run to stop)
+    """Ends a validation on the way."""
+
+
+def no_check() -> None:
+    """For measurements that nothing interrupts."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +63,51 @@ class ValidationResult:
         return f"  e.g. {source}  →  {output}  {'✓' if right else f'✗  reference: {self.references[0]}'}"
 
 
-class Validator(Protocol):
+class Validator:
     """Scores a model on the validation data."""
 
-    def measure(self, model: Any, interrupted: Callable[[], bool] = ...) -> ValidationResult | None:
+    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
         """All scores of a model; None if `interrupted` became true on the way."""
+
+        def check() -> None:
+            if interrupted():
+                raise Interrupted
+
+        model.eval()
+        with torch.no_grad(), suppress(Interrupted):
+            return self.result(model, check)
+        return None
+
+    def result(self, model: Any, check: Check) -> ValidationResult:
+        """The scores of a model in evaluation mode; calls `check` once per batch."""
+        raise NotImplementedError
+
+
+class GeneralText:
+    """Scores of general text before and during fine-tuning: they show what a model forgets."""
+
+    def __init__(self, validator: Validator, run: Path) -> None:
+        self.validator, self.path = validator, run / "general.json"  # the scores before training
+        self.before: dict[str, float] = {}
+
+    def start(self, model: Any, step: int) -> str:
+        """Measure the weights that training starts with, or read what a run that resumes measured; a line to show."""
+        if step == 0 and (result := self.validator.measure(model)) is not None:
+            self.before = result.scores
+            write_text(self.path, json.dumps(self.before, indent=2))
+            return f"general text before training  {result.line()}"
+        with suppress(OSError, ValueError, TypeError, AttributeError):
+            scores = json.loads(self.path.read_text(encoding="utf-8"))
+            self.before = {str(name): float(score) for name, score in scores.items()}
+        return ""
+
+    def line(self, result: ValidationResult) -> str:
+        """The scores now, each with that before training."""
+        metrics, parts = metrics_by_name(), []
+        for name in ([name for name in GENERAL if name in result.scores] or list(result.scores))[:3]:
+            before = f" (before {metrics[name].format(self.before[name])})" if name in self.before else ""
+            parts.append(f"{name} {metrics[name].format(result.scores[name])}{before}")
+        return f"general text  {'  '.join(parts)}"
 
 
 def validation_batches(corpus: Corpus, budget: int = 4096) -> Iterator[Batch]:

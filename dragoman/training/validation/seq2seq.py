@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, zip_longest
 from typing import Any
@@ -19,7 +19,7 @@ from dragoman.decoding.search import search
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import EVALUATION_DEFAULTS, metrics_for
 from dragoman.scoring.report import score_table
-from dragoman.training.validation.result import ValidationResult, validation_batches
+from dragoman.training.validation.result import Check, ValidationResult, Validator, validation_batches
 
 
 def rows_to_decode(rows: Iterable[dict[str, Any]], tags: Sequence[str], limit: int) -> list[dict[str, Any]]:
@@ -42,9 +42,8 @@ def with_all_references(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
     for row in kept:
         known = references.setdefault(row["source"], [])
         known += [text for text in dict.fromkeys(row["references"]) if text not in known]
-    several = {
-        row["source"] for row in kept if {*row["references"]} < {*references[row["source"]]}
-    }  # of different rows; equal rows stay
+    # Sources of rows with different references; equal rows stay.
+    several = {row["source"] for row in kept if {*row["references"]} < {*references[row["source"]]}}
     done: set[str] = set()
     for row in kept:
         source = row["source"]
@@ -55,7 +54,7 @@ def with_all_references(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
             yield row | {"references": references[source]}
 
 
-class Seq2SeqValidator:
+class Seq2SeqValidator(Validator):
     """Scores a model on the validation part of a corpus."""
 
     def __init__(
@@ -85,25 +84,29 @@ class Seq2SeqValidator:
         self.references = [rows[index]["references"] for index in usable]
         self.sources = [sources[index] for index in usable]
 
-    @torch.no_grad()
-    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
-        model.eval()
-        results = self.likelihood(model, interrupted)
-        if results is None:
-            return None
+    def result(self, model: Any, check: Check) -> ValidationResult:
+        scores = self.likelihood(model, check)
         if not self.sources:
-            return ValidationResult(results)
-        return self.decoded(model, results, interrupted)
+            return ValidationResult(scores)
+        outputs: list[str] = [""] * len(self.sources)
+        ratio = self.corpus.report["length_ratio"]
+        for indices, batch in batches_by_length(self.sources, self.rows, self.corpus.collator):
+            hypotheses = search(model, batch.to(self.device), self.search, ratio)
+            for index, (best, *_) in zip(indices, hypotheses, strict=True):
+                outputs[index] = self.corpus.codec.target_of(self.texts[index]).decode(best.tokens)
+                check()
+        decoded = score_table(outputs, self.references, self.names, units=self.units)
+        scores |= {name: decoded[name] for name in self.names}
+        return ValidationResult(scores, (self.texts[0], outputs[0]), tuple(self.references[0]))
 
-    def likelihood(self, model: Any, interrupted: Callable[[], bool]) -> dict[str, float] | None:
-        """Loss, perplexity and token accuracy, as far as the model has them; None if interrupted."""
+    def likelihood(self, model: Any, check: Check) -> dict[str, float]:
+        """Loss, perplexity and token accuracy, as far as the model has them."""
         total, correct, count = 0.0, 0, 0
         known = model.likelihood
         if known == "none":
             return {}
         for batch in validation_batches(self.corpus, self.budget):
-            if interrupted():
-                return None
+            check()
             scores = model.score(batch.to(self.device))
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
@@ -111,19 +114,3 @@ class Seq2SeqValidator:
         loss = total / count if count else math.inf  # the model can produce none of the targets
         results = {"loss": loss, "perplexity": math.exp(min(loss, 700))}
         return results | ({"token_accuracy": correct / max(1, count)} if known == "tokens" else {})
-
-    def decoded(
-        self, model: Any, results: dict[str, float], interrupted: Callable[[], bool]
-    ) -> ValidationResult | None:
-        """The results with the metrics of decoded examples; None if interrupted."""
-        outputs: list[str] = [""] * len(self.sources)
-        ratio = self.corpus.report["length_ratio"]
-        for indices, batch in batches_by_length(self.sources, self.rows, self.corpus.collator):
-            hypotheses = search(model, batch.to(self.device), self.search, ratio)
-            for index, (best, *_) in zip(indices, hypotheses, strict=True):
-                outputs[index] = self.corpus.codec.target_of(self.texts[index]).decode(best.tokens)
-                if interrupted():
-                    return None
-        scores = score_table(outputs, self.references, self.names, units=self.units)
-        results |= {name: scores[name] for name in self.names}
-        return ValidationResult(results, (self.texts[0], outputs[0]), tuple(self.references[0]))
