@@ -43,7 +43,7 @@ from dragoman.data.corpus import Corpus, prepare_corpus  # noqa: E402
 from dragoman.data.tokenizers.base import EOS, PAD, SOS  # noqa: E402
 from dragoman.layers.positions import sinusoids  # noqa: E402
 from dragoman.tasks import config as configuration  # noqa: E402
-from dragoman.tasks.table import model_for, task_of  # noqa: E402
+from dragoman.tasks.table import task_of  # noqa: E402
 from dragoman.training.objectives.table import build_objective  # noqa: E402
 from dragoman.training.runtime import Runtime  # noqa: E402
 from dragoman.training.trainer import Trainer  # noqa: E402
@@ -98,7 +98,7 @@ def settings(data: Path, model: dict[str, Any]) -> Any:
 def ours(config: Any, corpus: Corpus) -> Step:
     """A step of the trainer; it takes the batches of its plan one after another, as everyone here does."""
     torch.manual_seed(1)
-    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
+    model = task_of(config).model(config, corpus.source_tokenizer, corpus.target_tokenizer)
     folder = Path(tempfile.mkdtemp())
     runtime, task = Runtime(torch.device("cpu")), task_of(config)
     loader = task.loader(config, corpus, model, runtime.processes)

@@ -216,10 +216,9 @@ def parameters(run: Path) -> int:
     """The number of trainable parameters."""
     from dragoman.analysis.layer_table import parameter_count
     from dragoman.runs import Run
-    from dragoman.tasks.table import model_for
 
     found = Run(run)
-    return parameter_count(model_for(found.config, *found.tokenizers()))
+    return parameter_count(found.task.model(found.config, *found.tokenizers()))
 
 
 def moses_scores(sources: list[str], hypotheses: list[str], references: list[str], language: str) -> Table:

@@ -41,7 +41,7 @@ from dragoman.runs.pretrained import check_optional_packages, check_start_run, l
 from dragoman.runs.target_lengths import MANY, MOST, measure_target_lengths
 from dragoman.tasks.base import MEDIA
 from dragoman.tasks.config import Config
-from dragoman.tasks.table import model_for, task_of
+from dragoman.tasks.table import task_of
 from dragoman.tasks.translate import TranslateConfig
 from dragoman.training.capacity import check_capacity
 from dragoman.training.display import Display
@@ -79,7 +79,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     if unknown := unknown_token_report(corpus.report):
         say(unknown)
-    build = partial(model_for, config, corpus.source_tokenizer, corpus.target_tokenizer)
+    build = partial(task_of(config).model, config, corpus.source_tokenizer, corpus.target_tokenizer)
     check_capacity(build, settings.as_table(config.model), device)
     model = build()
     if isinstance(model, FittedModel):

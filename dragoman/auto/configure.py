@@ -30,9 +30,8 @@ from dragoman.data.readers.header import header_row
 from dragoman.data.split import Progress
 from dragoman.errors import ConfigError
 from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text, started_folder
-from dragoman.tasks.media import MediaTask
+from dragoman.tasks.media import MediaTask, Transcribe
 from dragoman.tasks.table import TASKS
-from dragoman.tasks.transcribe import Transcribe
 from dragoman.training.runtime import resolve_device
 
 # Settings of encoder and decoder that may change while the rest of the default Transformer stays.

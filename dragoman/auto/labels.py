@@ -26,9 +26,8 @@ from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.models.masked_lm import MaskedLMConfig
 from dragoman.tasks.base import Automatic, Task
-from dragoman.tasks.classify import Classify
 from dragoman.tasks.config import Config, build, started_folder
-from dragoman.tasks.regress import Regress
+from dragoman.tasks.labels import Classify, Regress
 
 BATCH_TOKENS = 2048
 MOST_LABELS, OFTEN, SELDOM = 200, 50, 2  # labels that are compared, and how often right and misspelt ones occur

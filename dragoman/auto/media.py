@@ -22,8 +22,7 @@ from dragoman.data.split import read_examples, usable_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, build, started_folder
-from dragoman.tasks.media import MediaTask
-from dragoman.tasks.transcribe import Transcribe
+from dragoman.tasks.media import MediaTask, Transcribe
 
 # Narrow-band audio: with few samples a second, a window resolves few frequencies.
 WIDE_BAND, NARROW_BAND_FEATURES = 16_000, {"num_mels": 23}

@@ -13,7 +13,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError
 from dragoman.models.heads.softmax import PartitionedSoftmaxConfig, SampledSoftmaxConfig
 from dragoman.tasks.config import Config
-from dragoman.tasks.table import model_for
+from dragoman.tasks.table import task_of
 from dragoman.training.capacity import available_memory
 from dragoman.training.optimizer import MovingAverageConfig
 
@@ -25,7 +25,7 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device
     """Compare the memory that training needs for the largest batch with the memory that is free."""
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
     torch.manual_seed(config.train.seed)
-    model: Any = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
+    model: Any = task_of(config).model(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
     # The largest batch has the most tokens on one side or both, or the longest rows: attention grows quadratically.

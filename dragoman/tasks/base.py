@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, get_args
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from dragoman.config.settings import setting
 from dragoman.data.batching import VocabularyParts
-from dragoman.data.collate import Collator
+from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, TokenizersConfig, tags_of
 from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.formats.base import ExampleFormat
@@ -103,14 +104,15 @@ class Config:
                 f"{self.task_setting}"
             )
 
-    def unused_settings(self, unused: Mapping[str, tuple[Any, Any]], reason: str) -> Iterator[str]:
-        """Errors for settings that this task ignores; unused: setting → (its value, its default).
+    def unused_settings(self, places: Sequence[str], reason: str) -> Iterator[str]:
+        """Errors for settings that this task ignores.
 
         A setting that repeats its default passes: the loader cannot tell it from an absent one.
         """
-        for name, (value, default) in unused.items():
-            if value != default:
-                yield f"{name}: {reason}; leave it out"
+        default = type(self)(data=DataConfig(train=""))
+        for place in places:
+            if attrgetter(place)(self) != attrgetter(place)(default):
+                yield f"{place}: {reason}; leave it out"
 
 
 def encoder_of(config: Config) -> Any:
@@ -154,6 +156,7 @@ class Task:
 
     config: ClassVar[type[Config]]
     starter: ClassVar[Starter]
+    format: ClassVar[ExampleFormat]  # unless `example_format` chooses one by the settings
     automatic: ClassVar[Automatic | None] = None  # None: `auto` has rules of its own for the task
     automatic_series: ClassVar[Automatic | None] = None  # the same where every source is a series of numbers
     head_decoder: ClassVar[HeadDecoder | None] = None  # how a model's outputs become answers; None: by search
@@ -169,11 +172,11 @@ class Task:
 
     def example_format(self, config: Config) -> ExampleFormat:
         """How files become examples, and examples stored rows."""
-        raise NotImplementedError
+        return self.format
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
-        """How stored rows become batches."""
-        raise NotImplementedError
+        """How stored rows become batches; by default, rows of source and target tokens."""
+        return PAIR_COLLATOR
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         """The untrained model for these vocabularies."""

@@ -1,41 +1,60 @@
-"""What classify, regress and tag share: sources of text, numbers or features, and outputs without a search."""
+"""Tasks `classify`, `regress` and `tag`: texts, series, recordings or pictures to labels, numbers or tags."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
+from dragoman.classical.hmm_tagger import HMMTagger, HMMTaggerConfig
+from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
+from dragoman.config.settings import setting
 from dragoman.data.collate import (
     Collator,
     ColumnCollator,
     ConcatenatedTextsCollator,
+    ScalarCollator,
     SeparateTextsCollator,
     SeriesCollator,
     SourceCollator,
+    TagCollator,
     TokenCollator,
 )
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.labels import (
+    LabelFormat,
+    MediaLabelFormat,
+    MediaNumberFormat,
+    MediaTagFormat,
+    NumberFormat,
+    SeriesFormat,
+    SeriesLabelFormat,
+    SeriesTagFormat,
+    TagFormat,
+)
 from dragoman.data.media.feature_extractor import extractor_of
+from dragoman.data.media.images import PictureConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import PAD, Tokenizer
-from dragoman.data.tokenizers.numbers import NumbersConfig
-from dragoman.decoding.config import SearchConfig
+from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
+from dragoman.decoding.labels import LabelDecoder, NumberDecoder, TagDecoder
+from dragoman.errors import ConfigError
 from dragoman.layers.augmentation import NoAugmentationConfig
 from dragoman.layers.embeddings import build_embedding
-from dragoman.models.classifier import ClassifierConfig
+from dragoman.layers.pooling import StepWeightsConfig, TimeAttentionConfig
+from dragoman.models.classifier import Classifier, ClassifierConfig, Regressor
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.models.sources import FeatureInput, SeriesInput
-from dragoman.tasks.base import MEDIA, Config, Task, encoder_of, too_long
+from dragoman.models.tagger import Tagger, TaggerConfig
+from dragoman.tasks.base import MEDIA, Automatic, Config, Starter, Task, encoder_of, too_long
 from dragoman.tasks.media import READ_BY, feature_collator, feature_problems
 from dragoman.tasks.translate import set_lower_case
-from dragoman.training.config import TrainConfig
 from dragoman.training.validation.labels import LabelValidator
 from dragoman.training.validation.result import Validator
 
@@ -54,12 +73,8 @@ class NoSearchConfig(Config):
         if target is not None and not (self.task == "regress" and isinstance(target, NumbersConfig)):
             expected = 'kind = "numbers" or nothing' if self.task == "regress" else "nothing: its targets are not text"
             yield f"tokenizer.target: found {target.kind!r} with {self.task_setting}, expected {expected}"
-        unused = {
-            "train.decode": (self.train.decode, TrainConfig().decode),
-            "data.units": (self.data.units, "words"),
-            "search": (self.search, SearchConfig()),
-        }
-        yield from self.unused_settings(unused, f"configures a search, and {self.task_setting} has none")
+        searching = ("train.decode", "data.units", "search")
+        yield from self.unused_settings(searching, f"configures a search, and {self.task_setting} has none")
         encoder = getattr(self.model, "encoder", None)
         if encoder is None:  # a fitted model
             return
@@ -70,10 +85,8 @@ class NoSearchConfig(Config):
         if features:
             yield from feature_problems(self)
             return
-        augment = getattr(self.model, "augment", NoAugmentationConfig())
-        yield from self.unused_settings(
-            {"model.augment": (augment, NoAugmentationConfig())}, "changes recordings and pictures, not text or numbers"
-        )
+        if getattr(self.model, "augment", NoAugmentationConfig()) != NoAugmentationConfig():
+            yield "model.augment: changes recordings and pictures, not text or numbers; leave it out"
         if numbers and (isinstance(encoder, CharacterWordsConfig) or encoder.embedding == 0):
             yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
         ends = 0 if numbers else 1 + getattr(self.model, "next_sentence", False)  # <eos> of each text
@@ -99,26 +112,16 @@ def source_collator(config: Config, source: SourceReader) -> SourceCollator:
     return TokenCollator()
 
 
-class LabelFormats(NamedTuple):
-    """The data formats of a task by its kind of source."""
-
-    text: ExampleFormat
-    series: ExampleFormat
-    media: ExampleFormat
-
-
 class LabelTask(Task):
     """A task whose model reads text, numbers or features and answers without a search."""
 
     model_class: ClassVar[Any]
-    formats: ClassVar[LabelFormats]
+    formats: ClassVar[tuple[ExampleFormat, ExampleFormat, ExampleFormat]]  # of texts, series and media
     targets: ClassVar[ColumnCollator]
 
     def example_format(self, config: Config) -> ExampleFormat:
-        source = config.tokenizer.source
-        if isinstance(source, NumbersConfig):
-            return self.formats.series
-        return self.formats.media if isinstance(source, MEDIA) else self.formats.text
+        source, (text, series, media) = config.tokenizer.source, self.formats
+        return series if isinstance(source, NumbersConfig) else media if isinstance(source, MEDIA) else text
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
         return Collator(source_collator(config, source), self.targets)
@@ -139,3 +142,216 @@ class LabelTask(Task):
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         assert self.head_decoder is not None
         return LabelValidator(corpus, self.head_decoder, config.train.metric, device)
+
+
+@dataclass(frozen=True)
+class PooledTaskConfig(NoSearchConfig):
+    """Settings of a task with one answer per example."""
+
+    model: ClassifierConfig = setting(ClassifierConfig(), help="the model to train")
+    reads_media = True
+    reads_series = True
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if not isinstance(self.model, ClassifierConfig):
+            return
+        if self.model.texts == "apart" and max(1, len(self.data.columns) - 1) != 2:
+            yield 'model.texts: found "apart", expected two texts: name both in data.columns, and the target last'
+        pooling, numbers = self.model.pooling, self.tokenizer.source.kind == "numbers"
+        limit = pooling.steps if isinstance(pooling, TimeAttentionConfig | StepWeightsConfig) else 0
+        if limit and self.data.max_length + (not numbers) > limit:
+            eos = "" if numbers else ", <eos> included"
+            yield (
+                f"data.max_length: found {self.data.max_length}, but model.pooling.steps = {limit}{eos}; expected at "
+                f"most {limit - (not numbers)}"
+            )
+
+
+@dataclass(frozen=True)
+class ClassifyConfig(PooledTaskConfig):
+    """Labelled texts, series, recordings or pictures."""
+
+    task: Literal["classify"] = setting("classify", help="the kind of problem")
+    output = "labels"
+
+
+class Classify(LabelTask):
+    """Texts, series, recordings or pictures to labels."""
+
+    config = ClassifyConfig
+    model_class = Classifier
+    formats = (LabelFormat(), SeriesLabelFormat(), MediaLabelFormat())
+    targets = ScalarCollator()
+    head_decoder = LabelDecoder()
+    loss_unit = "example (nats)"
+    starter = Starter(
+        "one or two texts with a label: sentiment, acceptability, paraphrase",
+        {
+            "data": {"train": "labelled.tsv"},
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {"kind": ClassifierConfig.kind, "dropout": 0.4, "encoder": {"kind": "recurrent"}},
+            "train": {"steps": 3000, "metric": "accuracy"},
+        },
+    )
+
+    automatic = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {
+                "dropout": 0.4,
+                "pooling": {"kind": "queries"},
+                "encoder": {"kind": "recurrent", "embedding": 128, "width": 256},
+            },
+        },
+        "model: a bidirectional LSTM of 256 over words with attention pooling, because few words decide a label",
+    )
+
+    automatic_series = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {"pooling": {"kind": "queries"}, "encoder": {"kind": "recurrent", "embedding": 1, "width": 64}},
+        },
+        "model: a bidirectional LSTM of 64 over the numbers with attention pooling, because every source is a series",
+    )
+
+
+@dataclass(frozen=True)
+class RegressConfig(PooledTaskConfig):
+    """Texts, series, recordings or pictures with numbers."""
+
+    task: Literal["regress"] = setting("regress", help="the kind of problem")
+    model: ClassifierConfig | KalmanConfig = setting(ClassifierConfig(), help="the model to train")  # type: ignore[assignment]
+    output = "numbers"
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if isinstance(self.model, KalmanConfig):
+            if not isinstance(self.tokenizer.source, NumbersConfig):
+                yield f'model.kind: "kalman" reads numbers, found tokenizer.source = "{self.tokenizer.source.kind}"'
+            return
+        if self.model.label_smoothing:
+            yield f"model.label_smoothing: found {self.model.label_smoothing}, expected 0: a number is not a label"
+
+
+class Regress(LabelTask):
+    """Texts, series, recordings or pictures to numbers."""
+
+    config = RegressConfig
+    model_class = Regressor
+    formats = (NumberFormat(), SeriesFormat(), MediaNumberFormat())
+    targets = ScalarCollator(torch.float32)
+    head_decoder = NumberDecoder()
+    loss_unit = "number (squared error)"
+    starter = Starter(
+        "texts or series of numbers with a number: similarity, the next value",
+        {
+            "data": {"train": "numbers.tsv"},
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {"kind": ClassifierConfig.kind, "encoder": {"kind": "recurrent", "embedding": 1, "width": 32}},
+            "train": {"steps": 3000, "metric": "mse"},
+        },
+    )
+
+    automatic = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {"dropout": 0.2, "encoder": {"kind": "recurrent", "embedding": 128, "width": 256}},
+        },
+        "model: a bidirectional LSTM of 256 over words with mean pooling",
+    )
+    automatic_series = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {
+                "pooling": {"kind": "attention"},
+                "encoder": {"kind": "recurrent", "embedding": 1, "width": 32, "direction": "forward", "dropout": 0.0},
+            },
+        },
+        "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
+    )
+
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
+        if isinstance(config.model, KalmanConfig):
+            assert isinstance(target, NumberScaler)
+            if target.channels != source.channels:
+                raise ConfigError(
+                    f'model.kind: "kalman" forecasts all series, found {source.channels} numbers in a step of the '
+                    f"source and {target.channels} in one of the target"
+                )
+            return KalmanRegressor(config.model, source.channels, max(1, target.steps))
+        return super().model(config, source, target)
+
+    def example_format(self, config: Config) -> ExampleFormat:
+        is_kalman = isinstance(config.model, KalmanConfig)  # it reads series with gaps
+        return SeriesFormat(missing=True) if is_kalman else super().example_format(config)
+
+
+@dataclass(frozen=True)
+class TagConfig(NoSearchConfig):
+    """Tagged sentences, series or recordings."""
+
+    task: Literal["tag"] = setting("tag", help="the kind of problem")
+    model: TaggerConfig | HMMTaggerConfig = setting(TaggerConfig(), help="the model to train")
+    output = "tags"
+    reads_media = True
+    reads_series = True
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        source, model = self.tokenizer.source, self.model
+        if isinstance(source, PictureConfig):
+            yield f'tokenizer.source: found "{source.kind}", which has no frames to tag; expected recordings or text'
+        if isinstance(source, NumbersConfig) and getattr(model, "read", "first") != "first":
+            yield "model.read: found 'mean', but steps have one vector each; leave it out"
+        if isinstance(model, HMMTaggerConfig) and isinstance(source, (NumbersConfig, *MEDIA)):
+            yield f'model.kind: "hmm" reads words, found tokenizer.source = "{source.kind}"'
+
+
+class Tag(LabelTask):
+    """Words to tags."""
+
+    config = TagConfig
+    model_class = Tagger
+    formats = (TagFormat(), SeriesTagFormat(), MediaTagFormat())
+    targets = TagCollator()
+    head_decoder = TagDecoder()
+    loss_unit = "word (nats)"
+    starter = Starter(
+        "words with a tag each: parts of speech, names",
+        {
+            "data": {"train": "words.tsv", "max_length": 1000},
+            "tokenizer": {"source": {"kind": "characters"}},
+            "model": {"kind": TaggerConfig.kind, "crf": True, "encoder": {"kind": "character-words"}},
+            "train": {"steps": 3000, "metric": "accuracy"},
+        },
+    )
+
+    automatic = Automatic(
+        {
+            "data": {"max_length": 1000},
+            "tokenizer": {"source": {"kind": "characters"}},
+            "model": {
+                "encoder": {
+                    "kind": "character-words", "embedding": 32, "kernels": [2, 3, 4], "filters": [64, 64, 64],
+                    "longest_word": 24, "hashed": 50_000, "hashed_dropout": 0.3, "dropout": 0.3,
+                    "inner": {"kind": "recurrent", "embedding": 128, "width": 256, "dropout": 0.3},
+                },
+            },
+        },
+        "model: a bidirectional LSTM of 256 over words built from characters, because endings show the tags of unseen "
+        "words",
+    )  # fmt: skip
+
+    automatic_series = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {"encoder": {"kind": "recurrent", "embedding": 1, "width": 64}},
+        },
+        "model: a bidirectional LSTM of 64 over the numbers, because every source is a series",
+    )
+
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
+        if isinstance(config.model, HMMTaggerConfig):
+            return HMMTagger(config.model, source, len(target))
+        return super().model(config, source, target)

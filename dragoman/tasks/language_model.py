@@ -1,35 +1,42 @@
-"""Task `language-model`: predict the next token of running text."""
+"""Tasks `language-model` and `masked-language-model`: predict the next token of running text, or masked tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.config.settings import setting
 from dragoman.data.bptt import SegmentCollator
-from dragoman.data.collate import Collator
-from dragoman.data.config import DataConfig
+from dragoman.data.collate import Collator, LossTerms
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.formats.texts import LanguageModelFormat
+from dragoman.data.formats.texts import LanguageModelFormat, MaskedTextFormat
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.fill_mask import MaskDecoder
+from dragoman.models.bilm import BiLM, BiLMConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
-from dragoman.tasks.base import Config, Starter, Task
-from dragoman.training.config import TrainConfig
+from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
+from dragoman.tasks.base import Automatic, Config, Starter, Task
+from dragoman.tasks.labels import NoSearchConfig
 from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader, BpttLoader, check_streams
-from dragoman.training.validation.language_model import LanguageModelValidator
+from dragoman.training.validation.language_model import LanguageModelValidator, MaskedLMValidator
 from dragoman.training.validation.result import Validator
 
-_FORMAT = LanguageModelFormat()
+MODELS: dict[type, Any] = {MaskedLMConfig: MaskedLM, BiLMConfig: BiLM}
+SUBWORDS = {"source": {"kind": "subwords", "vocab_size": 8000}}
+SMALL_BERT = {
+    "layers": 4, "width": 256, "heads": 4, "feedforward": 1024, "attention_dropout": 0.0, "max_positions": 127,
+}  # fmt: skip
+STACK = {"kind": "transformer", "layers": 4, "width": 256, "heads": 4, "positions": {"kind": "rotary"}}
 
 
 @dataclass(frozen=True)
@@ -47,14 +54,7 @@ class LanguageModelTaskConfig(Config):
                 f"tokenizer.target: found {self.tokenizer.target.kind!r} with {self.task_setting}, expected nothing: "
                 "a language model has one text"
             )
-        default = DataConfig(train="")
-        unused = {
-            "train.decode": (self.train.decode, TrainConfig().decode),
-            "search": (self.search, SearchConfig()),
-        } | {
-            f"data.{name}": (getattr(self.data, name), getattr(default, name))
-            for name in ("units", "columns", "header", "max_length")
-        }
+        unused = ("train.decode", "search", "data.units", "data.columns", "data.header", "data.max_length")
         yield from self.unused_settings(unused, f"has no meaning for {self.task_setting}, which reads running text")
         if isinstance(self.model, LanguageModelConfig) and self.train.batch_tokens < self.model.segment:
             yield (
@@ -67,31 +67,17 @@ class LanguageModelTask(Task):
     """Running text to the next token."""
 
     config = LanguageModelTaskConfig
+    format = LanguageModelFormat()
     is_language_model = True
     starter = Starter(
         "running text: predict the next token; `dragoman complete` continues a prompt",
         {
-            "task": "language-model",
             "data": {"train": "text.txt"},
             "tokenizer": {"source": {"kind": "subwords", "vocab_size": 8000}},
-            "model": {
-                "kind": LanguageModelConfig.kind,
-                "segment": 128,
-                "memory": 128,
-                "stack": {
-                    "kind": "transformer",
-                    "layers": 4,
-                    "width": 256,
-                    "heads": 4,
-                    "positions": {"kind": "rotary"},
-                },
-            },
+            "model": {"kind": LanguageModelConfig.kind, "segment": 128, "memory": 128, "stack": STACK},
             "train": {"steps": 10_000, "batch_tokens": 4096},
         },
     )
-
-    def example_format(self, config: Config) -> ExampleFormat:
-        return _FORMAT
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
         """Segments of parallel streams, for truncated back-propagation through time."""
@@ -115,3 +101,64 @@ class LanguageModelTask(Task):
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
         return BpttLoader(corpus, model, config.model.segment, config.train, processes)
+
+
+@dataclass(frozen=True)
+class MaskedLanguageModelTaskConfig(NoSearchConfig):
+    """Texts alone."""
+
+    task: Literal["masked-language-model"] = setting("masked-language-model", help="the kind of problem")
+    model: MaskedLMConfig | BiLMConfig = setting(MaskedLMConfig(), help="the model to train")
+    output = "masked tokens"
+
+
+def predicted_tokens(config: Config) -> LossTerms:
+    """How many tokens of rows with these lengths the model predicts."""
+    model = config.model
+    if isinstance(model, MaskedLMConfig):
+        share = model.mlm_probability
+        return lambda source, target: (
+            num_masked(source.astype(np.int64), share) + num_masked(target.astype(np.int64), share)
+        )
+    return lambda source, target: 2 * source.astype(np.int64) + 1  # a token forwards and backwards, and <eos> once
+
+
+class MaskedLanguageModelTask(Task):
+    """Texts to their masked tokens."""
+
+    config = MaskedLanguageModelTaskConfig
+    head_decoder = MaskDecoder()
+    loss_unit = "masked token (nats)"
+    starter = Starter(
+        "texts alone: pre-train an encoder for other tasks to start from",
+        {
+            "data": {"train": "texts.txt", "max_length": 126},
+            "tokenizer": SUBWORDS,
+            "model": {"kind": MaskedLMConfig.kind, "encoder": SMALL_BERT},
+            "train": {"steps": 20_000, "batch_tokens": 8192, "optimizer": {"weight_decay": 0.01}},
+        },
+    )
+
+    automatic = Automatic(
+        {
+            "data": {"max_length": 125},  # two texts need one token more than one text
+            "tokenizer": SUBWORDS,
+            "model": {"encoder": SMALL_BERT},
+        },
+        "model: a small BERT of 4 layers of 256 over 8,000 sub-words, for classify or tag to start from",
+    )
+
+    def example_format(self, config: Config) -> ExampleFormat:
+        return MaskedTextFormat(config.data.max_length, getattr(config.model, "next_sentence", False))
+
+    def collator(self, config: Config, source: SourceReader) -> Collator:
+        """Padded token rows; batches are sized by the tokens that are predicted."""
+        return Collator(loss_terms=predicted_tokens(config))
+
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
+        model: nn.Module = MODELS[type(config.model)](config.model, len(source))
+        return model
+
+    def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
+        """Loss and accuracy on the same masked tokens at every validation."""
+        return MaskedLMValidator(corpus, device)

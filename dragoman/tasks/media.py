@@ -1,25 +1,31 @@
-"""What transcribe and caption share: sources are recordings or images."""
+"""Tasks `transcribe` and `caption`: recordings or images to text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
+from dragoman.config.settings import setting
 from dragoman.data.collate import Collator, FrameCollator, PictureCollator, SourceCollator
+from dragoman.data.formats.media import CAPTIONS, TRANSCRIPTS
 from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.layers.augmentation import ImageAugmentConfig, LineAugmentConfig, NoAugmentationConfig, SpecAugmentConfig
-from dragoman.models.encoders.frames import FramesConfig, SubsamplingConfig
+from dragoman.models.captioner import Captioner, CaptionerConfig
+from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
 from dragoman.models.encoders.waveform import WaveformConvolutionsConfig
-from dragoman.tasks.base import MEDIA, Config, Task
+from dragoman.models.speech_to_text import SpeechToText, SpeechToTextConfig
+from dragoman.models.transcriber import JointAttentionConfig, Transcriber, TranscriberConfig
+from dragoman.tasks.base import MEDIA, Config, Starter, Task, too_long
 
 # Which features an encoder reads, and which features an augmentation changes.
 READ_BY: dict[type, tuple[Any, ...]] = {
@@ -41,28 +47,26 @@ def feature_problems(config: Config) -> Iterator[str]:
     source, encoder, augment = config.tokenizer.source, config.model.encoder, config.model.augment
     fitting = READ_BY.get(type(encoder), ())
     if not isinstance(source, fitting):
-        kinds = " or ".join(f'"{one.kind}"' for one in fitting) or "text or numbers"
+        kinds = " or ".join(f'"{features.kind}"' for features in fitting) or "text or numbers"
         yield f'tokenizer.source: found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
         return
+    reads_samples = isinstance(source, WaveformConfig)
     if isinstance(encoder, FramesConfig):
-        yield from waveform_problems(source, encoder.subsampling)
+        subsampling = encoder.subsampling
+        if isinstance(subsampling, WaveformConvolutionsConfig) != reads_samples:
+            yield (
+                f'model.encoder.subsampling: found "{subsampling.kind}" with tokenizer.source "{source.kind}", '
+                f'expected "{WaveformConfig.kind}" for both or for neither'
+            )
+        elif reads_samples and source.min_samples < subsampling.receptive_field:
+            yield (
+                f"tokenizer.source.min_samples: found {source.min_samples}, expected at least "
+                f"{subsampling.receptive_field}, what one output sees"
+            )
     if not isinstance(source, AUGMENTED_BY[type(augment)]):
         yield f'model.augment: found "{augment.kind}", which does not go with tokenizer.source "{source.kind}"'
     if isinstance(encoder, PatchesConfig) and isinstance(source, PictureConfig) and source.size % encoder.size:
         yield f"model.encoder.size: found {encoder.size}, expected a divisor of tokenizer.source.size = {source.size}"
-
-
-def waveform_problems(source: Any, subsampling: SubsamplingConfig) -> Iterator[str]:
-    """Errors of raw samples without the convolutions that read them, or the other way round."""
-    if isinstance(subsampling, WaveformConvolutionsConfig) != isinstance(source, WaveformConfig):
-        both = f'"{WaveformConfig.kind}"'
-        yield (
-            f'model.encoder.subsampling: found "{subsampling.kind}" with tokenizer.source "{source.kind}", '
-            f"expected {both} for both or for neither"
-        )
-    elif isinstance(subsampling, WaveformConvolutionsConfig) and source.min_samples < subsampling.receptive_field:
-        found, least = source.min_samples, subsampling.receptive_field
-        yield f"tokenizer.source.min_samples: found {found}, expected at least {least}, what one output sees"
 
 
 def feature_collator(source: FeatureExtractor) -> SourceCollator:
@@ -81,29 +85,100 @@ class MediaConfig(Config):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        target = self.tokenizer.target
-        if wrong := list(feature_problems(self)):
-            yield from wrong
-            return
-        if target is None or isinstance(target, NumbersConfig):
-            found = target.kind if target else "nothing"
+        target, problems = self.tokenizer.target, list(feature_problems(self))
+        yield from problems
+        if not problems and (target is None or isinstance(target, NumbersConfig)):
             yield (
-                f"tokenizer.target: found {found} with {self.task_setting}, expected a tokenizer of text, such as "
-                '"characters"'
+                f"tokenizer.target: found {target.kind if target else 'nothing'} with {self.task_setting}, expected a "
+                'tokenizer of text, such as "characters"'
             )
 
 
 class MediaTask(Task):
     """A task that reads recordings or images and writes text by search."""
 
-    model_class: ClassVar[Any]  # of config.model, or a table of them by its class
+    models: ClassVar[dict[type, Any]]  # the class of each model by that of its settings
 
     def collator(self, config: Config, source: Any) -> Collator:
         return Collator(feature_collator(extractor_of(source)))
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         """A model that standardises features by the mean and deviation of the training data."""
-        kind = self.model_class[type(config.model)] if isinstance(self.model_class, dict) else self.model_class
-        model: Any = kind(config.model, len(source), len(target))
+        model: Any = self.models[type(config.model)](config.model, len(source), len(target))
         model.standardizer.set_scale(*extractor_of(source).scale)
         return model  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class TranscribeConfig(MediaConfig):
+    """Recordings or line images with their text."""
+
+    task: Literal["transcribe"] = setting("transcribe", help="the kind of problem")
+    model: TranscriberConfig | SpeechToTextConfig = setting(TranscriberConfig(), help="the model to train")
+    # CTC processes texts by their whole probability, without a length penalty.
+    search: SearchConfig = setting(SearchConfig(length_penalty=0.0), help="how to decode its output")
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if isinstance(self.model, SpeechToTextConfig):
+            yield from too_long(self, "decoder", self.model.decoder)
+        elif isinstance(self.model.attention_decoder, JointAttentionConfig):
+            yield from too_long(self, "attention_decoder.decoder", self.model.attention_decoder.decoder)
+
+
+class Transcribe(MediaTask):
+    """Speech and line images to text."""
+
+    config = TranscribeConfig
+    format = TRANSCRIPTS
+    models: ClassVar = {TranscriberConfig: Transcriber, SpeechToTextConfig: SpeechToText}
+    default_metrics = ("wer", "cer", "exact_match")
+    counts_edit_types = True
+    starter = Starter(
+        "recordings or images of text lines with their text: speech recognition and OCR",
+        {
+            "data": {"train": "recordings.tsv", "media": ""},
+            "tokenizer": {"source": {"kind": "audio"}, "target": {"kind": "characters"}},
+            "model": {
+                "kind": TranscriberConfig.kind,
+                "augment": {"kind": "specaugment"},
+                "encoder": {"kind": "frames", "inner": {"kind": "recurrent", "layers": 2}},
+            },
+            "train": {"steps": 10_000, "batch_tokens": 20_000, "metric": "wer"},
+        },
+    )
+
+
+@dataclass(frozen=True)
+class CaptionConfig(MediaConfig):
+    """Images with captions."""
+
+    task: Literal["caption"] = setting("caption", help="the kind of problem")
+    model: CaptionerConfig = setting(CaptionerConfig(), help="the model to train")
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        yield from too_long(self, "decoder", self.model.decoder)
+
+
+class Caption(MediaTask):
+    """Images to captions."""
+
+    config = CaptionConfig
+    format = CAPTIONS
+    models: ClassVar = {CaptionerConfig: Captioner}
+    default_metrics = ("bleu", "chrf", "meteor_exact_stem", "cider")
+    starter = Starter(
+        "images with one or more captions each",
+        {
+            "data": {"train": "pictures.tsv", "media": ""},
+            "tokenizer": {"source": {"kind": "picture"}, "target": {"kind": "words", "min_count": 5}},
+            "model": {
+                "kind": CaptionerConfig.kind,
+                "augment": {"kind": "picture"},
+                "encoder": {"kind": "resnet"},
+                "decoder": {"kind": "recurrent"},
+            },
+            "train": {"steps": 10_000, "batch_tokens": 10_000, "metric": "bleu"},
+        },
+    )

@@ -23,8 +23,8 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
     if task not in TASKS:
         raise ConfigError(f"found {task!r}, no such task. {hint(task, TASKS)}")
     about, table = TASKS[task].starter
-    table = settings.override(table, overrides)
-    if table.get("task", task) != task:
+    table = settings.override({"task": task, **table}, overrides)
+    if table["task"] != task:
         raise ConfigError(f"task: found {table['task']!r}, expected {task!r}, which was asked for, or nothing")
     resolved = settings.as_table(build(table))
     table = expand_kinds(table, resolved)
@@ -85,10 +85,8 @@ def value_at(table: Mapping[str, Any], place: str, default: Any = None) -> Any:
     """The value at a dotted name in nested tables, or the default."""
     value: Any = table
     for key in place.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            return default
-        value = value[key]
-    return value
+        value = value.get(key, MISSING) if isinstance(value, Mapping) else MISSING
+    return default if value is MISSING else value
 
 
 def applies(when: str, resolved: Mapping[str, Any]) -> bool:

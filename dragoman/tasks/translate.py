@@ -12,7 +12,6 @@ from torch import nn
 from dragoman.classical.dictionary import CopyConfig
 from dragoman.classical.transducers import TransducerConfig, build_transducer
 from dragoman.config.settings import setting
-from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import TokenizersConfig
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
@@ -46,7 +45,12 @@ class TranslateConfig(Config):
         if isinstance(self.tokenizer.target, NumbersConfig):
             yield 'tokenizer.target: found "numbers", which only task = "regress" reads'
         if isinstance(model, TransducerConfig):
-            yield from fitted_problems(self, model)
+            if isinstance(model, CopyConfig) and self.tokenizer.target is not None:
+                yield (
+                    'model.kind: "copy" needs one vocabulary for both sides; leave tokenizer.target out, or take '
+                    'preset = "copy" for its bytes'
+                )
+            yield from self.unused_settings(["train.start_from"], f'has no meaning for model.kind = "{model.kind}"')
             return
         if model.tie not in ("none", "target") and not may_share_vocabulary(self.tokenizer):
             yield (
@@ -56,18 +60,6 @@ class TranslateConfig(Config):
         yield from too_long(self, "encoder", model.encoder)
         if isinstance(model, EncoderDecoderConfig):  # a non-autoregressive decoder reads positions, not tokens
             yield from too_long(self, "decoder", model.decoder)
-
-
-def fitted_problems(config: TranslateConfig, model: TransducerConfig) -> Iterator[str]:
-    """Errors of settings that a model without gradients cannot use."""
-    if isinstance(model, CopyConfig) and config.tokenizer.target is not None:
-        yield (
-            'model.kind: "copy" needs one vocabulary for both sides; leave tokenizer.target out, or take '
-            'preset = "copy" for its bytes'
-        )
-    yield from config.unused_settings(
-        {"train.start_from": (config.train.start_from, "")}, f'has no meaning for model.kind = "{model.kind}"'
-    )
 
 
 def may_share_vocabulary(tokenizer: TokenizersConfig) -> bool:
@@ -91,18 +83,14 @@ def build_model(
     return model
 
 
-def lower_case_ids(source: SourceReader) -> torch.Tensor:
-    """For every token the id of its lower-case form, or its own id if there is none; (V,)."""
-    pieces = source.pieces(range(len(source)))
-    ids = {piece: number for number, piece in enumerate(pieces)}
-    return torch.tensor([ids.get(piece.lower(), number) for number, piece in enumerate(pieces)])
-
-
 def set_lower_case(model: nn.Module, source: SourceReader) -> nn.Module:
     """Tell an encoder that builds words from characters which tokens are each other's lower case."""
     encoder: Any = getattr(model, "encoder", None)
     if encoder is not None and encoder.reads_lower_case:
-        encoder.embedding.folded = lower_case_ids(source)
+        pieces = source.pieces(range(len(source)))
+        ids = {piece: number for number, piece in enumerate(pieces)}
+        lower = [ids.get(piece.lower(), number) for number, piece in enumerate(pieces)]  # its own id if there is none
+        encoder.embedding.folded = torch.tensor(lower)  # (V,)
     return model
 
 
@@ -131,9 +119,6 @@ class Translate(Task):
         copies = isinstance(model, EncoderDecoderConfig) and decoder_class(model.decoder).copies_words
         sides = {side.kind for side in (config.tokenizer.source, config.tokenizer.target) if side is not None}
         return COPY_FORMAT if copies and sides <= {*COPYABLE, RunTokenizerConfig.kind} else PAIR_FORMAT
-
-    def collator(self, config: Config, source: SourceReader) -> Collator:
-        return PAIR_COLLATOR
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         if isinstance(config.model, TransducerConfig):

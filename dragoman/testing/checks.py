@@ -32,7 +32,7 @@ from dragoman.models.registry import DECODERS, ENCODERS
 from dragoman.scoring.metric import TextMetric
 from dragoman.scoring.registry import METRICS
 from dragoman.tasks.config import build
-from dragoman.tasks.table import model_for, task_of
+from dragoman.tasks.table import task_of
 from dragoman.testing.laws import SOURCES, assert_close, check_laws, in_float64, small_model
 from dragoman.testing.learning import LearningTask, learn
 from dragoman.training.objectives.base import Objective
@@ -208,6 +208,7 @@ def _small_translator(folder: str) -> tuple[torch.nn.Module, Corpus]:
         "model": {"encoder": part, "decoder": part},
     }
     config = build(table)
-    corpus = task_of(config).prepare(config)
+    task = task_of(config)
+    corpus = task.prepare(config)
     torch.manual_seed(2)
-    return model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).eval(), corpus
+    return task.model(config, corpus.source_tokenizer, corpus.target_tokenizer).eval(), corpus

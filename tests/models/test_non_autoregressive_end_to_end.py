@@ -20,7 +20,7 @@ from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
 from dragoman.models.non_autoregressive import NonAutoregressive
 from dragoman.tasks import config
-from dragoman.tasks.table import model_for
+from dragoman.tasks.table import task_of
 from dragoman.tasks.translate import build_model
 from tests.conftest import Workshop, call, quiet_machine, words, write_rows
 
@@ -163,7 +163,7 @@ def test_check_counts_what_has_no_room(tmp_path: Path, cached: Path) -> None:
         expected += len(text) + repeats > 2 * (int(source.lengths()[row]) + 1)
     assert 30 < expected < 100
     said: list[str] = []
-    model = model_for(whole, corpus.source_tokenizer, corpus.target_tokenizer)
+    model = task_of(whole).model(whole, corpus.source_tokenizer, corpus.target_tokenizer)
     checking.check_target_lengths(whole, corpus, model, said.append)
     count = len(source.lengths())
     found = f"{expected} of {count} targets ({expected / count:.1%}) are too long to be written at all"

@@ -40,6 +40,10 @@ def build(lines: list[str]) -> Config:
     return config.build(tomllib.loads("\n".join(lines)))
 
 
+def table_of(task: str) -> dict[str, Any]:
+    return {"task": task, **ALL_TASKS[task].starter.table}
+
+
 def commented(task: str) -> list[int]:
     """The numbers of the lines that hold a setting behind '#'."""
     return [number for number, line in enumerate(lines_of(task)) if COMMENTED.fullmatch(line)]
@@ -51,7 +55,7 @@ def uncommented(line: str) -> str:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_it_builds_what_its_table_says(task: str) -> None:
-    assert build(lines_of(task)) == config.build(ALL_TASKS[task].starter.table)
+    assert build(lines_of(task)) == config.build(table_of(task))
     assert starter(task).replace("\n", "").isprintable()
 
 
@@ -105,16 +109,16 @@ OTHERS = {
     ids=str,
 )
 def test_nothing_that_is_asked_for_is_lost(task: str, overrides: list[str]) -> None:
-    expected = config.build(settings.override(ALL_TASKS[task].starter.table, overrides))
-    assert expected != config.build(ALL_TASKS[task].starter.table) or "none" in str(overrides)
+    expected = config.build(settings.override(table_of(task), overrides))
+    assert expected != config.build(table_of(task)) or "none" in str(overrides)
     assert build(starter(task, overrides).splitlines()) == expected
 
 
 @pytest.mark.parametrize("task", OTHERS)
 def test_settings_of_other_kinds_are_shown_when_asked_for(task: str) -> None:
     lines = starter(task, OTHERS[task]).splitlines()
-    expected = config.build(settings.override(ALL_TASKS[task].starter.table, OTHERS[task]))
-    assert build(lines) == expected != config.build(ALL_TASKS[task].starter.table)
+    expected = config.build(settings.override(table_of(task), OTHERS[task]))
+    assert build(lines) == expected != config.build(table_of(task))
     shown = [uncommented(line) for line in lines]
     assert build(shown) == expected
     unsaid = ["model.encoder.kind"] if task == "transcribe" else ["search"] if task == "classify" else []

@@ -18,7 +18,7 @@ from dragoman.exchange.huggingface.marian import activation
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces, token_id, word_pieces
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.masked_lm import MaskedLMConfig
-from dragoman.tasks.masked_language_model import MaskedLanguageModelTaskConfig
+from dragoman.tasks.language_model import MaskedLanguageModelTaskConfig
 
 HEAD = {"transform": "cls.predictions.transform.dense", "transform_norm": "cls.predictions.transform.LayerNorm"}
 ROBERTA_HEAD = {"transform": "lm_head.dense", "transform_norm": "lm_head.layer_norm"}

@@ -32,7 +32,7 @@ from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.waveform import WaveformConvolutionsConfig
 from dragoman.models.transcriber import TranscriberConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.tasks.transcribe import TranscribeConfig
+from dragoman.tasks.media import TranscribeConfig
 from dragoman.training.config import TrainConfig
 
 SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "word_delimiter_token": "|"}

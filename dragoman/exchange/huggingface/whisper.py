@@ -24,7 +24,7 @@ from dragoman.exchange.huggingface.wav2vec2 import feature_settings
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoders.frames import Conv1dSubsamplingConfig, FramesConfig
 from dragoman.models.speech_to_text import SpeechToTextConfig
-from dragoman.tasks.transcribe import TranscribeConfig
+from dragoman.tasks.media import TranscribeConfig
 from dragoman.training.config import TrainConfig
 
 LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
