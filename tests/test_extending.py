@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dragoman import testing
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -80,6 +82,9 @@ def test_every_recipe_is_complete() -> None:
         kinds = re.findall(r"^```(\w+)$", section, re.MULTILINE)
         assert kinds == ["python", "console"], section[:40]
         assert section.count("dragoman.register(") == 1, section[:40]
+        laws = set(re.findall(r"`(check_\w+)`", section))
+        assert len(laws) == 1, section[:40]
+        assert hasattr(testing, laws.pop()), section[:40]
 
 
 def test_every_command_of_the_page(work: Path) -> None:

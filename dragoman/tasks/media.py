@@ -50,15 +50,14 @@ def feature_problems(config: Config) -> Iterator[str]:
         kinds = " or ".join(f'"{features.kind}"' for features in fitting) or "text or numbers"
         yield f'tokenizer.source: found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
         return
-    reads_samples = isinstance(source, WaveformConfig)
     if isinstance(encoder, FramesConfig):
         subsampling = encoder.subsampling
-        if isinstance(subsampling, WaveformConvolutionsConfig) != reads_samples:
+        if isinstance(subsampling, WaveformConvolutionsConfig) != isinstance(source, WaveformConfig):
             yield (
                 f'model.encoder.subsampling: found "{subsampling.kind}" with tokenizer.source "{source.kind}", '
                 f'expected "{WaveformConfig.kind}" for both or for neither'
             )
-        elif reads_samples and source.min_samples < subsampling.receptive_field:
+        elif isinstance(subsampling, WaveformConvolutionsConfig) and source.min_samples < subsampling.receptive_field:
             yield (
                 f"tokenizer.source.min_samples: found {source.min_samples}, expected at least "
                 f"{subsampling.receptive_field}, what one output sees"

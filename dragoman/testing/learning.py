@@ -40,21 +40,12 @@ def exact_match(model: EncoderDecoder, task: LearningTask, sources: list[list[in
     model.eval()
     batch = batch_of([encoder_input(model.config.encoder, row) for row in sources])
     outputs = search(model, batch, SearchConfig(beam=1, max_length=LONGEST + 2), ratio=1.0)
-    right = [
-        list(best.tokens[:-1]) == expected_output(task, source)
-        for source, (best,) in zip(sources, outputs, strict=True)
-    ]
-    return sum(right) / len(right)
+    pairs = zip(sources, outputs, strict=True)
+    return sum(list(best.tokens[:-1]) == expected_output(task, source) for source, (best,) in pairs) / len(sources)
 
 
 def learn(
-    encoder: Any,
-    decoder: Any,
-    task: LearningTask,
-    rate: float = 1.2e-2,
-    steps: int = 180,
-    rows: int = 64,
-    seed: int = 1,
+    encoder: Any, decoder: Any, task: LearningTask, rate: float = 1.2e-2, steps: int = 180, rows: int = 64
 ) -> tuple[float, float]:
     """Train a model of these settings, and return the exact match on unseen rows before and after."""
     torch.manual_seed(1)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman import register
+from dragoman import register, train
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers.base import READERS, Reader, ReadOptions
 from dragoman.models.contracts import Loss, Memory, State
@@ -20,7 +20,18 @@ from dragoman.models.entries import DecoderEntry
 from dragoman.models.registry import DECODERS
 from dragoman.scoring.metric import TextMetric
 from dragoman.scoring.registry import METRICS, metrics_for
-from dragoman.testing import check_decoder, check_encoder, check_method, check_metric, check_objective, check_reader
+from dragoman.testing import (
+    check_constraint,
+    check_decoder,
+    check_document,
+    check_encoder,
+    check_exporter,
+    check_method,
+    check_metric,
+    check_objective,
+    check_reader,
+    check_task,
+)  # fmt: skip
 from dragoman.training.objectives.base import Objective, ObjectiveConfig, ObjectiveEntry
 from dragoman.training.objectives.table import OBJECTIVES
 
@@ -68,6 +79,30 @@ READABLE = {
 @pytest.mark.parametrize("suffix", READABLE)
 def test_readers(suffix: str) -> None:
     check_reader(suffix, READABLE[suffix], [("ab", "BA"), ("c d", "D C")])
+
+
+def test_constraints() -> None:
+    check_constraint("prefix", "ab", accepted=["ab", "abc"], refused=["ba", "a"])
+    check_constraint("pattern", "a+b", accepted=["ab", "aab"], refused=["b", "ba"])
+
+
+DOCUMENTS = {".txt": b"some text\n", ".md": b"# some *text*\n", ".po": b'msgid "some text"\nmsgstr ""\n'}
+
+
+@pytest.mark.parametrize("suffix", DOCUMENTS)
+def test_documents(suffix: str) -> None:
+    check_document(suffix, DOCUMENTS[suffix], ["some text"])
+
+
+def test_tasks_and_exporters(tmp_path: Path) -> None:
+    texts = [("good film", "yes"), ("bad film", "no"), ("a good one", "yes"), ("a bad one", "no")] * 10
+    rows = [f"{text} {index}\t{label}\n" for index, (text, label) in enumerate(texts)]
+    (tmp_path / "labels.tsv").write_text("".join(rows))
+    small = ("model.encoder.width=8", "model.encoder.embedding=8")
+    check_task("classify", tmp_path / "labels.tsv", *small)
+    table = {"task": "classify", "data": {"train": str(tmp_path / "labels.tsv")}}
+    train(table, tmp_path / "run", "train.steps=2", *small, quiet=True)
+    check_exporter("huggingface", tmp_path / "run")  # gives reasons
 
 
 # ---------------------------------------------------------------------- what is wrong is found
@@ -139,6 +174,11 @@ def test_a_mean_for_a_sum_is_found() -> None:
             check_objective("mean")
     finally:
         OBJECTIVES.remove(entry)
+
+
+def test_a_constraint_that_accepts_too_much_is_found() -> None:
+    with pytest.raises(AssertionError, match="prefix: a wrong answer for 'ab'"):
+        check_constraint("prefix", "a", accepted=["a"], refused=["ab"])
 
 
 class PlainReader(Reader):
