@@ -19,6 +19,7 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.layers.cells import Cell
+from dragoman.models.contracts import Decoder
 
 ALTERNATIVES = 3  # tokens that are forced at every step
 SATURATED = 1e4  # a pre-activation whose sigmoid is 0 or 1
@@ -108,7 +109,8 @@ def _change(kind: str, name: str, place: tuple[int, ...], before: Tensor, after:
 def _heads(subject: Subject, before: Tensor) -> Iterator[Change]:
     modules = dict(subject.model.named_modules())
     for number, layer in enumerate(attention_layers(subject)):
-        if layer.name not in modules:  # the posteriors of a word aligner are no module's
+        # The posteriors of a word aligner are no module's; a decoder that shows weights of its own has no head to mask.
+        if isinstance(modules.get(layer.name), Decoder | None):
             continue
         for head in range(layer.weights.shape[0]):
             with masked_head(modules[layer.name], head):

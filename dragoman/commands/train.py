@@ -205,11 +205,13 @@ def longer_line(folder: str, config: Config, progress: Any) -> str:
 
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
     """Print the best score, the run folder and the next command."""
+    from dragoman.plugins import names_in_environment
     from dragoman.scoring.registry import higher_is_better, metrics_by_name
     from dragoman.tasks.table import task_of
 
-    use = "complete" if task_of(config).is_language_model else "predict"
-    where = f"run folder: {folder}\nuse it: dragoman {use} {folder} {'PROMPT' if use == 'complete' else 'FILE'}"
+    use, what = ("complete", "PROMPT") if task_of(config).is_language_model else ("predict", "FILE")
+    imports = "".join(f"--import {name} " for name in names_in_environment())
+    where = f"run folder: {folder}\nuse it: dragoman {imports}{use} {folder} {what}"
     if getattr(config.model, "fitted", False):
         display.info(where)
         return
