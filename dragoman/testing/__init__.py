@@ -278,7 +278,7 @@ def check_document(suffix: str, content: bytes, texts: Sequence[str]) -> None:
     assert count == len(found), f"{suffix}: with its translations it has {count} texts, expected {len(found)}"
 
 
-def _small_translator(folder: str, letters: str = "abcd") -> tuple[torch.nn.Module, Corpus]:
+def _small_translator(folder: str, letters: str = "abcd") -> tuple[Any, Corpus]:
     draw = random.Random(1)
     words = ["".join(draw.choices(letters, k=draw.randint(1, 4))) for _ in range(40)]
     file = Path(folder, "pairs.tsv")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.data import vocabulary_parts
+from dragoman.data import batching
 from dragoman.data.batch import batch_of
 from dragoman.data.batching import BatchPlan, VocabularyParts
 from dragoman.data.store import StoreWriter, TokenStore
@@ -84,7 +84,7 @@ def test_the_softmax_of_a_part_compares_its_words_alone() -> None:
 
 
 def test_parts_are_consecutive_and_as_long_as_their_words_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary_parts, "ROWS", 100)
+    monkeypatch.setattr(batching, "ROWS", 100)
     draw = random.Random(2)
     rows = [[draw.randint(4, 30) for _ in range(draw.randint(0, 5))] for _ in range(600)]
     with StoreWriter(tmp_path / "store", 40, 40) as writer:
