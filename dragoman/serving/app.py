@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+from functools import partial
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -34,6 +37,7 @@ from dragoman.serving.routes import (
     operations,
     predict,
 )
+from dragoman.serving.schemas import Problem
 from dragoman.serving.state import ClientLeft, NotFound, ServerState, TooLate
 from dragoman.version import __version__
 
@@ -48,6 +52,28 @@ Translate, label, tag, complete, transcribe and caption with trained models.
 """
 
 
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": description}
+    for status, description in (
+        (400, "the request cannot be answered: the error says why"),
+        (403, "the token is missing or wrong"),
+        (404, "no such model"),
+        (408, "the request arrived too slowly"),
+        (413, "the body is too large"),
+        (415, "the body is neither JSON nor a form"),
+        (422, "a field has the wrong type or lies out of range"),
+        (503, "too busy or stopping: see the header Retry-After"),
+    )
+}
+# The page loads nothing from elsewhere and cannot be framed.
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
+    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
 def create_app(state: ServerState) -> ASGIApp:
     """The application of one worker."""
     app = FastAPI(
@@ -59,8 +85,9 @@ def create_app(state: ServerState) -> ASGIApp:
         predict, inspection, operations, libretranslate, openai, openai_chat, openai_audio,
         deepl, deepl_glossaries, deepl_documents,
     ):  # fmt: skip
-        app.include_router(routes.router)
-    add_error_handlers(app)
+        app.include_router(routes.router, responses={} if routes is operations else PROBLEMS)
+    for kind in ERRORS:
+        app.add_exception_handler(kind, answer_error)
     if state.config.page:
         add_page(app)
     app.add_middleware(InternalErrors)
@@ -73,95 +100,60 @@ def create_app(state: ServerState) -> ASGIApp:
 
 def add_page(app: FastAPI) -> None:
     """The page for people at /, with its modules and styles."""
-    static = resources.files("dragoman.serving") / "static"
-    web = resources.files("dragoman.web")
-    app.mount("/static", StaticFiles(directory=str(static)), name="static")
-    app.mount("/web/modules", StaticFiles(directory=str(web / "modules")), name="modules")
-
-    @app.get("/web/style.css", include_in_schema=False)
-    async def style() -> Response:
-        return FileResponse(str(web / "style.css"), media_type="text/css")
-
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return FileResponse(str(static / "index.html"), headers=PAGE_HEADERS)
-
-    @app.get("/inspect", include_in_schema=False)
-    async def inspect_page() -> Response:
-        return FileResponse(str(static / "inspect.html"), headers=PAGE_HEADERS)
+    static = Path(str(resources.files("dragoman.serving") / "static"))
+    web = Path(str(resources.files("dragoman.web")))
+    app.mount("/static", StaticFiles(directory=static), name="static")
+    app.mount("/web/modules", StaticFiles(directory=web / "modules"), name="modules")
+    pages = {"/": static / "index.html", "/inspect": static / "inspect.html", "/web/style.css": web / "style.css"}
+    for path, file in pages.items():
+        app.add_route(path, partial(send_file, file), include_in_schema=False)
 
 
-# The page loads nothing from elsewhere and cannot be framed.
-PAGE_HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
-    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
+async def send_file(file: Path, request: Request) -> Response:
+    return FileResponse(file, headers=PAGE_HEADERS)
 
 
-def answer(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An error in the form that the clients of the path expect."""
-    return JSONResponse(error_table(request.url.path, status, message), status, headers=headers)
+# Exceptions that are answers: one line that says what was found, what was expected and what to do.
+ERRORS = (
+    DragomanError, RequestValidationError, HTTPException, NotFound, WrongKey, Busy, TooLate, Interrupted,
+    ClientDisconnect, ClientLeft,
+)  # fmt: skip
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Turn exceptions into answers: one line that says what was found, what was expected and what to do."""
-
-    @app.exception_handler(DragomanError)
-    async def mistake(request: Request, error: DragomanError) -> Response:
-        return answer(request, 400, str(error))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        status, message = validation_problem(request, error)
-        return answer(request, validation_status(request.url.path) if status == 422 else status, message)
-
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> Response:
-        headers = dict(error.headers) if error.headers else None
-        message = str(error.detail)
-        if error.status_code == 404 and message == "Not Found":
-            message = unknown_path(request.url.path, app.openapi()["paths"])
-        elif error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "another")
-            message = f"method: found {shown(request.method, 20)}, expected {allowed} for this path"
-        elif message == UNREADABLE_BODY:
-            message = "body: found no text in UTF-8 or JSON that is nested too deeply, expected a JSON object"
-        return answer(request, error.status_code, message, headers)
-
-    @app.exception_handler(NotFound)
-    async def missing(request: Request, error: NotFound) -> Response:
-        return answer(request, 404, str(error))
-
-    @app.exception_handler(WrongKey)
-    async def forbidden(request: Request, error: WrongKey) -> Response:
-        return answer(
-            request,
-            key_status(request.url.path),
-            "api_key: found none or a wrong one, expected the token of this server",
-        )
-
-    @app.exception_handler(Busy)
-    async def busy(request: Request, error: Busy) -> Response:
-        return answer(request, 503, busy_message(error), {"retry-after": str(error.retry_after)})
-
-    @app.exception_handler(TooLate)
-    async def late(request: Request, error: TooLate) -> Response:
-        limit = request.app.state.server.limits.request_time
-        message = (
-            f"the request took longer than {limit:g} seconds (limits.request_time of this server) and was given up"
-        )
-        return answer(request, 503, f"{message}; send less text, or a smaller beam or max_length", {"retry-after": "5"})
-
-    @app.exception_handler(Interrupted)
-    async def interrupted(request: Request, error: Interrupted) -> Response:
-        return answer(request, 503, "the server is stopping; try again", {"retry-after": "5"})
-
-    @app.exception_handler(ClientDisconnect)
-    @app.exception_handler(ClientLeft)
-    async def left(request: Request, error: Exception) -> Response:
-        return Response(status_code=499)
+async def answer_error(request: Request, error: Exception) -> Response:
+    """The answer to a request that cannot be served, in the form that the clients of the path expect."""
+    status, headers, path = 503, {"retry-after": "5"}, request.url.path
+    match error:
+        case ClientDisconnect() | ClientLeft():
+            return Response(status_code=499)
+        case DragomanError() | NotFound():
+            status, headers, message = 404 if isinstance(error, NotFound) else 400, {}, str(error)
+        case RequestValidationError():
+            status, message = validation_problem(request, error)
+            status, headers = validation_status(path) if status == 422 else status, {}
+        case HTTPException():
+            status, headers, message = error.status_code, dict(error.headers or {}), str(error.detail)
+            if status == 404 and message == "Not Found":
+                message = unknown_path(path, request.app.openapi()["paths"])
+            elif status == 405:
+                allowed = headers.get("Allow", "another")
+                message = f"method: found {shown(request.method, 20)}, expected {allowed} for this path"
+            elif message == UNREADABLE_BODY:
+                message = "body: found no text in UTF-8 or JSON that is nested too deeply, expected a JSON object"
+        case WrongKey():
+            status, headers = key_status(path), {}
+            message = "api_key: found none or a wrong one, expected the token of this server"
+        case Busy():
+            headers, message = {"retry-after": str(error.retry_after)}, busy_message(error)
+        case TooLate():
+            limit = request.app.state.server.limits.request_time
+            message = (
+                f"the request took longer than {limit:g} seconds (limits.request_time of this server) and was given up"
+                "; send less text, or a smaller beam or max_length"
+            )
+        case _:
+            message = "the server is stopping; try again"
+    return JSONResponse(error_table(path, status, message), status, headers=headers)
 
 
 class InternalErrors:

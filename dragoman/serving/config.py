@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -112,13 +111,3 @@ def load_config(path: str | Path) -> ServeConfig:
     folder = Path(path).parent
     models = [as_table(model) | {"run": str(folder / model.run)} for model in config.models]
     return build(ServeConfig, as_table(config) | {"models": models}, origin=path)
-
-
-def config_from_json(text: str) -> ServeConfig:
-    """The configuration that `config_as_json` wrote for a worker process."""
-    return build(ServeConfig, json.loads(text))
-
-
-def config_as_json(config: ServeConfig) -> str:
-    """The configuration as one line."""
-    return json.dumps(as_table(config))

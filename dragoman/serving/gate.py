@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serving.answers import WORK, busy_message, error_body, key_status
 from dragoman.serving.batcher import Busy
-from dragoman.serving.state import EXCHANGE, ServerState, Visit
+from dragoman.serving.state import CALL, Call, ServerState
 
 OPEN_PATHS = ("/health", "/ready", "/", "/inspect", "/favicon.ico", "/frontend/settings", "/openapi.json")
 OPEN_FOLDERS = ("/static/", "/web/", "/download_file/")  # the name of a file that waits there is a secret itself
@@ -36,7 +36,7 @@ def is_token(sent: bytes, token: str) -> bool:
     spellings = {token.encode("utf-8", "surrogateescape")}
     with suppress(UnicodeEncodeError):
         spellings.add(token.encode("latin-1"))
-    return any(hmac.compare_digest(sent, one) for one in spellings)
+    return any(hmac.compare_digest(sent, spelling) for spelling in spellings)
 
 
 class Gate:
@@ -50,17 +50,14 @@ class Gate:
             await self.app(scope, receive, send)
             return
         exchange = Exchange(self.state, scope, receive, send)
-        scope[EXCHANGE] = exchange
-        self.state.visits.add(exchange)
+        scope[CALL] = exchange
+        self.state.calls.add(exchange)
         try:
             try:
                 if refusal := exchange.refusal():
                     if refusal[0] != 413:
                         await exchange.read_body()
                     await exchange.answer(*refusal)
-                    return
-                if exchange.is_work and self.state.batcher.full:
-                    await exchange.refuse_work()
                     return
                 if exchange.is_work:
                     exchange.enter()
@@ -69,16 +66,16 @@ class Gate:
                 await exchange.answer(problem.status, str(problem))
         finally:
             exchange.entered()
-            self.state.visits.discard(exchange)
+            self.state.calls.discard(exchange)
             exchange.count()
 
 
-class Exchange(Visit):
+class Exchange(Call):
     """One request and its answer."""
 
     def __init__(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
-        super().__init__(state.batcher)
-        self.state, self.scope, self._receive, self._send = state, scope, receive, send
+        super().__init__(state)
+        self.scope, self._receive, self._send = scope, receive, send
         self.headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
         self.started = time.monotonic()
         self.status = 0
@@ -86,49 +83,49 @@ class Exchange(Visit):
         has_body = self.headers.get("content-length", b"0") != b"0" or "transfer-encoding" in self.headers
         self.complete = not has_body  # whether the whole body was read
         self.problem: BodyProblem | None = None
+        self.is_work = scope["method"] == "POST" and scope["path"] in WORK  # asks for computation
+        # Files may be larger than JSON, which is parsed at once while all other requests wait.
+        uploads = self.headers.get("content-type", b"").lower().startswith(b"multipart/")
+        self.most = state.limits.body if uploads else min(state.limits.body, state.limits.json)
+        self.too_large = 413, f"body: found more than {self.most:,} bytes, the limit of this server"
 
-    def refusal(self) -> tuple[int, str] | None:
-        """Status and message for a request that goes no further."""
+    def refusal(self) -> tuple[int, str] | tuple[int, str, int] | None:
+        """Status, message and seconds to wait for a request that goes no further; nothing of it is parsed.
+
+        Under overload refusing must cost next to nothing.
+        """
         path = self.scope["path"]
         if self.crowded and path not in WATCHED:
             return 503, f"found more than {self.state.limits.connections:,} open connections; try again later"
         length = self.headers.get("content-length", b"0")
         if length.isdigit() and int(length) > self.most:
-            return 413, self.too_large
-        open_to_all = path in OPEN_PATHS or path.startswith(OPEN_FOLDERS) or self.is_preflight
-        if not open_to_all and not self.authorised(self.state.config.token):
+            return self.too_large
+        if not self.authorised(path):
             message = "token: found none or a wrong one; send 'Authorization: Bearer TOKEN' (or api_key=TOKEN)"
             return key_status(path), message
+        if self.is_work and self.state.batcher.full:
+            busy = Busy(self.state.batcher.estimate())
+            return 503, busy_message(busy), busy.retry_after
         return None
 
-    @property
-    def is_preflight(self) -> bool:
-        """Whether a browser asks if a page of another site may call the server; it sends no token with that."""
+    def authorised(self, path: str) -> bool:
+        """Whether a path is open to all or the request brings the token.
+
+        A browser that asks if a page of another site may call the server (a preflight) sends no token. /translate and
+        its kin also look for api_key in the body.
+        """
+        config = self.state.config
         asks = "access-control-request-method" in self.headers and "origin" in self.headers
-        return self.scope["method"] == "OPTIONS" and asks and bool(self.state.config.cors)
+        preflight = self.scope["method"] == "OPTIONS" and asks and bool(config.cors)
+        if not config.token or preflight or path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
+            return True
+        sent = self.headers.get("authorization", b"").split(b" ", 1)[-1].strip()
+        return is_token(sent, config.token) or path in ("/translate", "/detect", "/languages", "/translate_file")
 
     @property
     def crowded(self) -> bool:
         """Whether there are more connections than the server allows."""
         return self.state.connections > self.state.limits.connections
-
-    @property
-    def most(self) -> int:
-        """The largest body: files may be larger than JSON, which is parsed at once while all other requests wait."""
-        limits = self.state.limits
-        uploads = self.headers.get("content-type", b"").lower().startswith(b"multipart/")
-        return limits.body if uploads else min(limits.body, limits.json)
-
-    @property
-    def too_large(self) -> str:
-        """The message for a large body."""
-        return f"body: found more than {self.most:,} bytes, the limit of this server"
-
-    def authorised(self, token: str) -> bool:
-        """Whether a request brings the token; /translate and its kin also look for api_key in the body."""
-        if not token or is_token(self.headers.get("authorization", b"").split(b" ", 1)[-1].strip(), token):
-            return True
-        return self.scope["path"] in ("/translate", "/detect", "/languages", "/translate_file")
 
     async def receive(self) -> Message:
         """The next part of the request, within the limits of size and time."""
@@ -144,7 +141,7 @@ class Exchange(Visit):
             self.received += len(message.get("body", b""))
             self.complete = not message.get("more_body", False)
             if self.received > self.most:
-                self.raise_problem(413, self.too_large)
+                self.raise_problem(*self.too_large)
         return message
 
     def raise_problem(self, status: int, message: str) -> Any:
@@ -164,17 +161,6 @@ class Exchange(Visit):
         elif self.problem is not None:
             return
         await self._send(message)
-
-    @property
-    def is_work(self) -> bool:
-        """Whether a request asks for computation."""
-        return self.scope["method"] == "POST" and self.scope["path"] in WORK
-
-    async def refuse_work(self) -> None:
-        """Answer 503 before anything is parsed: under overload refusing must cost next to nothing."""
-        await self.read_body()
-        busy = Busy(self.state.batcher.estimate())
-        await self.answer(503, busy_message(busy), busy.retry_after)
 
     async def read_body(self) -> None:
         """Read and forget the body: closing a connection with unread bytes would cut off the answer."""

@@ -7,7 +7,7 @@ import io
 import json
 import time
 import uuid
-from typing import Any
+from dataclasses import dataclass
 
 from dragoman.data.languages import same_language, short_code
 from dragoman.errors import ConfigError
@@ -16,58 +16,77 @@ from dragoman.serving.text_translation import served_languages
 
 MAX_ENTRIES = 10_000
 MAX_DICTIONARIES = 100
-Glossary = dict[str, Any]  # name, creation_time, dictionaries
-Dictionary = dict[str, Any]  # source_lang, target_lang, entries
+Pair = tuple[str, str]  # source and target language
+Entries = dict[str, str]  # term → translation
 
 
-def create(state: ServerState, name: str, dictionaries: list[Dictionary]) -> tuple[str, Glossary]:
-    """Store a glossary until the server stops; returns its id and the glossary."""
+@dataclass(frozen=True)
+class Glossary:
+    """A stored glossary."""
+
+    glossary_id: str
+    name: str
+    creation_time: str
+    dictionaries: dict[Pair, Entries]
+
+    @classmethod
+    def load(cls, key: str, data: bytes) -> Glossary:
+        """A glossary from what `dump` wrote; `key` is the name of its file."""
+        name, created, dictionaries = json.loads(data)
+        table = {(source, target): entries for source, target, entries in dictionaries}
+        return cls(str(uuid.UUID(key)), name, created, table)
+
+    def dump(self) -> bytes:
+        dictionaries = [(*pair, entries) for pair, entries in self.dictionaries.items()]
+        return json.dumps([self.name, self.creation_time, dictionaries]).encode()
+
+    def entries(self, source: str, target: str) -> Entries:
+        """The terms and translations for two languages."""
+        pair = (base_code(source), base_code(target))
+        if pair not in self.dictionaries:
+            raise NotFound(f"Dictionary not found: this glossary has none for {pair[0]} → {pair[1]}")
+        return self.dictionaries[pair]
+
+    def set(self, pair: Pair, entries: Entries) -> None:
+        """Add a dictionary as the last, in place of one for the same languages."""
+        self.dictionaries.pop(pair, None)
+        self.dictionaries[pair] = entries
+        if len(self.dictionaries) > MAX_DICTIONARIES:
+            raise ConfigError(f"dictionaries: found {len(self.dictionaries)}, expected at most {MAX_DICTIONARIES}")
+
+
+def create(state: ServerState, name: str, dictionaries: dict[Pair, Entries]) -> Glossary:
+    """Store a glossary until the server stops."""
     if state.glossaries.full:
         raise ConfigError("glossaries: found as many as this server keeps; delete one first")
     created = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
-    glossary = {"name": name, "creation_time": created, "dictionaries": dictionaries}
-    return shown_id(state.glossaries.add(_encoded(glossary))), glossary
+    data = Glossary("", name, created, dictionaries).dump()
+    return Glossary.load(state.glossaries.add(data), data)
 
 
-def _encoded(glossary: Glossary) -> bytes:
-    return json.dumps(glossary).encode("utf-8", "surrogatepass")
-
-
-def shown_id(key: str) -> str:
-    return str(uuid.UUID(key))
-
-
-def stored_id(glossary_id: str) -> str:
-    """The id under which a glossary is stored."""
+def stored_key(glossary_id: str) -> str:
+    """The key under which the server stores a glossary."""
     return glossary_id.replace("-", "").lower()
 
 
 def get(state: ServerState, glossary_id: str) -> Glossary:
     """A stored glossary; raises NotFound."""
-    data = state.glossaries.get(stored_id(glossary_id))
+    data = state.glossaries.get(key := stored_key(glossary_id))
     if data is None:
         raise NotFound(f"glossary_id: found {glossary_id[:40]!r}, expected the id of a stored glossary")
-    glossary: Glossary = json.loads(data)
-    return glossary
+    return Glossary.load(key, data)
 
 
-def every(state: ServerState) -> list[tuple[str, Glossary]]:
-    """All glossaries with their ids, the oldest first."""
-    found = []
-    for key in state.glossaries.ids():
-        if (data := state.glossaries.get(key)) is not None:
-            found.append((shown_id(key), json.loads(data)))
-    return sorted(found, key=lambda one: (one[1]["creation_time"], one[0]))
+def every(state: ServerState) -> list[Glossary]:
+    """All glossaries, the oldest first."""
+    files = [(key, state.glossaries.get(key)) for key in state.glossaries.ids()]
+    stored = [Glossary.load(key, data) for key, data in files if data is not None]
+    return sorted(stored, key=lambda glossary: (glossary.creation_time, glossary.glossary_id))
 
 
-def replace(state: ServerState, glossary_id: str, glossary: Glossary) -> None:
+def replace(state: ServerState, glossary: Glossary) -> None:
     """Store a changed glossary in place of the old one."""
-    state.glossaries.replace(stored_id(glossary_id), _encoded(glossary))
-
-
-def delete(state: ServerState, glossary_id: str) -> None:
-    get(state, glossary_id)
-    state.glossaries.remove(stored_id(glossary_id))
+    state.glossaries.replace(stored_key(glossary.glossary_id), glossary.dump())
 
 
 def base_code(code: str) -> str:
@@ -75,7 +94,7 @@ def base_code(code: str) -> str:
     return short_code(code.split("-")[0].lower())
 
 
-def new_dictionary(state: ServerState, source: str, target: str, text: str, form: str) -> Dictionary:
+def new_dictionary(state: ServerState, source: str, target: str, text: str, form: str) -> tuple[Pair, Entries]:
     """A dictionary of a glossary, from its text; the server must translate between its languages."""
     source, target = base_code(source), base_code(target)
     table = served_languages(state)
@@ -84,47 +103,17 @@ def new_dictionary(state: ServerState, source: str, target: str, text: str, form
         for code, targets in table.items()
     ):
         raise ConfigError(f"Unsupported glossary source and target language pair: found {source} → {target}")
-    return {"source_lang": source, "target_lang": target, "entries": parse_entries(text, form)}
+    return (source, target), parse_entries(text, form)
 
 
-def dictionary_of(glossary: Glossary, source: str, target: str) -> Dictionary:
-    """The dictionary of a glossary for two languages; raises NotFound."""
-    pair = (base_code(source), base_code(target))
-    for dictionary in glossary["dictionaries"]:
-        if (dictionary["source_lang"], dictionary["target_lang"]) == pair:
-            found: Dictionary = dictionary
-            return found
-    raise NotFound(f"Dictionary not found: this glossary has none for {pair[0]} → {pair[1]}")
-
-
-def without(glossary: Glossary, dictionary: Dictionary) -> Glossary:
-    """A glossary without the dictionary for two languages."""
-    pair = (dictionary["source_lang"], dictionary["target_lang"])
-    kept = [one for one in glossary["dictionaries"] if (one["source_lang"], one["target_lang"]) != pair]
-    return {**glossary, "dictionaries": kept}
-
-
-def with_dictionary(glossary: Glossary, dictionary: Dictionary) -> Glossary:
-    """A glossary with a dictionary, in place of one that it may have for the same languages."""
-    kept = without(glossary, dictionary)["dictionaries"]
-    if len(kept) >= MAX_DICTIONARIES:
-        raise ConfigError(f"dictionaries: found {len(kept) + 1}, expected at most {MAX_DICTIONARIES}")
-    return {**glossary, "dictionaries": [*kept, dictionary]}
-
-
-def terms_of(state: ServerState, glossary_id: str, source: str, target: str) -> dict[str, str | list[str]]:
-    """The entries of a glossary for two languages, as terminology."""
-    return dict(dictionary_of(get(state, glossary_id), source, target)["entries"])
-
-
-def as_tsv(entries: dict[str, str]) -> str:
+def as_tsv(entries: Entries) -> str:
     """Entries as lines of term, tab and translation."""
     return "\n".join(f"{term}\t{translation}" for term, translation in entries.items())
 
 
-def parse_entries(text: str, form: str) -> dict[str, str]:
+def parse_entries(text: str, form: str) -> Entries:
     """The terms and translations of a glossary in a tab-separated or CSV file."""
-    entries: dict[str, str] = {}
+    entries: Entries = {}
     try:
         rows = [line.split("\t") for line in text.splitlines()] if form == "tsv" else [*csv.reader(io.StringIO(text))]
     except csv.Error as error:

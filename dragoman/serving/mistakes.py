@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 
 from dragoman.errors import hint, nearest
+from dragoman.serving.request_fields import content_type_of
 
 MAX_PROBLEMS = 5  # in one message
 JSON_TYPES: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bytes: "bytes", type(None): "null"}
@@ -20,11 +21,6 @@ def shown(text: str, most: int = 80) -> str:
     """A text of a client inside a message: short, and printable in any log."""
     text = text.encode("utf-8", "replace").decode()
     return repr(text if len(text) <= most else text[: most - 1] + "…")
-
-
-def content_type_of(request: Request) -> str:
-    """The media type of a body, without its parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def validation_problem(request: Request, error: RequestValidationError) -> tuple[int, str]:

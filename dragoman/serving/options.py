@@ -6,10 +6,12 @@ from dataclasses import fields, replace
 from functools import cached_property
 
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
+from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.source import Terminology, add_source_constraints
-from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints, parse_constraints
+from dragoman.decoding.constraints.spec import ConstrainedInput, parse_constraints
 from dragoman.decoding.options import DecodingOptions
+from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError
 from dragoman.serving.config import LimitsConfig
 from dragoman.serving.models import ServedModel
@@ -48,16 +50,20 @@ def decoding_options(request: Options, limits: LimitsConfig) -> DecodingOptions:
     return DecodingOptions(**given, n_best=request.n_best, method=request.method)
 
 
+def completion_options(request: Options, limits: LimitsConfig) -> CompletionOptions:
+    """How a language model continues the prompts of a request."""
+    options = decoding_options(request, limits)
+    if options.method is not None and not isinstance(options.method, Sampling):
+        raise ConfigError(f"method: found {options.method.kind}, expected sampling: a language model continues a text")
+    length = min(100, limits.tokens) if request.max_length is None else request.max_length
+    return CompletionOptions(length, options.method, request.n_best)
+
+
 def with_enough_beam(options: DecodingOptions, model: ServedModel) -> DecodingOptions:
     """Options whose beam is as wide as the outputs asked for, unless the request names a beam."""
     if options.beam is None and options.method is None and options.n_best > model.engine.config.search.beam:
         return replace(options, beam=options.n_best)
     return options
-
-
-def constraints_of(request: Options) -> OutputConstraints:
-    """The constraints that hold for every output of a request."""
-    return parse_constraints({name: getattr(request, name) for name in CONSTRAINTS}, "request")
 
 
 def terms_of(request: Options) -> dict[str, tuple[str, ...]] | None:
@@ -93,7 +99,7 @@ class InputBuilder:
 
     def __init__(self, request: Options, model: ServedModel) -> None:
         self.model, self.tag, self.placeholders = model, request.tag, request.placeholders
-        self.constraints = constraints_of(request)
+        self.constraints = parse_constraints({name: getattr(request, name) for name in CONSTRAINTS}, "request")
         self._terms = terms_of(request)
         if request.tag is not None:
             check_tag(request.tag, model.tags)

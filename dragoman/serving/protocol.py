@@ -10,7 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dragoman.serving.answers import WORK, busy_message, error_body
 from dragoman.serving.batcher import Busy
-from dragoman.serving.state import EXCHANGE, ServerState, Visit
+from dragoman.serving.state import CALL, Call, ClientLeft, ServerState
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection:[ \t]*close", re.IGNORECASE)
@@ -38,8 +38,8 @@ class GuardedProtocol(H11Protocol):
         """Count the connection no longer."""
         self.state.connections -= 1
         self._head_came()
-        if not self.idle and self.scope is not None and isinstance(visit := self.scope.get(EXCHANGE), Visit):
-            visit.leave()
+        if not self.idle and self.scope is not None and isinstance(call := self.scope.get(CALL), Call):
+            call.end(ClientLeft)
         super().connection_lost(exc)
 
     @property

@@ -1,22 +1,18 @@
-"""The fields of a request of another program's API: from its address, a form or JSON, checked against a model."""
+"""Requests of other APIs: fields from the address, a form or JSON, which this server has, lacks or ignores."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, hint
 from dragoman.serving.gate import is_token
-from dragoman.serving.state import state_of
 
 Fields = dict[str, Any]
-Describe = Callable[[str, Any, Fields], str]  # (name of a field, pydantic's error, all fields) → the message of the API
-M = TypeVar("M", bound=BaseModel)
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -24,26 +20,80 @@ class WrongKey(Exception):  # noqa: N818
     """A request without the token of the server."""
 
 
-def body_schema(model: type[BaseModel], *kinds: str) -> dict[str, Any]:
-    """The OpenAPI description of a body that may be JSON or a form."""
-    schema = model.model_json_schema()
-    content = {kind: {"schema": schema} for kind in kinds or ("application/json", FORMS[0])}
-    return {"requestBody": {"required": True, "content": content}}
+def unsupported(reason: str, *neutral: Any) -> Any:
+    """A field that asks for what this server does not have: any value but null and the `neutral` ones is refused."""
+    return Field(None, description=f"refused: {reason}", json_schema_extra={"neutral": list(neutral)})
+
+
+def ignored(reason: str) -> Any:
+    """A field that changes no answer."""
+    return Field(None, description=f"no effect: {reason}")
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def content_type_of(request: Request) -> str:
+    """The media type of a body, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class ForeignRequest(BaseModel):
+    """A body whose unknown and unsupported fields are refused in the words of its API."""
+
+    unknown_field: ClassVar[str] = "{name}: no such field. {hint}"  # "": unknown fields are ignored
+    refused_field: ClassVar[str] = "{name}: this server does not support it; leave it out"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, fields: Any) -> Any:
+        known = {field.alias or name: field for name, field in cls.model_fields.items()}
+        for name, value in fields.items() if isinstance(fields, dict) and cls.unknown_field else ():
+            if name not in known:
+                raise ConfigError(cls.unknown_field.format(name=name[:80], hint=hint(name, known)))
+            extra = known[name].json_schema_extra
+            neutral = extra.get("neutral") if isinstance(extra, dict) else None
+            if isinstance(neutral, list) and value is not None and value not in neutral:
+                raise ConfigError(cls.refused_field.format(name=name, reason=known[name].description))
+        return fields
+
+    @classmethod
+    def describe(cls, name: str, error: Any, fields: Fields) -> str:
+        """What clients of the API read about one of pydantic's errors, given all fields of the request."""
+        return f"{name}: {error['msg']}"
+
+    @classmethod
+    async def read(cls, request: Request) -> Self:
+        """The fields of a request, checked; raises ConfigError for the first mistake."""
+        fields = await fields_of(request)
+        check_key(request, fields)
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise ConfigError(cls.describe(str((*first["loc"], "body")[0]), first, fields)) from None
+
+    @classmethod
+    def body(cls, *kinds: str) -> dict[str, Any]:
+        """The OpenAPI description of a body that may be JSON or a form."""
+        schema = cls.model_json_schema()
+        content = {kind: {"schema": schema} for kind in kinds or ("application/json", FORMS[0])}
+        return {"requestBody": {"required": True, "content": content}}
 
 
 async def fields_of(request: Request) -> Fields:
     """The fields of a request, from its address, a form or JSON: clients send all three. A file is (name, bytes)."""
     fields: Fields = {}
     for name, value in request.query_params.multi_items():
-        fields[name] = [*_listed(fields[name]), value] if name in fields else value
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in FORMS:
+        fields[name] = [*listed(fields[name]), value] if name in fields else value
+    if content_type_of(request) in FORMS:
         async with request.form(max_files=2, max_fields=2_000) as form:
             for name, entry in form.multi_items():
                 if isinstance(entry, UploadFile):
                     fields[name] = (entry.filename or "", await entry.read())
                 else:
-                    fields[name] = [*_listed(fields[name]), entry] if name in fields else entry
+                    fields[name] = [*listed(fields[name]), entry] if name in fields else entry
     elif body := await request.body():
         try:
             table = json.loads(body)
@@ -55,33 +105,10 @@ async def fields_of(request: Request) -> Fields:
     return fields
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-async def read_fields(request: Request, model: type[M], describe: Describe) -> M:
-    """The fields of a request, checked; a mistake becomes the message that clients of the API know."""
-    fields = await fields_of(request)
-    check_key(request, fields)
-    return checked(fields, model, describe)
-
-
-def checked(fields: Fields, model: type[M], describe: Describe) -> M:
-    """Fields as a model; raises ConfigError for the first mistake."""
-    try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ConfigError(describe(str(first["loc"][0]) if first["loc"] else "body", first, fields)) from None
-
-
-def check_key(request: Request, fields: Mapping[str, Any]) -> None:
+def check_key(request: Request, fields: Fields) -> None:
     """The token in the field api_key or in the header."""
-    token = state_of(request).config.token
-    if not token:
-        return
+    token: str = request.app.state.server.config.token
     header = request.headers.get("authorization", "").split(" ", 1)[-1].strip()
-    for sent in (str(fields.get("api_key", "")).encode("utf-8", "replace"), header.encode("latin-1")):
-        if is_token(sent, token):
-            return
-    raise WrongKey
+    sent = str(fields.get("api_key", "")).encode("utf-8", "replace"), header.encode("latin-1")
+    if token and not any(is_token(key, token) for key in sent):
+        raise WrongKey

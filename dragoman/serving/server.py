@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import json
 import os
 import shutil
 import signal
@@ -20,9 +20,11 @@ from typing import Any
 import torch
 import uvicorn
 
+from dragoman.config.settings import as_table, build
 from dragoman.errors import DragomanError, RunError
+from dragoman.progress import Interrupted
 from dragoman.serving.app import create_app
-from dragoman.serving.config import ServeConfig, config_as_json, config_from_json
+from dragoman.serving.config import ServeConfig
 from dragoman.serving.memory import freeze_garbage_collector, limit_arenas
 from dragoman.serving.models import Models
 from dragoman.serving.protocol import GuardedProtocol
@@ -30,7 +32,6 @@ from dragoman.serving.sockets import BACKLOG, address_of, has_waiting, ignore_ne
 from dragoman.serving.spool import Spool
 from dragoman.serving.state import ServerState
 
-LOG = logging.getLogger("dragoman.serving")
 CONFIG_VARIABLE = "DRAGOMAN_SERVE_CONFIG"
 ANSWERING = 1.0  # seconds, see `answering_time`
 LINGER = 2.0  # seconds: a client that got an answer may be about to send its next request on the same connection
@@ -99,10 +100,10 @@ class DrainingServer(uvicorn.Server):
                 if isinstance(connection, GuardedProtocol) and connection.idle_for() > LINGER:
                     connection.shutdown()
             await asyncio.sleep(0.02)
-        for visit in tuple(self.state.visits):
-            visit.give_up()
+        for call in tuple(self.state.calls):
+            call.end(Interrupted)
         end += answering / 2
-        while self.server_state.connections and self.state.active and time.monotonic() < end:
+        while self.server_state.connections and self.state.calls and time.monotonic() < end:
             await asyncio.sleep(0.02)
         for connection in list(self.server_state.connections):  # the last words are said
             connection.transport.abort()
@@ -201,8 +202,8 @@ class Supervisor:
         self.stopping = threading.Event()
 
     def start(self, number: int) -> None:
-        environment = os.environ | {CONFIG_VARIABLE: config_as_json(self.config)}
-        command = [sys.executable, "-m", "dragoman.serving.worker", str(self.listening.fileno()), self.spool]
+        environment = os.environ | {CONFIG_VARIABLE: json.dumps(as_table(self.config))}
+        command = [sys.executable, "-m", "dragoman.serving.server", str(self.listening.fileno()), self.spool]
         worker = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             pass_fds=[self.listening.fileno()], start_new_session=True,
@@ -262,7 +263,7 @@ class Supervisor:
 
 def worker_main(arguments: list[str]) -> int:
     """A worker process: the number of the listening socket and the spool folder are its arguments."""
-    config = config_from_json(os.environ.pop(CONFIG_VARIABLE))
+    config = build(ServeConfig, json.loads(os.environ.pop(CONFIG_VARIABLE)))
     listening = socket.socket(fileno=int(arguments[0]))
     threading.Thread(target=_end_with_parent, args=(listening,), daemon=True).start()
     try:
@@ -282,3 +283,7 @@ def _end_with_parent(listening: socket.socket) -> None:
     with suppress(OSError):  # closed already
         ignore_new_connections(listening)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(worker_main(sys.argv[1:]))

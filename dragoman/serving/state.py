@@ -1,4 +1,4 @@
-"""What the routes of a server share: open models, the batcher, limits, counters and running requests."""
+"""What the routes of a server share (`ServerState`), and one request while it is in the server (`Call`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from fastapi import Depends
 from starlette.requests import Request
 
 from dragoman.errors import ConfigError, hint
-from dragoman.progress import Interrupted, interruptible
+from dragoman.progress import interruptible
 from dragoman.serving.batcher import Batcher, Busy, Cost, Speeds
 from dragoman.serving.config import ServeConfig
 from dragoman.serving.metrics import Metrics
@@ -21,7 +22,7 @@ from dragoman.serving.models import Models, ServedModel, Work
 from dragoman.serving.spool import Spool
 
 T = TypeVar("T")
-EXCHANGE = "dragoman.exchange"  # key of a request's scope
+CALL = "dragoman.call"  # key of a request's scope
 MAX_INSPECTIONS = 4  # at work or waiting
 
 
@@ -37,40 +38,6 @@ class NotFound(Exception):  # noqa: N818
     """A request names a model or a file that does not exist."""
 
 
-class Visit:
-    """A request while it is in the server: whether it still has to enter the queue, and what is computed for it."""
-
-    def __init__(self, batcher: Batcher) -> None:
-        self.batcher = batcher
-        self.entering = self.left = self.given_up = False
-        self.work: asyncio.Future[Any] | None = None
-        self.searched = 0  # tokens that the request had searched at most, so far
-        self.deadline = 0.0  # when the request is given up; set when it begins to compute
-
-    def enter(self) -> None:
-        """Count the request among those that wait while it is still parsed: many may come between two batches."""
-        self.entering = True
-        self.batcher.entering += 1
-
-    def entered(self) -> None:
-        """The request submits its inputs, or has ended."""
-        if self.entering:
-            self.entering = False
-            self.batcher.entering -= 1
-
-    def leave(self) -> None:
-        """The client has closed the connection: nobody needs the answer."""
-        self.left = True
-        if self.work is not None:
-            self.work.cancel()
-
-    def give_up(self) -> None:
-        """The server ends: the client is told so instead of an answer."""
-        self.given_up = True
-        if self.work is not None:
-            self.work.cancel()
-
-
 class ServerState:
     """Everything that lives as long as a worker."""
 
@@ -81,18 +48,18 @@ class ServerState:
         self.metrics = Metrics()
         self.speeds = Speeds(lambda work: work.kind)
         limits = config.limits
-        self.batcher, self.long_batcher = (
+        self.batchers = self.batcher, self.long_batcher = [
             Batcher(
                 models.run, config.batch_size, limits.queue, limits.wait, self.metrics.batch,
                 speeds=self.speeds, batch_time=limits.batch_time,
             )
             for _ in range(2)
-        )  # fmt: skip
+        ]  # fmt: skip
         self.streams = ThreadPoolExecutor(config.limits.streams, "dragoman-stream")
         self.inspections = ThreadPoolExecutor(1, "dragoman-inspect")
         self.inspecting = 0  # at work or waiting, also for clients that have left
         self.streaming = 0
-        self.visits: set[Visit] = set()  # requests without a whole answer
+        self.calls: set[Call] = set()  # requests without a whole answer
         self.connections = 0
         self.draining = False
 
@@ -103,83 +70,6 @@ class ServerState:
         if name not in self.models.models:
             raise NotFound(f"model: found {name!r}. {hint(name, self.models.models)}")
         return self.models[name]
-
-    async def compute(self, request: Request, work: Work, inputs: Sequence[Any]) -> list[Any]:
-        """One output for each input; raises the exception of the first that fails, Busy, TooLate or ClientLeft."""
-        outputs = await self.compute_each(request, work, inputs)
-        for output in outputs:
-            if isinstance(output, Exception):
-                raise output
-        return outputs
-
-    async def compute_each(self, request: Request, work: Work, inputs: Sequence[Any]) -> list[Any]:
-        """One output for each input, or an exception in its place; raises Busy, TooLate or ClientLeft."""
-        visit = visit_of(request)
-        visit.entered()
-        costs = self.models.costs(work, inputs)
-        self.check_work(visit, work, costs)
-        lanes: tuple[list[int], list[int]] = ([], [])
-        for index, cost in enumerate(costs):
-            long = work.operation == "files" or self.speeds.lasts(work, cost, self.limits.batch_time)
-            lanes[long].append(index)
-        if not lanes[1]:
-            return await self.finish(request, self.batcher.submit(work, inputs, costs))
-        submitted: list[asyncio.Future[list[Any]]] = []
-        try:
-            for batcher, lane in zip((self.batcher, self.long_batcher), lanes, strict=True):
-                some = [inputs[index] for index in lane]
-                submitted.append(batcher.submit(work, some, [costs[index] for index in lane]))
-        except Busy:
-            for future in submitted:
-                future.cancel()
-            raise
-        outputs: list[Any] = [None] * len(inputs)
-        both: list[list[Any]] = await self.finish(request, asyncio.gather(*submitted))
-        for lane, computed in zip(lanes, both, strict=True):
-            for index, output in zip(lane, computed, strict=True):
-                outputs[index] = output
-        return outputs
-
-    def check_work(self, visit: Visit, work: Work, costs: Sequence[Cost]) -> None:
-        """Raise an error for more work than a request may ask for."""
-        if work.operation not in ("predict", "complete") or not costs:
-            return
-        visit.searched += (total := sum(steps * rows for steps, rows in costs))
-        if visit.searched > self.limits.work:
-            longest, widest = max(steps for steps, _ in costs), max(rows for _, rows in costs)
-            found = f"{total:,} tokens to search ({len(costs):,} texts × {widest} hypotheses × up to {longest:,} tokens"
-            found += ")" if visit.searched == total else f", after {visit.searched - total:,} in the same request)"
-            raise ConfigError(
-                f"request: found {found}, expected at most {self.limits.work:,} (limits.work of this server); send "
-                "fewer or shorter texts, or ask for a smaller beam, n_best, samples or max_length"
-            )
-
-    async def finish(self, request: Request, work: asyncio.Future[T]) -> T:
-        """The result of some work, which is cancelled when the client leaves or the time of the request is up.
-
-        Without a task of its own: under load every turn of the event loop costs an admitted request milliseconds.
-        """
-        visit = visit_of(request)
-        visit.work = work
-        try:
-            if visit.left:
-                raise ClientLeft
-            if visit.given_up:
-                raise Interrupted
-            visit.deadline = visit.deadline or asyncio.get_running_loop().time() + self.limits.request_time
-            async with asyncio.timeout_at(visit.deadline):
-                return await work
-        except TimeoutError:
-            raise TooLate from None
-        except asyncio.CancelledError:
-            if visit.left:
-                raise ClientLeft from None
-            if visit.given_up:
-                raise Interrupted from None
-            raise
-        finally:
-            visit.work = None
-            work.cancel()
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Raise an error for more texts than a request may have."""
@@ -195,74 +85,157 @@ class ServerState:
         if self.streaming >= self.limits.streams:
             raise Busy(1.0)
 
-    async def inspect(self, request: Request, look: Callable[[], T]) -> T:
+    @property
+    def waiting(self) -> int:
+        return sum(batcher.waiting for batcher in self.batchers)
+
+    @property
+    def busy_for(self) -> float:
+        """Seconds that the oldest batch at work has been computed; 0: nothing is."""
+        return max(batcher.busy_for for batcher in self.batchers)
+
+    @property
+    def alive(self) -> bool:
+        """Whether all threads that compute are there."""
+        return all(batcher.alive for batcher in self.batchers)
+
+    def close(self, timeout: float) -> None:
+        """End the threads; all requests have their answers, so what is still computed is for nobody."""
+        deadline = time.monotonic() + timeout
+        for batcher in self.batchers:
+            batcher.stop(max(0.0, deadline - time.monotonic()))
+        self.streams.shutdown(wait=False, cancel_futures=True)
+        self.inspections.shutdown(wait=False, cancel_futures=True)
+
+
+class Call:
+    """A request while it is in the server: whether it still has to enter the queue, and what is computed for it."""
+
+    def __init__(self, state: ServerState) -> None:
+        self.state = state
+        self.entering = False
+        self.ended: type[Exception] | None = None  # why nobody needs the answer any more
+        self.work: asyncio.Future[Any] | None = None
+        self.searched = 0  # tokens that the request had searched at most, so far
+        self.deadline = 0.0  # when the request is given up; set when it begins to compute
+
+    def enter(self) -> None:
+        """Count the request among those that wait while it is still parsed: many may come between two batches."""
+        self.entering = True
+        self.state.batcher.entering += 1
+
+    def entered(self) -> None:
+        """The request submits its inputs, or has ended."""
+        if self.entering:
+            self.entering = False
+            self.state.batcher.entering -= 1
+
+    def end(self, reason: type[Exception]) -> None:
+        """Stop computing: the client has closed the connection (ClientLeft), or the server ends (Interrupted)."""
+        self.ended = self.ended or reason
+        if self.work is not None:
+            self.work.cancel()
+
+    async def compute(self, work: Work, inputs: Sequence[Any]) -> list[Any]:
+        """One output for each input; raises the exception of the first that fails, Busy, TooLate or ClientLeft."""
+        outputs = await self.compute_each(work, inputs)
+        for output in outputs:
+            if isinstance(output, Exception):
+                raise output
+        return outputs
+
+    async def compute_each(self, work: Work, inputs: Sequence[Any]) -> list[Any]:
+        """One output for each input, or an exception in its place; raises Busy, TooLate or ClientLeft."""
+        self.entered()
+        state = self.state
+        costs = state.models.costs(work, inputs)
+        self.check_work(work, costs)
+        lanes: tuple[list[int], list[int]] = ([], [])
+        for index, cost in enumerate(costs):
+            long = work.operation == "files" or state.speeds.lasts(work, cost, state.limits.batch_time)
+            lanes[long].append(index)
+        if not lanes[1]:
+            return await self.finish(state.batcher.submit(work, inputs, costs))
+        submitted: list[asyncio.Future[list[Any]]] = []
+        try:
+            for batcher, lane in zip(state.batchers, lanes, strict=True):
+                lane_inputs = [inputs[index] for index in lane]
+                submitted.append(batcher.submit(work, lane_inputs, [costs[index] for index in lane]))
+        except Busy:
+            for future in submitted:
+                future.cancel()
+            raise
+        outputs: list[Any] = [None] * len(inputs)
+        both: list[list[Any]] = await self.finish(asyncio.gather(*submitted))
+        for lane, computed in zip(lanes, both, strict=True):
+            for index, output in zip(lane, computed, strict=True):
+                outputs[index] = output
+        return outputs
+
+    def check_work(self, work: Work, costs: Sequence[Cost]) -> None:
+        """Raise an error for more work than a request may ask for."""
+        if work.operation not in ("predict", "complete") or not costs:
+            return
+        self.searched += (total := sum(steps * rows for steps, rows in costs))
+        if self.searched > (most := self.state.limits.work):
+            longest, widest = max(steps for steps, _ in costs), max(rows for _, rows in costs)
+            found = f"{total:,} tokens to search ({len(costs):,} texts × {widest} hypotheses × up to {longest:,} tokens"
+            found += ")" if self.searched == total else f", after {self.searched - total:,} in the same request)"
+            raise ConfigError(
+                f"request: found {found}, expected at most {most:,} (limits.work of this server); send "
+                "fewer or shorter texts, or ask for a smaller beam, n_best, samples or max_length"
+            )
+
+    async def finish(self, work: asyncio.Future[T]) -> T:
+        """The result of some work, which is cancelled when the client leaves or the time of the request is up.
+
+        Without a task of its own: under load every turn of the event loop costs an admitted request milliseconds.
+        """
+        self.work = work
+        try:
+            if self.ended is not None:
+                raise self.ended
+            self.deadline = self.deadline or asyncio.get_running_loop().time() + self.state.limits.request_time
+            async with asyncio.timeout_at(self.deadline):
+                return await work
+        except TimeoutError:
+            raise TooLate from None
+        except asyncio.CancelledError:
+            if self.ended is not None:
+                raise self.ended from None
+            raise
+        finally:
+            self.work = None
+            work.cancel()
+
+    async def inspect(self, look: Callable[[], T]) -> T:
         """The result of a look inside a model, one at a time and apart from the other requests."""
-        if self.inspecting >= MAX_INSPECTIONS:
+        state = self.state
+        if state.inspecting >= MAX_INSPECTIONS:
             raise Busy(5.0)
-        self.inspecting += 1
+        state.inspecting += 1
         given_up = threading.Event()
 
         def inspect() -> T:
             with interruptible(given_up.is_set):
                 return look()
 
-        task = self.inspections.submit(inspect)
+        def inspected() -> None:
+            state.inspecting -= 1
+
+        task = state.inspections.submit(inspect)
         loop = asyncio.get_running_loop()
-        task.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._inspected))
+        task.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(inspected))
         try:
-            return await self.finish(request, asyncio.wrap_future(task))
+            return await self.finish(asyncio.wrap_future(task))
         finally:
             given_up.set()
 
-    def _inspected(self) -> None:
-        self.inspecting -= 1
 
-    @property
-    def active(self) -> int:
-        """Requests without a whole answer."""
-        return len(self.visits)
-
-    @property
-    def waiting(self) -> int:
-        return self.batcher.waiting + self.long_batcher.waiting
-
-    @property
-    def busy_for(self) -> float:
-        """Seconds that the oldest batch at work has been computed; 0: nothing is."""
-        return max(self.batcher.busy_for, self.long_batcher.busy_for)
-
-    @property
-    def alive(self) -> bool:
-        """Whether all threads that compute are there."""
-        return self.batcher.alive and self.long_batcher.alive
-
-    def close(self, timeout: float) -> None:
-        """End the threads; all requests have their answers, so what is still computed is for nobody."""
-        deadline = time.monotonic() + timeout
-        for batcher in (self.batcher, self.long_batcher):
-            batcher.stop(max(0.0, deadline - time.monotonic()))
-        self.streams.shutdown(wait=False, cancel_futures=True)
-        self.inspections.shutdown(wait=False, cancel_futures=True)
+async def call_of(request: Request) -> Call:
+    """The call that a request is; FastAPI computes it for a route with a parameter of type CurrentCall."""
+    call: Call = request.scope[CALL]
+    return call
 
 
-def state_of(request: Request) -> ServerState:
-    """The state of the server that a request came to."""
-    state: ServerState = request.app.state.server
-    return state
-
-
-def base_url(request: Request) -> str:
-    """The address of the server for links in answers, without a slash at its end.
-
-    Never from the header Host, which a client may set to anything: a cache or a log would keep the link for others.
-    """
-    if configured := state_of(request).config.base_url:
-        return configured.rstrip("/")
-    host, port = request.scope["server"]
-    return f"{request.scope['scheme']}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def visit_of(request: Request) -> Visit:
-    """The visit that a request is part of."""
-    visit: Visit = request.scope[EXCHANGE]
-    return visit
+CurrentCall = Annotated[Call, Depends(call_of)]

@@ -6,10 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
-from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from dragoman.decoding.complete import CompletionOptions
@@ -21,27 +21,13 @@ from dragoman.inference.token_stream import OnToken, TokenStream, observed
 from dragoman.serving.answers import busy_message
 from dragoman.serving.batcher import Busy
 from dragoman.serving.models import ServedModel, quiet_stream
-from dragoman.serving.options import InputBuilder, decoding_options
+from dragoman.serving.options import InputBuilder, completion_options, decoding_options
 from dragoman.serving.schemas import PredictRequest
 from dragoman.serving.state import ServerState, TooLate
-
-END = object()
 
 
 class Abandoned(Exception):  # noqa: N818
     """Nobody reads the stream any more."""
-
-
-class TextSoFar:
-    """The text of the tokens chosen so far, and what each token adds to it."""
-
-    def __init__(self, decode: Callable[[list[int]], str]) -> None:
-        self.decode, self.tokens, self.stream = decode, list[int](), TextStream()
-
-    def add(self, token: int) -> str:
-        """What a token adds; nothing while it is a part of a character."""
-        self.tokens.append(token)
-        return self.stream.add(self.decode(self.tokens))
 
 
 class TextStream:
@@ -170,12 +156,8 @@ def event_stream(state: ServerState, events: AsyncIterator[str]) -> StreamingRes
     return StreamingResponse(guarded(), media_type="text/event-stream", headers=headers)
 
 
-def stream_prediction(
-    request: Request, state: ServerState, model: ServedModel, body: PredictRequest
-) -> StreamingResponse:
+def stream_prediction(state: ServerState, model: ServedModel, body: PredictRequest, text: str) -> StreamingResponse:
     """The answer of /v1/predict with "stream": an event for every token, then the whole output."""
-    assert isinstance(body.input, str)
-    text = body.input
     options = decoding_options(body, state.limits)
     if body.n_best > 1 or (body.beam or 1) > 1 or not isinstance(options.method, Sampling | None):
         raise ConfigError("stream: needs greedy search (beam 1) or sampling, one output")
@@ -185,31 +167,26 @@ def stream_prediction(
     if body.format == "html":
         raise ConfigError("stream: found format html with it, expected text")
     if model.engine.continues:
-        length = min(100, state.limits.tokens) if body.max_length is None else body.max_length
-        completion = CompletionOptions(length, options.method)
-        decode = model.completer.decode
-
-        def search(on_token: OnToken) -> Any:
-            return complete_tokens(model, text, completion, on_token)
+        decode: Callable[[list[int]], str] = model.completer.decode
+        search = partial(complete_tokens, model, text, completion_options(body, state.limits))
     elif model.translates:
         build = InputBuilder(body, model)
         if build.constrained:
             raise ConfigError("stream: found constraints with it, expected one of them: they need beam search")
         source = build(text)
-        decode = model.predictor.codec.target_of(source.text).decode  # type: ignore[assignment]
-
-        def search(on_token: OnToken) -> Any:
-            return search_tokens(model, source, options, on_token)
+        decode = model.predictor.codec.target_of(source.text).decode
+        search = partial(search_tokens, model, source, options)
     else:
         raise ConfigError(f'stream: needs a run that writes tokens; "{model.name}" has task = "{model.task}"')
 
     async def events() -> AsyncIterator[str]:
-        so_far = TextSoFar(decode)
+        stream, tokens = TextStream(), list[int]()
         async for event in token_events(state, search):
             if not isinstance(event, dict):
-                yield sse({"delta": so_far.add(event[0]), "score": event[1]})
+                tokens.append(event[0])
+                yield sse({"delta": stream.add(decode(tokens)), "score": event[1]})
                 continue
-            if rest := so_far.stream.finish(event["text"]):
+            if rest := stream.finish(event["text"]):
                 yield sse({"delta": rest, "score": 0.0})
             yield sse(event, "done")
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal, NamedTuple
-
-from starlette.requests import Request
 
 from dragoman.data.languages import UNKNOWN, detect, same_language
 from dragoman.data.tokenizers.base import UNK
@@ -22,20 +20,15 @@ from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import InputBuilder, with_enough_beam
 from dragoman.serving.schemas import Options
-from dragoman.serving.state import ServerState
+from dragoman.serving.state import Call, ServerState
 from dragoman.serving.translate import Translated, Translator
 
 AUTO = "auto"
+# The message of an API about languages that no run translates: which is wrong (source, target or pair), source, target,
+# and all that are served.
+Unserved = Callable[[str, str, str, str], str]
 SHORT = 20  # characters: of so few the statistics of bytes say little
 SURE = 3.0  # a text is left as it is only if the target language is this many times as probable as any other
-
-
-class UnservedPairError(ConfigError):
-    """A request names a language or a pair of languages that no run of the server translates."""
-
-    def __init__(self, place: Literal["source", "target", "pair"], source: str, target: str, served: str) -> None:
-        super().__init__(f"{place}: found {source} → {target}, expected one of: {served}")
-        self.place, self.source, self.target, self.served = place, source, target, served
 
 
 @dataclass(frozen=True)
@@ -44,18 +37,12 @@ class TranslationJob:
 
     source: str  # a language code, or "auto"
     target: str
+    unserved: Unserved
     form: Literal["text", "html", ""] = "text"  # "": as the run's settings say
     alternatives: int = 0
     glossary: dict[str, str | list[str]] | None = None
     formality: Formality = "default"
     split: bool = True  # into sentences
-
-
-class Route(NamedTuple):
-    """The run between two languages, and the tag that it needs."""
-
-    model: ServedModel
-    tag: str
 
 
 def served_languages(state: ServerState) -> dict[str, list[str]]:
@@ -68,7 +55,7 @@ def served_languages(state: ServerState) -> dict[str, list[str]]:
     return {code: list(dict.fromkeys(targets)) for code, targets in table.items()}
 
 
-def find_route(state: ServerState, job: TranslationJob, source: str) -> Route | None:
+def find_route(state: ServerState, job: TranslationJob, source: str) -> tuple[ServedModel, str] | None:
     """The run and tag between two languages; None: they are one language, and there is nothing to translate."""
     table = served_languages(state)
     served = ", ".join(f"{code} → {target}" for code, targets in table.items() for target in targets) or "none"
@@ -77,16 +64,16 @@ def find_route(state: ServerState, job: TranslationJob, source: str) -> Route | 
         return any(same_language(code, other) for other in table)
 
     if not known(job.target):
-        raise UnservedPairError("target", source, job.target, served)
+        raise ConfigError(job.unserved("target", source, job.target, served))
     if source != AUTO and not known(source):
-        raise UnservedPairError("source", source, job.target, served)
+        raise ConfigError(job.unserved("source", source, job.target, served))
     route = state.models.route(source, job.target)
     if route is None:
         if source != UNKNOWN and same_language(source, job.target):
             return None
-        raise UnservedPairError("pair", source, job.target, served)
+        raise ConfigError(job.unserved("pair", source, job.target, served))
     model, tag = route
-    return Route(model, tag_with_formality(model.tags, tag, job.target, job.formality))
+    return model, tag_with_formality(model.tags, tag, job.target, job.formality)
 
 
 def detected_language(state: ServerState, text: str, job: TranslationJob) -> tuple[str, float]:
@@ -98,12 +85,12 @@ def detected_language(state: ServerState, text: str, job: TranslationJob) -> tup
     sources = state.models.sources(job.target)
     if not sources:
         find_route(state, job, AUTO)  # raises an error that names the target if it is unknown
-        raise UnservedPairError("pair", AUTO, job.target, "")
+        raise ConfigError(job.unserved("pair", AUTO, job.target, ""))
     if sources == [UNKNOWN]:
         return UNKNOWN, 0.0
     ranked = rank_languages(state, text, [*sources, job.target])
     code, share = ranked[0]
-    possible = [one for one in ranked if any(same_language(one[0], source) for source in sources)]
+    possible = [entry for entry in ranked if any(same_language(entry[0], source) for source in sources)]
     if possible and share < SURE * possible[0][1]:
         code, share = possible[0]
     return code, round(100 * share, 1)
@@ -140,38 +127,29 @@ def _token_count(state: ServerState, text: str, code: str) -> float:
 
 
 async def translate_texts(
-    request: Request, state: ServerState, job: TranslationJob, texts: list[str]
+    call: Call, job: TranslationJob, texts: list[str]
 ) -> tuple[list[Translated], list[tuple[str, float]]]:
     """The translations of texts; the language that each is in, and the probability of that in percent."""
     languages = [(job.source, 100.0)] * len(texts)
     if job.source == AUTO:
-        languages = [detected_language(state, text, job) for text in texts]
+        languages = [detected_language(call.state, text, job) for text in texts]
     outputs: list[Translated] = [Translated(text) for text in texts]
     for code in dict.fromkeys(code for code, _ in languages):
-        route = find_route(state, job, code)
+        route = find_route(call.state, job, code)
         if route is None:
             continue
+        model, tag = route
+        options = Options(terminology=job.glossary, tag=tag or None, n_best=1 + job.alternatives)
         indices = [index for index, (other, _) in enumerate(languages) if other == code]
-        found = await translate_along(request, state, route, job, [texts[index] for index in indices])
-        for index, output in zip(indices, found, strict=True):
+        own = [texts[index] for index in indices]
+        translated = await run_translation(call, model, options, own, job.form or model.default_format, split=job.split)
+        for index, output in zip(indices, translated, strict=True):
             outputs[index] = output
     return outputs, languages
 
 
-async def translate_along(
-    request: Request, state: ServerState, route: Route, job: TranslationJob, texts: list[str]
-) -> list[Translated]:
-    """Translations of texts by one run."""
-    model, tag = route
-    options = Options(terminology=job.glossary, tag=tag or None, n_best=1 + job.alternatives)
-    return await run_translation(
-        request, state, model, options, texts, job.form or model.default_format, split=job.split
-    )
-
-
 async def run_translation(
-    request: Request,
-    state: ServerState,
+    call: Call,
     model: ServedModel,
     options: Options,
     texts: list[str],
@@ -180,15 +158,14 @@ async def run_translation(
     split: bool = True,
 ) -> list[Translated]:
     """Translate with one run; placeholders of texts that have some are copied."""
-    translator = translator_of(request, state, model, options, texts, form, decoding)
+    translator = translator_of(call, model, options, texts, form, decoding)
     if form == "html":
         return await translator.html(texts)
     return await (translator.split(texts) if split else translator.whole(texts))
 
 
 def translator_of(
-    request: Request,
-    state: ServerState,
+    call: Call,
     model: ServedModel,
     options: Options,
     texts: Sequence[str],
@@ -199,7 +176,7 @@ def translator_of(
     if any(find_placeholders(text) for text in texts) and form == "text":
         options = options.model_copy(update={"placeholders": True})
     decoding = replace(decoding or DecodingOptions(), n_best=options.n_best, scores=False)
-    return Translator(state, request, model, with_enough_beam(decoding, model), InputBuilder(options, model))
+    return Translator(call, model, with_enough_beam(decoding, model), InputBuilder(options, model))
 
 
 class TranslatedDocument(NamedTuple):
@@ -210,24 +187,22 @@ class TranslatedDocument(NamedTuple):
     characters: int  # of the units that were translated
 
 
-async def translate_document(
-    request: Request, state: ServerState, job: TranslationJob, name: str, data: bytes
-) -> TranslatedDocument:
+async def translate_document(call: Call, job: TranslationJob, name: str, data: bytes) -> TranslatedDocument:
     """A document with all units translated that have no translation yet."""
     reading = Reading("" if job.source == AUTO else job.source, job.target)
     document = await asyncio.to_thread(open_document, PurePath(name).name or "file", data, reading)
     chosen = [index for index, unit in enumerate(document.units) if not unit.translated]
-    text = " ".join(document.units[index].block.text for index in chosen)
-    state.check_texts([text])
-    source = detected_language(state, text, job)[0] if job.source == AUTO else job.source
-    route = find_route(state, job, source)
+    blocks = [document.units[index].block for index in chosen]
+    text = " ".join(block.text for block in blocks)
+    call.state.check_texts([text])
+    source = detected_language(call.state, text, job)[0] if job.source == AUTO else job.source
+    route = find_route(call.state, job, source)
     outputs: list[UnitTranslation | None] = [None] * len(document.units)
     if route is not None:
         model, tag = route
         options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)
-        translator = Translator(state, request, model, DecodingOptions(), InputBuilder(options, model))
-        blocks = [document.units[index].block for index in chosen]
+        translator = Translator(call, model, DecodingOptions(), InputBuilder(options, model))
         for index, output in zip(chosen, await translator.blocks(blocks), strict=True):
             outputs[index] = output
-    characters = sum(len(document.units[index].block.text) for index in chosen)
+    characters = sum(len(block.text) for block in blocks)
     return TranslatedDocument(await asyncio.to_thread(document.render, outputs), route is not None, characters)

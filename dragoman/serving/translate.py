@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from starlette.requests import Request
-
 from dragoman.analysis.alignment import WordAlignment, token_word_shares, word_spans
 from dragoman.data.sentences import Sentence, join_sentences
 from dragoman.data.tokenizers.base import SPECIALS, UNK
@@ -24,7 +22,7 @@ from dragoman.errors import DragomanError
 from dragoman.inference.prediction import Prediction
 from dragoman.serving.models import ServedModel, Work
 from dragoman.serving.options import InputBuilder
-from dragoman.serving.state import ServerState
+from dragoman.serving.state import Call
 
 T = TypeVar("T")
 LONG = 4_000  # characters
@@ -51,8 +49,7 @@ class Translated:
 class Translator:
     """One model with the options of one request."""
 
-    state: ServerState
-    request: Request
+    call: Call
     model: ServedModel
     options: DecodingOptions
     build: InputBuilder
@@ -63,27 +60,27 @@ class Translator:
 
     def fits(self, text: str) -> bool:
         """Whether a text can be one source."""
-        return len(text) <= self.state.limits.sentence and self.model.engine.fits(text)
+        return len(text) <= self.call.state.limits.sentence and self.model.engine.fits(text)
 
     async def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """A prediction for each text as the model reads it; equal texts are computed once."""
         distinct = list(dict.fromkeys(texts))
         inputs = await in_thread(lambda: [self.build(text) for text in distinct], [*distinct, *self.build.read_first])
-        found: dict[str, Prediction] = {}
+        predictions: dict[str, Prediction] = {}
         # Inputs with constraints are searched apart: they must not change which engine computes the others.
         for constrained in (False, True):
-            chosen = [index for index, one in enumerate(inputs) if bool(one.constraints) is constrained]
+            chosen = [index for index, text in enumerate(inputs) if bool(text.constraints) is constrained]
             if not chosen:
                 continue
             work = Work(self.model.name, "predict", self.options, constrained)
-            outputs = await self.state.compute(self.request, work, [inputs[index] for index in chosen])
-            found |= zip((distinct[index] for index in chosen), outputs, strict=True)
-        return [found[text] for text in texts]
+            outputs = await self.call.compute(work, [inputs[index] for index in chosen])
+            predictions |= zip((distinct[index] for index in chosen), outputs, strict=True)
+        return [predictions[text] for text in texts]
 
     async def alignments(self, pairs: Sequence[tuple[str, str]]) -> list[WordAlignment | None]:
         """The word alignment of sources and outputs; None where the model has no attention to read it from."""
         sources = [(self.build(source).text, target) for source, target in pairs]
-        outputs = await self.state.compute_each(self.request, Work(self.model.name, "align"), sources)
+        outputs = await self.call.compute_each(Work(self.model.name, "align"), sources)
         for output in outputs:
             if isinstance(output, Exception) and not isinstance(output, DragomanError):
                 raise output
@@ -93,42 +90,39 @@ class Translator:
         """Translations of texts that are not split."""
         predictions = await self.predict(texts)
         unknown = await in_thread(lambda: [self.model.unknown(text) for text in texts], texts)
-        found = [
-            Translated(one.text, [other.text for other in one.alternatives], one, unknown=own)
-            for one, own in zip(predictions, unknown, strict=True)
+        outputs = [
+            Translated(prediction.text, [other.text for other in prediction.alternatives], prediction, unknown=own)
+            for prediction, own in zip(predictions, unknown, strict=True)
         ]
         if align:
-            pairs = [(text, one.text) for text, one in zip(texts, predictions, strict=True)]
-            for one, alignment in zip(found, await self.alignments(pairs), strict=True):
-                one.alignment = alignment
-        return found
+            pairs = [(text, output.text) for text, output in zip(texts, outputs, strict=True)]
+            for output, alignment in zip(outputs, await self.alignments(pairs), strict=True):
+                output.alignment = alignment
+        return outputs
 
     async def split(self, texts: Sequence[str], align: bool = False) -> list[Translated]:
         """Translations of texts of any length, sentence by sentence."""
         plans = await in_thread(lambda: [self.sentences(text) for text in texts], texts)
         flat = [sentence.text for plan in plans for sentence in plan if sentence.text]
         outputs = iter(await self.whole(flat, align))
-        found = []
+        joined = []
         for plan in plans:
-            own = [next(outputs) for sentence in plan if sentence.text]
-            text = join_sentences(plan, [one.text for one in own])
-            several = max((len(one.alternatives) for one in own), default=0)
+            # An empty sentence has an empty output.
+            parts = [(sentence, next(outputs) if sentence.text else Translated("")) for sentence in plan]
+            own = [part for sentence, part in parts if sentence.text]
+            text = join_sentences(plan, [part.text for part in own])
+            several = max((len(part.alternatives) for part in own), default=0)
             alternatives = [
-                join_sentences(plan, [(one.alternatives[number : number + 1] or [one.text])[0] for one in own])
+                join_sentences(plan, [(part.alternatives[number : number + 1] or [part.text])[0] for part in own])
                 for number in range(several)
             ]
-            single = own[0] if len(own) == 1 else None
-            found.append(
-                Translated(
-                    text,
-                    list(dict.fromkeys(other for other in alternatives if other != text)),
-                    single.prediction if single else None,
-                    single.alignment if single else None,
-                    [(sentence, one) for sentence, one in zip(plan, paired(plan, own), strict=True)],
-                    list(dict.fromkeys(name for one in own for name in one.unknown)),
-                )
-            )
-        return found
+            whole = Translated(text, list(dict.fromkeys(other for other in alternatives if other != text)))
+            if len(own) == 1:
+                whole.prediction, whole.alignment = own[0].prediction, own[0].alignment
+            whole.sentences = parts
+            whole.unknown = list(dict.fromkeys(name for part in own for name in part.unknown))
+            joined.append(whole)
+        return joined
 
     async def blocks(self, blocks: Sequence[Block]) -> list[UnitTranslation]:
         """Translations of texts with inline tags."""
@@ -162,12 +156,6 @@ class Translator:
         ]
 
 
-def paired(plan: Sequence[Sentence], own: Sequence[Translated]) -> list[Translated]:
-    """An output for every sentence, an empty one for an empty sentence."""
-    outputs = iter(own)
-    return [next(outputs) if sentence.text else Translated("") for sentence in plan]
-
-
 def word_confidences(model: ServedModel, prediction: Prediction) -> list[float] | None:
     """The probability of every word (or letter, as the alignment has them) of an output: the product of its tokens'.
 
@@ -180,36 +168,31 @@ def word_confidences(model: ServedModel, prediction: Prediction) -> list[float] 
         return None
     tokens = prediction.token_confidences or tuple(map(math.exp, prediction.token_scores))
     words = word_spans(text, (), model.predictor.by_letter[1])
-    found = [1.0] * len(words)
+    confidences = [1.0] * len(words)
     shares = token_word_shares(tokenizer.spans(text), words, len(prediction.tokens))
     for token, word in shares.nonzero().tolist():
-        found[word] *= tokens[token]
-    return found
+        confidences[word] *= tokens[token]
+    return confidences
 
 
-def prediction_table(one: Translated, model: ServedModel) -> dict[str, Any]:
+def prediction_table(output: Translated, model: ServedModel) -> dict[str, Any]:
     """The fields of an answer of /v1/predict."""
-    table = _own_table(one, model)
-    if one.sentences:
+    prediction, alignment = output.prediction, output.alignment
+    table: dict[str, Any] = {"text": output.text}
+    if prediction is not None and output.text == prediction.text:
+        table = prediction.as_table()
+    elif output.alternatives:
+        table["alternatives"] = [{"text": text} for text in output.alternatives]
+    if output.unknown:
+        table["unknown"] = output.unknown
+    if prediction is not None and output.text == prediction.text and alignment is not None:
+        table["alignment"] = sorted(alignment.links)
+        table["source_words"] = list(alignment.source)
+        table["target_words"] = list(alignment.target)
+        table["word_confidences"] = word_confidences(model, prediction)
+    if output.sentences:
         table["sentences"] = [
-            {"source": sentence.text, "space": sentence.space, **_own_table(part, model)}
-            for sentence, part in one.sentences
+            {"source": sentence.text, "space": sentence.space, **prediction_table(part, model)}
+            for sentence, part in output.sentences
         ]
-    return table
-
-
-def _own_table(one: Translated, model: ServedModel) -> dict[str, Any]:
-    unknown = {"unknown": one.unknown} if one.unknown else {}
-    if one.prediction is None or one.text != one.prediction.text:
-        table: dict[str, Any] = {"text": one.text}
-        if one.alternatives:
-            table["alternatives"] = [{"text": text} for text in one.alternatives]
-        return table | unknown
-    table = one.prediction.as_table() | unknown
-    if one.alignment is not None:
-        links = sorted(one.alignment.links)
-        table["alignment"] = links
-        table["source_words"] = list(one.alignment.source)
-        table["target_words"] = list(one.alignment.target)
-        table["word_confidences"] = word_confidences(model, one.prediction)
     return table

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from dragoman.data.languages import UNKNOWN, language_name
+from dragoman.documents.html import INLINE
 from dragoman.errors import ConfigError
-from dragoman.serving.foreign_request import ForeignRequest, ignored, unsupported
+from dragoman.serving import glossaries
 from dragoman.serving.formality import Formality, supports_formality
-from dragoman.serving.glossaries import terms_of
-from dragoman.serving.request_fields import Fields, body_schema, fields_of, read_fields
-from dragoman.serving.routes.predict import PROBLEMS
+from dragoman.serving.request_fields import Fields, ForeignRequest, fields_of, ignored, listed, unsupported
 from dragoman.serving.schemas import Text
-from dragoman.serving.state import ServerState, state_of
-from dragoman.serving.tag_rules import TagRules, restore
-from dragoman.serving.text_translation import AUTO, TranslationJob, UnservedPairError, translate_texts
+from dragoman.serving.state import CurrentCall, ServerState
+from dragoman.serving.text_translation import AUTO, TranslationJob, translate_texts
 
-router = APIRouter(prefix="/v2", tags=["DeepL"], responses=PROBLEMS)
+router = APIRouter(prefix="/v2", tags=["DeepL"])
 Code = Annotated[str, Field(min_length=1, max_length=35)]
 Id = Annotated[str, Field(max_length=100)]
 Tags = Annotated[
     list[Annotated[str, Field(max_length=100)]],
-    BeforeValidator(lambda value: [tag for part in _listed(value) for tag in str(part).split(",") if tag]),
+    BeforeValidator(lambda value: [tag for part in listed(value) for tag in str(part).split(",") if tag]),
     Field(max_length=100),
 ]
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+# The reader of HTML has rules of its own, by the names of tags and `translate="no"`. `TagRules.prepare` writes tags
+# that it treats as the request wishes. A translation has every tag as it was, so `restore` finds them again.
+_TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z_][\w:.-]*)(?P<rest>[^<>]*)>")
+_SPLITS = "dragoman-"  # before a name: no tag of HTML, so it splits
+_INLINE = ' data-dragoman-name="'  # in a tag of HTML that stands inside sentences
+_IGNORED = ' translate="no" data-dragoman-ignored=""'
+_RENAMED = re.compile(rf'<(/?)(?:tt|wbr){_INLINE}([^"]+)"|<(/?){_SPLITS}(?=\w)|{re.escape(_IGNORED)}')
 
 
 def _lower(value: Any) -> Any:
@@ -46,6 +45,14 @@ class DeepLRequest(ForeignRequest):
 
     unknown_field = "Parameter '{name}' not supported. {hint}"
     refused_field = "Parameter '{name}' not supported: {reason}"
+
+    @classmethod
+    def describe(cls, name: str, error: Any, fields: Fields) -> str:
+        if name == "file":
+            return "Invalid file data: expected an uploaded file (multipart/form-data)."
+        if error["type"] == "missing":
+            return f"Parameter '{name}' not specified."
+        return f"Value for '{name}' not supported: {error['msg']}"
 
 
 class LanguagePair(DeepLRequest):
@@ -67,7 +74,7 @@ class TextsRequest(LanguagePair):
     """Texts to translate."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"text": ["Guten Morgen!"], "target_lang": "EN-US"}]})
-    text: Annotated[list[Text], BeforeValidator(_listed), Field(min_length=1)]
+    text: Annotated[list[Text], BeforeValidator(listed), Field(min_length=1)]
     tag_handling: Literal["xml", "html"] | None = None
     tag_handling_version: Literal["v1", "v2"] | None = ignored("there is one version")
     ignore_tags: Tags = Field([])
@@ -82,24 +89,48 @@ class TextsRequest(LanguagePair):
     custom_instructions: Any = unsupported("a run takes no instructions")
 
 
-def describe(name: str, error: Any, fields: Fields) -> str:
-    """A mistake in the words of DeepL."""
-    if name == "file":
-        return "Invalid file data: expected an uploaded file (multipart/form-data)."
-    if error["type"] == "missing":
-        return f"Parameter '{name}' not specified."
-    return f"Value for '{name}' not supported: {error['msg']}"
+@dataclass(frozen=True)
+class TagRules:
+    """What a request says about tags, by their names."""
+
+    ignore: frozenset[str] = frozenset()
+    splitting: frozenset[str] = frozenset()
+    non_splitting: frozenset[str] = frozenset()
+    outline: bool = True  # tags in neither list: as in HTML; else they stand inside sentences
+
+    def prepare(self, text: str) -> str:
+        """The text with tags that HTML treats as these rules say."""
+        if self == TagRules():
+            return text
+        return _TAG.sub(self._prepared, text)
+
+    def _prepared(self, tag: re.Match[str]) -> str:
+        close, name, rest = tag["close"], tag["name"], tag["rest"]
+        if name in self.ignore:
+            return tag[0] if close or rest.endswith("/") else f"<{name}{_IGNORED}{rest}>"
+        if name in self.splitting:
+            return f"<{close}{_SPLITS}{name}{rest}>" if name.lower() in INLINE else tag[0]
+        if name in self.non_splitting or not self.outline:
+            inline = "wbr" if rest.endswith("/") else "tt"
+            return f'<{close}{inline}{_INLINE}{name}"{rest}>'
+        return tag[0]
 
 
-@contextmanager
-def language_errors() -> Iterator[None]:
+def restore(text: str) -> str:
+    """A translation with the request's own tags."""
+
+    def own(tag: re.Match[str]) -> str:
+        if tag[2]:
+            return f"<{tag[1]}{tag[2]}"
+        return "" if tag[3] is None else f"<{tag[3]}"
+
+    return _RENAMED.sub(own, text)
+
+
+def unserved(place: str, source: str, target: str, served: str) -> str:
     """Say in the words of DeepL which language is not served."""
-    try:
-        yield
-    except UnservedPairError as error:
-        name = "source_lang" if error.place == "source" else "target_lang"
-        found = f"found {error.source} → {error.target}, expected one of: {error.served}"
-        raise ConfigError(f"Value for '{name}' not supported: {found}") from None
+    name = "source_lang" if place == "source" else "target_lang"
+    return f"Value for '{name}' not supported: found {source} → {target}, expected one of: {served}"
 
 
 def job_of(state: ServerState, body: LanguagePair) -> TranslationJob:
@@ -110,19 +141,19 @@ def job_of(state: ServerState, body: LanguagePair) -> TranslationJob:
     for glossary_id in [body.glossary_id] if body.glossary_id else body.glossary_ids:
         if body.source_lang is None:
             raise ConfigError("Use of a glossary requires the source_lang parameter to be specified")
-        terms = terms_of(state, glossary_id, body.source_lang, body.target_lang) | terms
+        terms = {**glossaries.get(state, glossary_id).entries(body.source_lang, body.target_lang), **terms}
     source = (body.source_lang or AUTO).lower()
-    return TranslationJob(source, body.target_lang.lower(), glossary=terms or None, formality=body.formality)
+    target = body.target_lang.lower()
+    return TranslationJob(source, target, unserved, glossary=terms or None, formality=body.formality)
 
 
-@router.post("/translate", openapi_extra=body_schema(TextsRequest))
-async def translate(request: Request) -> Any:
+@router.post("/translate", openapi_extra=TextsRequest.body())
+async def translate(call: CurrentCall, request: Request) -> Any:
     """Translate texts; `glossary_id` names a glossary that was stored before."""
-    state = state_of(request)
-    body = await read_fields(request, TextsRequest, describe)
-    state.check_texts(body.text)
+    body = await TextsRequest.read(request)
+    call.state.check_texts(body.text)
     texts = body.text
-    job = replace(job_of(state, body), split=body.split_sentences != "0")
+    job = replace(job_of(call.state, body), split=body.split_sentences != "0")
     if body.tag_handling:
         if not job.split:
             raise ConfigError(
@@ -138,10 +169,9 @@ async def translate(request: Request) -> Any:
         texts = [rules.prepare(text) for text in texts]
     elif body.split_sentences == "nonewlines":
         texts = [re.sub(r"[ \t]*\r?\n[ \t]*", " ", text) for text in texts]
-    with language_errors():
-        found, languages = await translate_texts(request, state, job, texts)
+    outputs, languages = await translate_texts(call, job, texts)
     translations = []
-    for text, translated, (code, _) in zip(body.text, found, languages, strict=True):
+    for text, translated, (code, _) in zip(body.text, outputs, languages, strict=True):
         table: dict[str, Any] = {
             "detected_source_language": code.upper(),
             "text": restore(translated.text) if body.tag_handling else translated.text,
@@ -155,19 +185,19 @@ async def translate(request: Request) -> Any:
 
 
 @router.get("/languages")
-async def languages(request: Request) -> list[dict[str, Any]]:
+async def languages(call: CurrentCall, request: Request) -> list[dict[str, Any]]:
     """The languages that can be translated from or into; DeepL's own client sends `type` as a form."""
     kind = (await fields_of(request)).get("type", "source")
     if kind not in ("source", "target"):
         raise ConfigError("Parameter 'type' is invalid. 'source' and 'target' are valid values.")
-    translators = state_of(request).models.translators
+    translators = call.state.models.translators
     if kind == "source":
-        codes = dict.fromkeys(one.source for one in translators)
+        codes = dict.fromkeys(model.source for model in translators)
         return [{"language": code.upper(), "name": language_name(code)} for code in codes]
     formal: dict[str, bool] = {}
-    for one in translators:
-        for code in one.targets:
-            formal[code] = formal.get(code, False) or supports_formality(one.tags, code)
+    for model in translators:
+        for code in model.targets:
+            formal[code] = formal.get(code, False) or supports_formality(model.tags, code)
     return [
         {"language": code.upper(), "name": language_name(code), "supports_formality": formality}
         for code, formality in formal.items()
@@ -175,13 +205,13 @@ async def languages(request: Request) -> list[dict[str, Any]]:
 
 
 @router.get("/glossary-language-pairs")
-async def glossary_languages(request: Request) -> dict[str, Any]:
+async def glossary_languages(call: CurrentCall) -> dict[str, Any]:
     """The pairs of languages that glossaries work with: all."""
     pairs = [
-        {"source_lang": one.source.split("-")[0].lower(), "target_lang": code.split("-")[0].lower()}
-        for one in state_of(request).models.translators
-        for code in one.targets
-        if UNKNOWN not in (one.source, code)
+        {"source_lang": model.source.split("-")[0].lower(), "target_lang": code.split("-")[0].lower()}
+        for model in call.state.models.translators
+        for code in model.targets
+        if UNKNOWN not in (model.source, code)
     ]
     return {"supported_languages": pairs}
 

@@ -12,20 +12,18 @@ from pathlib import PurePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dragoman.documents.registry import FORMATS
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.serving.answers import download
 from dragoman.serving.batcher import Busy
-from dragoman.serving.foreign_request import ignored
-from dragoman.serving.request_fields import body_schema, read_fields
-from dragoman.serving.routes.deepl import LanguagePair, describe, job_of, language_errors
-from dragoman.serving.routes.predict import PROBLEMS
-from dragoman.serving.state import EXCHANGE, NotFound, ServerState, TooLate, Visit, state_of
+from dragoman.serving.request_fields import ignored
+from dragoman.serving.routes.deepl import DeepLRequest, LanguagePair, job_of
+from dragoman.serving.state import Call, CurrentCall, NotFound, ServerState, TooLate
 from dragoman.serving.text_translation import AUTO, TranslationJob, find_route, translate_document
 
-router = APIRouter(prefix="/v2/document", tags=["DeepL"], responses=PROBLEMS)
+router = APIRouter(prefix="/v2/document", tags=["DeepL"])
 LOG = logging.getLogger("dragoman.serving")
 MAX_RUNNING = 8  # documents at work in one process
 AT_ONCE = 0.5  # seconds: a small document is done before its upload is answered, and clients need not ask again
@@ -42,18 +40,18 @@ class UploadRequest(LanguagePair):
     enable_document_minification: bool | None = ignored("documents are never minified")
 
 
-class KeyRequest(BaseModel):
-    """The key that the upload of a document was answered with."""
+class KeyRequest(DeepLRequest):
+    """The key that the upload of a document was answered with; other fields are ignored."""
 
-    model_config = ConfigDict(extra="ignore")
+    unknown_field = ""
     document_key: Annotated[str, Field(max_length=200)]
 
 
-@router.post("", openapi_extra=body_schema(UploadRequest, "multipart/form-data"))
-async def upload(request: Request) -> dict[str, str]:
+@router.post("", openapi_extra=UploadRequest.body("multipart/form-data"))
+async def upload(call: CurrentCall, request: Request) -> dict[str, str]:
     """Begin to translate a document; it and its result are kept for an hour."""
-    state = state_of(request)
-    body = await read_fields(request, UploadRequest, describe)
+    state = call.state
+    body = await UploadRequest.read(request)
     name = PurePath(body.filename or body.file[0])
     suffix = name.suffix.lower()
     if not body.file[1] or suffix not in FORMATS:
@@ -62,43 +60,30 @@ async def upload(request: Request) -> dict[str, str]:
     if body.output_format and f".{body.output_format.lower().lstrip('.')}" != suffix:
         raise ConfigError("Value for 'output_format' not supported: a document keeps its format.")
     job = job_of(state, body)
-    with language_errors():
-        if job.source != AUTO and find_route(state, job, job.source) is None:
-            raise ConfigError(EQUAL)
-        if job.source == AUTO:
-            check_target(state, job)
+    # Whatever the document is written in, a target that no run writes is an error now.
+    source = next(iter(state.models.sources(job.target)), AUTO) if job.source == AUTO else job.source
+    if find_route(state, job, source) is None and job.source != AUTO:
+        raise ConfigError(EQUAL)
     if len(_running) >= MAX_RUNNING:
         raise Busy(5.0)
     key = secrets.token_hex(32).upper()
     about = {"key": key, "status": "translating", "name": name.name, "until": time.time() + state.limits.request_time}
     document_id = state.documents.add(json.dumps(about).encode("utf-8", "replace"))
-    # The work outlives this request: it has a visit of its own, which no closed connection ends.
-    apart = Request({**request.scope, EXCHANGE: Visit(state.batcher)})
-    task = asyncio.create_task(work(apart, state, job, document_id, about, body.file[1]))
+    # The work outlives this request: it is a call of its own, which no closed connection ends.
+    task = asyncio.create_task(work(Call(state), job, document_id, about, body.file[1]))
     _running.add(task)
     task.add_done_callback(_running.discard)
     await asyncio.wait([task], timeout=AT_ONCE)
     return {"document_id": document_id.upper(), "document_key": key}
 
 
-def check_target(state: ServerState, job: TranslationJob) -> None:
-    """Raise an error for a target that no run writes, whatever the document is written in."""
-    for source in state.models.sources(job.target):
-        find_route(state, job, source)
-        return
-    find_route(state, job, AUTO)
-
-
-async def work(
-    request: Request, state: ServerState, job: TranslationJob, document_id: str, about: dict[str, Any], data: bytes
-) -> None:
+async def work(call: Call, job: TranslationJob, document_id: str, about: dict[str, Any], data: bytes) -> None:
     """Translate a document and store what became of it."""
     try:
-        with language_errors():
-            result = await translate_document(request, state, job, about["name"], data)
+        result = await translate_document(call, job, about["name"], data)
         if not result.translated:
             raise ConfigError(EQUAL)
-        stored = state.spool.add(result.data)
+        stored = call.state.spool.add(result.data)
         about |= {"status": "done", "result": stored, "characters": result.characters}
     except DragomanError as error:
         about |= {"status": "error", "error": str(error)}
@@ -107,13 +92,13 @@ async def work(
     except Exception as error:
         LOG.exception("internal error", exc_info=error)
         about |= {"status": "error", "error": f"internal error: {type(error).__name__}"}
-    state.documents.replace(document_id, json.dumps(about).encode("utf-8", "replace"))
+    call.state.documents.replace(document_id, json.dumps(about).encode("utf-8", "replace"))
 
 
-async def stored(request: Request, document_id: str) -> dict[str, Any]:
+async def stored(state: ServerState, request: Request, document_id: str) -> dict[str, Any]:
     """What is known about a document; raises NotFound without its key."""
-    body = await read_fields(request, KeyRequest, describe)
-    data = state_of(request).documents.get(document_id.lower())
+    body = await KeyRequest.read(request)
+    data = state.documents.get(document_id.lower())
     about: dict[str, Any] = json.loads(data) if data is not None else {}
     if not hmac.compare_digest(str(about.get("key", "")).encode(), body.document_key.upper().encode()) or not about:
         raise NotFound("Document not found: expected the id and the key of a document of the last hour")
@@ -122,10 +107,10 @@ async def stored(request: Request, document_id: str) -> dict[str, Any]:
     return about
 
 
-@router.post("/{document_id}", openapi_extra=body_schema(KeyRequest))
-async def status(request: Request, document_id: str) -> dict[str, Any]:
+@router.post("/{document_id}", openapi_extra=KeyRequest.body())
+async def status(call: CurrentCall, request: Request, document_id: str) -> dict[str, Any]:
     """How far the translation of a document is."""
-    about = await stored(request, document_id)
+    about = await stored(call.state, request, document_id)
     table: dict[str, Any] = {"document_id": document_id, "status": about["status"]}
     if about["status"] == "translating":
         table["seconds_remaining"] = 1  # clients wait so long before they ask again
@@ -136,11 +121,11 @@ async def status(request: Request, document_id: str) -> dict[str, Any]:
     return table
 
 
-@router.post("/{document_id}/result", openapi_extra=body_schema(KeyRequest))
-async def result(request: Request, document_id: str) -> Response:
+@router.post("/{document_id}/result", openapi_extra=KeyRequest.body())
+async def result(call: CurrentCall, request: Request, document_id: str) -> Response:
     """The translated document; the server forgets it after that."""
-    state = state_of(request)
-    about = await stored(request, document_id)
+    state = call.state
+    about = await stored(state, request, document_id)
     if about["status"] != "done":
         raise ConfigError(about.get("error", "")) if about["status"] == "error" else Busy(1.0)
     data = state.spool.get(about["result"])

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from dragoman.data.languages import UNKNOWN, language_name
 from dragoman.documents.registry import FORMATS
 from dragoman.errors import ConfigError
 from dragoman.serving.answers import download
-from dragoman.serving.request_fields import Fields, body_schema, read_fields
-from dragoman.serving.routes.predict import PROBLEMS
+from dragoman.serving.request_fields import Fields, ForeignRequest, listed
 from dragoman.serving.schemas import Phrase, Text
-from dragoman.serving.state import NotFound, base_url, state_of
+from dragoman.serving.state import CurrentCall, NotFound
 from dragoman.serving.text_translation import (
     AUTO,
     TranslationJob,
-    UnservedPairError,
     rank_languages,
     served_languages,
     translate_document,
     translate_texts,
 )
 
-router = APIRouter(tags=["LibreTranslate"], responses=PROBLEMS)
+router = APIRouter(tags=["LibreTranslate"])
 Code = Annotated[str, Field(min_length=1, max_length=35)]
 
 
@@ -44,112 +40,104 @@ def _table(value: Any) -> Any:
         raise ValueError("expected a JSON object") from None
 
 
-Glossary = Annotated[dict[str, Phrase], BeforeValidator(_table)]
-Key = Annotated[str, Field(max_length=1_000)]
-ABOUT_GLOSSARY = "an addition to LibreTranslate: source terms and their translations"
+class LibreTranslateRequest(ForeignRequest):
+    """A body whose unknown fields are ignored, as LibreTranslate does."""
+
+    unknown_field = ""
+    api_key: Annotated[str, Field(max_length=1_000)] | None = None
+
+    @classmethod
+    def describe(cls, name: str, error: Any, fields: Fields) -> str:
+        if not fields.get(name) or name == "file":
+            return f"Invalid request: missing {name} parameter"
+        if name == "format":
+            return f"{str(fields[name])[:40]} format is not supported"
+        if name == "alternatives" and error["type"].startswith("int"):
+            return "Invalid request: alternatives parameter is not a number"
+        return f"Invalid request: {name} parameter: {error['msg']}"
 
 
-class TranslateRequest(BaseModel):
-    """A text or several to translate; unknown fields are ignored, as LibreTranslate does."""
+class Languages(LibreTranslateRequest):
+    """What requests for texts and files have in common."""
+
+    source: Code = Field(description='a language code, or "auto"')
+    target: Code
+    glossary: Annotated[dict[str, Phrase], BeforeValidator(_table)] | None = Field(
+        None, description="an addition to LibreTranslate: source terms and their translations"
+    )
+
+    def job(self, form: Literal["text", "html", ""] = "text", alternatives: int = 0) -> TranslationJob:
+        glossary = dict[str, str | list[str]](self.glossary) if self.glossary else None
+        return TranslationJob(self.source, self.target, unserved, form, alternatives, glossary)
+
+
+class TranslateRequest(Languages):
+    """A text or several to translate."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"q": "Guten Morgen!", "source": "de", "target": "en", "format": "text"}]}
     )
     q: Annotated[Text, Field(min_length=1)] | Annotated[list[Text], Field(min_length=1)]
-    source: Code = Field(description='a language code, or "auto"')
-    target: Code
     format: Literal["text", "html", ""] | None = None
     alternatives: Annotated[int, Field(ge=0, le=1_000)] = 0
-    api_key: Key | None = None
-    glossary: Glossary | None = Field(None, description=ABOUT_GLOSSARY)
 
 
-class DetectRequest(BaseModel):
+class DetectRequest(LibreTranslateRequest):
     """A text whose language is asked for."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"q": "Guten Morgen!"}]})
     q: Annotated[Text, Field(min_length=1)]
-    api_key: Key | None = None
 
 
-class FileRequest(BaseModel):
+class FileRequest(Languages):
     """A file to translate."""
 
     file: tuple[str, bytes] = Field(json_schema_extra={"type": "string", "format": "binary"})
-    source: Code = Field(description='a language code, or "auto"')
-    target: Code
-    api_key: Key | None = None
-    glossary: Glossary | None = Field(None, description=ABOUT_GLOSSARY)
 
 
-def describe(name: str, error: Any, fields: Fields) -> str:
-    """A mistake in the words of LibreTranslate."""
-    if not fields.get(name) or name == "file":
-        return f"Invalid request: missing {name} parameter"
-    if name == "format":
-        return f"{str(fields[name])[:40]} format is not supported"
-    if name == "alternatives" and error["type"].startswith("int"):
-        return "Invalid request: alternatives parameter is not a number"
-    return f"Invalid request: {name} parameter: {error['msg']}"
-
-
-@contextmanager
-def language_errors() -> Iterator[None]:
+def unserved(place: str, source: str, target: str, served: str) -> str:
     """Say in the words of LibreTranslate which language is not served."""
-    try:
-        yield
-    except UnservedPairError as error:
-        if error.place == "pair":
-            source = f" from {language_name(error.source)} ({error.source})" if error.source != AUTO else ""
-            target = f"{language_name(error.target)} ({error.target})"
-            raise ConfigError(f"{target} is not available as a target language{source}") from None
-        code = error.source if error.place == "source" else error.target
-        raise ConfigError(f"{code} is not supported") from None
+    if place == "pair":
+        origin = f" from {language_name(source)} ({source})" if source != AUTO else ""
+        return f"{language_name(target)} ({target}) is not available as a target language{origin}"
+    return f"{source if place == 'source' else target} is not supported"
 
 
-@router.post("/translate", openapi_extra=body_schema(TranslateRequest))
-async def translate(request: Request) -> Any:
+@router.post("/translate", openapi_extra=TranslateRequest.body())
+async def translate(call: CurrentCall, request: Request) -> Any:
     """Translate a text or several, each from its own language if the source is "auto"."""
-    state = state_of(request)
-    body = await read_fields(request, TranslateRequest, describe)
-    texts = [body.q] if isinstance(body.q, str) else body.q
-    state.check_texts(texts)
-    if body.alternatives > (most := state.limits.beam - 1):
+    body = await TranslateRequest.read(request)
+    texts = listed(body.q)
+    call.state.check_texts(texts)
+    if body.alternatives > (most := call.state.limits.beam - 1):
         raise ConfigError(f"Invalid request: alternatives parameter must be <= {most}")
-    glossary: dict[str, Any] | None = dict(body.glossary) if body.glossary else None
-    job = TranslationJob(body.source, body.target, body.format or "", body.alternatives, glossary)
-    with language_errors():
-        found, languages = await translate_texts(request, state, job, texts)
-    several = isinstance(body.q, list)
-    answer: dict[str, Any] = {"translatedText": [one.text for one in found] if several else found[0].text}
+    outputs, languages = await translate_texts(call, body.job(body.format or "", body.alternatives), texts)
+    answer: dict[str, list[Any]] = {"translatedText": [output.text for output in outputs]}
     if body.alternatives:
-        alternatives = [one.alternatives[: body.alternatives] for one in found]
-        answer["alternatives"] = alternatives if several else alternatives[0]
+        answer["alternatives"] = [output.alternatives[: body.alternatives] for output in outputs]
     if body.source == AUTO:
-        detected = [{"language": code, "confidence": share} for code, share in languages]
-        answer["detectedLanguage"] = detected if several else detected[0]
-    return answer
+        answer["detectedLanguage"] = [{"language": code, "confidence": share} for code, share in languages]
+    return answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
 
 
-@router.post("/detect", openapi_extra=body_schema(DetectRequest))
-async def detect_language(request: Request) -> list[dict[str, Any]]:
+@router.post("/detect", openapi_extra=DetectRequest.body())
+async def detect_language(call: CurrentCall, request: Request) -> list[dict[str, Any]]:
     """The language of a text among those of the server, likeliest first."""
-    state = state_of(request)
-    body = await read_fields(request, DetectRequest, describe)
-    state.check_texts([body.q])
-    known = list(served_languages(state))
+    body = await DetectRequest.read(request)
+    call.state.check_texts([body.q])
+    known = list(served_languages(call.state))
     if not body.q.strip() or not {*known} - {UNKNOWN}:
         return [{"language": next(iter(known), UNKNOWN), "confidence": 0.0}]
-    ranked = rank_languages(state, body.q, known)[:5]
+    ranked = rank_languages(call.state, body.q, known)[:5]
     return [{"language": code, "confidence": round(100 * share, 1)} for code, share in ranked]
 
 
 @router.get("/languages")
-async def languages(request: Request) -> list[dict[str, Any]]:
+async def languages(call: CurrentCall) -> list[dict[str, Any]]:
     """All languages, each with those that it can be translated into: none for a language that is only a target."""
     return [
         {"code": code, "name": language_name(code), "targets": targets}
-        for code, targets in served_languages(state_of(request)).items()
+        for code, targets in served_languages(call.state).items()
     ]
 
 
@@ -160,49 +148,55 @@ async def spec(request: Request) -> Any:
 
 
 @router.get("/frontend/settings")
-async def frontend_settings(request: Request) -> dict[str, Any]:
+async def frontend_settings(call: CurrentCall) -> dict[str, Any]:
     """What LibreTranslate tells its own page."""
-    state = state_of(request)
+    state = call.state
     translators = state.models.translators
-    first = translators[0] if translators else None
+    first = [translators[0].source, translators[0].targets[0]] if translators else [None, None]
+    source, target = ({"code": code, "name": language_name(code)} if code else None for code in first)
     return {
         "apiKeys": bool(state.config.token),
         "charLimit": state.limits.characters,
         "filesTranslation": bool(translators),
         "frontendTimeout": 500,
         "keyRequired": bool(state.config.token),
-        "language": {
-            "source": {"code": first.source, "name": language_name(first.source)} if first else None,
-            "target": {"code": first.targets[0], "name": language_name(first.targets[0])} if first else None,
-        },
+        "language": {"source": source, "target": target},
         "suggestions": False,
         "supportedFilesFormat": list(FORMATS),
     }
 
 
-@router.post("/translate_file", openapi_extra=body_schema(FileRequest, "multipart/form-data"))
-async def translate_file(request: Request) -> Any:
+@router.post("/translate_file", openapi_extra=FileRequest.body("multipart/form-data"))
+async def translate_file(call: CurrentCall, request: Request) -> Any:
     """Translate a file; the answer has the address of the result."""
-    state = state_of(request)
-    body = await read_fields(request, FileRequest, describe)
+    body = await FileRequest.read(request)
     name, data = body.file
     if not data:
         raise ConfigError("Invalid request: empty file")
     path = PurePath(name)
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"Invalid request: file format not supported; expected one of {', '.join(FORMATS)}")
-    job = TranslationJob(body.source, body.target, glossary=dict(body.glossary) if body.glossary else None)
-    with language_errors():
-        result = await translate_document(request, state, job, name, data)
-    key = state.spool.add(result.data)
+    document = await translate_document(call, body.job(), name, data)
+    key = call.state.spool.add(document.data)
     shown = quote(f"{path.stem[:80]}_{body.target}{path.suffix.lower()}")
     return {"translatedFileUrl": f"{base_url(request)}{request.app.url_path_for('download_file', key=key, name=shown)}"}
 
 
+def base_url(request: Request) -> str:
+    """The address of the server for links in answers, without a slash at its end.
+
+    Never from the header Host, which a client may set to anything: a cache or a log would keep the link for others.
+    """
+    if configured := request.app.state.server.config.base_url:
+        return str(configured).rstrip("/")
+    host, port = request.scope["server"]
+    return f"{request.scope['scheme']}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 @router.get("/download_file/{key}/{name}")
-async def download_file(request: Request, key: str, name: str) -> Response:
+async def download_file(call: CurrentCall, key: str, name: str) -> Response:
     """A translated file; it is kept for an hour."""
-    data = state_of(request).spool.get(key)
+    data = call.state.spool.get(key)
     if data is None:
         raise NotFound("file: no such file; translated files are kept for an hour")
     return download(data, name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dragoman.data.tokenizers.base import UNK
@@ -15,17 +16,17 @@ from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError
 from dragoman.inference.completer import Completed, Completer
-from dragoman.inference.token_stream import OnToken
-from dragoman.serving.foreign_request import ForeignRequest, ignored, unsupported
 from dragoman.serving.models import ServedModel, Work
+from dragoman.serving.request_fields import ForeignRequest, ignored, unsupported
 from dragoman.serving.routes.operations import model_table
-from dragoman.serving.routes.predict import PROBLEMS
 from dragoman.serving.schemas import Text
-from dragoman.serving.state import ServerState, state_of
+from dragoman.serving.state import Call, CurrentCall, ServerState
 from dragoman.serving.streaming import TextStream, complete_tokens, cut, event_stream, sse, token_events
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
+Part = tuple[str, str | None, Mapping[str, int]]  # text, reason of the end, numbers of tokens
+Parts = AsyncGenerator[Part, None]
 LACKING = "this server does not have it"
 SAYS_WHO = "it says who asks and why"
 Stops = Annotated[
@@ -108,16 +109,9 @@ class CompletionRequest(Generation):
 
 
 @router.get("/models/{name}")
-async def retrieve_model(request: Request, name: str) -> dict[str, Any]:
+async def retrieve_model(call: CurrentCall, name: str) -> dict[str, Any]:
     """One model of the server."""
-    return model_table(state_of(request).model(name))
-
-
-def completion_model(state: ServerState, name: str | None) -> tuple[ServedModel, Completer]:
-    """The language model that a request names; without a name the first one."""
-    written = [model for model in state.models if model.engine.continues]
-    model = written[0] if name is None and written else state.model(name)
-    return model, model.completer
+    return model_table(call.state.model(name))
 
 
 def completion_options(state: ServerState, body: Generation, max_tokens: int, temperature: float) -> CompletionOptions:
@@ -140,10 +134,12 @@ def sampling_of(body: Generation, temperature: float) -> Sampling:
 
 
 @router.post("/completions")
-async def completions(request: Request, body: CompletionRequest) -> Any:
-    """Continue prompts with a language model."""
-    state = state_of(request)
-    model, completer = completion_model(state, body.model)
+async def completions(call: CurrentCall, body: CompletionRequest) -> Any:
+    """Continue prompts with a language model: the one that the request names, or the first one."""
+    state = call.state
+    writers = [model for model in state.models if model.engine.continues]
+    model = writers[0] if body.model is None and writers else state.model(body.model)
+    completer = model.completer
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     state.check_texts(prompts)
     temperature = 1.0 if body.temperature is None else body.temperature
@@ -161,30 +157,45 @@ async def completions(request: Request, body: CompletionRequest) -> Any:
 
         parts = completion_parts(state, model, completer, prompts[0], body.stop, options)
         return await stream_choices(state, head, choice, parts, body.usage_wanted)
-    outputs: list[list[Completed]] = await state.compute(request, Work(model.name, "complete", options), prompts)
-    choices: list[dict[str, Any]] = []
+    completed, usage = await complete(call, model, prompts, body.stop, options)
+    choices = [
+        {
+            "text": one.prompt + one.text if body.echo else one.text,
+            "index": index,
+            "logprobs": None if body.logprobs is None else one.logprobs,
+            "finish_reason": one.reason,
+        }
+        for index, one in enumerate(completed)
+    ]
+    return {**head, "choices": choices, "usage": usage}
+
+
+class Completion(NamedTuple):
+    """The continuation of a prompt, and why it ends."""
+
+    prompt: str
+    text: str
+    reason: str
+    logprobs: dict[str, Any]
+
+
+async def complete(
+    call: Call, model: ServedModel, prompts: Sequence[str], stops: Sequence[str], options: CompletionOptions
+) -> tuple[list[Completion], dict[str, int]]:
+    """The continuations of prompts up to the first stop text, and the numbers of tokens."""
+    outputs: list[list[Completed]] = await call.compute(Work(model.name, "complete", options), prompts)
+    completions, read, written = list[Completion](), 0, 0
     for prompt, several in zip(prompts, outputs, strict=True):
-        continued = continuation(completer, prompt)
-        for one in several:
-            text, stopped = cut(continued(one.text), body.stop)
-            logprobs = None
-            if body.logprobs is not None:
-                logprobs = {"tokens": one.tokens, "token_logprobs": one.token_scores}
-            choices.append({
-                "text": prompt + text if body.echo else text,
-                "index": len(choices),
-                "logprobs": logprobs,
-                "finish_reason": "stop" if stopped or one.ended else "length",
-            })  # fmt: skip
-    return {**head, "choices": choices, "usage": completion_usage(completer, prompts, outputs)}
-
-
-def completion_usage(
-    completer: Completer, prompts: Sequence[str], outputs: Sequence[Sequence[Completed]]
-) -> dict[str, int]:
-    """The numbers of tokens."""
-    read = sum(len(completer.encode(prompt, "prompt", allow_unknown=True)) for prompt in prompts)
-    return usage_table(read, sum(len(one.tokens) for several in outputs for one in several))
+        row = model.completer.encode(prompt, "prompt", allow_unknown=True)
+        continued = continuation(model.completer, prompt, row)
+        read += len(row)
+        for completed in several:
+            text, stopped = cut(continued(completed.text), stops)
+            reason = "stop" if stopped or completed.ended else "length"
+            logprobs = {"tokens": completed.tokens, "token_logprobs": completed.token_scores}
+            completions.append(Completion(prompt, text, reason, logprobs))
+            written += len(completed.tokens)
+    return completions, usage_table(read, written)
 
 
 def usage_table(read: int, written: int) -> dict[str, int]:
@@ -197,12 +208,11 @@ def answer_head(model: ServedModel, kind: str, name: str) -> dict[str, Any]:
     return {"id": f"{kind}-{secrets.token_hex(12)}", "object": name, "created": int(time.time()), "model": model.name}
 
 
-def continuation(completer: Completer, prompt: str) -> Callable[[str], str]:
-    """A function from a prompt with its continuation to the continuation alone.
+def continuation(completer: Completer, prompt: str, row: list[int]) -> Callable[[str], str]:
+    """A function from a prompt (`row`: its tokens) with its continuation to the continuation alone.
 
     A tokenizer may drop the space at the end of a prompt and write it before the next word: then it is dropped there.
     """
-    row = completer.encode(prompt, "prompt", allow_unknown=True)
     read = completer.decode(row)
     begin = len(prompt if UNK in row else read)
     dropped = prompt[-1:].isspace() and not read[-1:].isspace()
@@ -220,16 +230,12 @@ async def completion_parts(
     prompt: str,
     stops: Sequence[str],
     options: CompletionOptions,
-) -> AsyncIterator[tuple[str, str | None, Mapping[str, int]]]:
+) -> Parts:
     """Parts of a completion as they are written; the last has the reason of its end and the numbers of tokens."""
-
-    def search(on_token: OnToken) -> Any:
-        return complete_tokens(model, prompt, options, on_token)
-
     row = completer.encode(prompt, "prompt", allow_unknown=True)
-    continued, stream, tokens = continuation(completer, prompt), TextStream(stops), list[int]()
+    continued, stream, tokens = continuation(completer, prompt, row), TextStream(stops), list[int]()
     rest = ""
-    async for event in token_events(state, search):
+    async for event in token_events(state, partial(complete_tokens, model, prompt, options)):
         if isinstance(event, dict):
             rest = stream.finish(continued(event["text"]))
             break
@@ -245,7 +251,7 @@ async def stream_choices(
     state: ServerState,
     head: Mapping[str, Any],
     choice: Callable[[str, str | None, bool], dict[str, Any]],
-    parts: AsyncIterator[tuple[str, str | None, Mapping[str, int]]],
+    parts: Parts,
     usage_wanted: bool,
 ) -> Any:
     """Events with the parts of one answer; `choice` makes the table of a part, and is told which is the first.
@@ -255,21 +261,19 @@ async def stream_choices(
     state.check_streams()
     first = await anext(parts)
 
-    async def from_first() -> AsyncIterator[tuple[str, str | None, Mapping[str, int]]]:
-        yield first
-        async for part in parts:
-            yield part
-
     async def events() -> AsyncIterator[str]:
         usage = {"usage": None} if usage_wanted else {}
         yield sse({**head, "choices": [choice("", None, True)], **usage})
+        part: Part | None = first
         counted: Mapping[str, int] = {}
-        async for text, reason, counts in from_first():
+        while part is not None:
+            text, reason, counts = part
             counted = counts or counted
             if text:
                 yield sse({**head, "choices": [choice(text, None, False)], **usage})
             if reason:
                 yield sse({**head, "choices": [choice("", reason, False)], **usage})
+            part = await anext(parts, None)
         if usage_wanted:
             yield sse({**head, "choices": [], "usage": dict(counted)})
         yield sse("[DONE]")

@@ -16,18 +16,13 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError
 from dragoman.inference.prediction import Prediction
-from dragoman.serving.foreign_request import ForeignRequest, unsupported
 from dragoman.serving.models import Upload, Work
-from dragoman.serving.request_fields import Fields, body_schema, read_fields
-from dragoman.serving.routes.predict import PROBLEMS, file_model
-from dragoman.serving.state import ServerState, state_of
+from dragoman.serving.request_fields import Fields, ForeignRequest, listed, unsupported
+from dragoman.serving.routes.predict import file_model
+from dragoman.serving.state import CurrentCall, ServerState
 from dragoman.serving.streaming import event_stream, sse
 
-router = APIRouter(prefix="/v1/audio", tags=["OpenAI"], responses=PROBLEMS)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+router = APIRouter(prefix="/v1/audio", tags=["OpenAI"])
 
 
 class TranscriptionRequest(ForeignRequest):
@@ -41,24 +36,22 @@ class TranscriptionRequest(ForeignRequest):
     temperature: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="0: beam search; above: a sample")
     stream: bool = False
     prompt: Any = unsupported("a run takes no instructions", "")
-    granularities: Annotated[list[Literal["segment"]], BeforeValidator(_listed)] = Field(
+    granularities: Annotated[list[Literal["segment"]], BeforeValidator(listed)] = Field(
         [], alias="timestamp_granularities[]", description="words have no times"
     )
 
+    @classmethod
+    def describe(cls, name: str, error: Any, fields: Fields) -> str:
+        if name == "file":
+            return f"{name}: expected an uploaded recording (multipart/form-data)"
+        return super().describe(name, error, fields)
 
-def describe(name: str, error: Any, fields: Fields) -> str:
-    """A mistake, with the field that has it."""
-    if name == "file":
-        return f"{name}: expected an uploaded recording (multipart/form-data)"
-    return f"{name}: {error['msg']}"
 
-
-@router.post("/transcriptions", openapi_extra=body_schema(TranscriptionRequest, "multipart/form-data"))
-async def transcriptions(request: Request) -> Any:
+@router.post("/transcriptions", openapi_extra=TranscriptionRequest.body("multipart/form-data"))
+async def transcriptions(call: CurrentCall, request: Request) -> Any:
     """The transcript of a recording."""
-    state = state_of(request)
-    body = await read_fields(request, TranscriptionRequest, describe)
-    model = file_model(state, body.model, "transcribe")
+    body = await TranscriptionRequest.read(request)
+    model = file_model(call.state, body.model, "transcribe")
     language = model.targets[0]
     if body.language and language != UNKNOWN and not same_language(body.language, language):
         raise ConfigError(f'language: found {body.language}, expected {language}, the language of "{model.name}"')
@@ -68,9 +61,9 @@ async def transcriptions(request: Request) -> Any:
         raise ConfigError("timestamp_granularities: needs response_format = verbose_json")
     method = Sampling(temperature=body.temperature) if body.temperature else None
     work = Work(model.name, "files", DecodingOptions(method=method))
-    (output,) = await state.compute(request, work, [Upload(body.file[1])])
+    (output,) = await call.compute(work, [Upload(body.file[1])])
     if body.stream:
-        return stream_transcript(state, output.text)
+        return stream_transcript(call.state, output.text)
     if body.response_format == "json":
         return {"text": output.text}
     if body.response_format == "text":

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from dragoman.data.sentences import join_sentences
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError
-from dragoman.inference.completer import Completer
 from dragoman.serving.formality import language_of_tag
-from dragoman.serving.models import ServedModel, Work
+from dragoman.serving.models import ServedModel
 from dragoman.serving.routes.openai import (
     Generation,
+    Parts,
     answer_head,
+    complete,
     completion_options,
     completion_parts,
-    completion_usage,
-    continuation,
     sampling_of,
     stream_choices,
     usage_table,
 )
-from dragoman.serving.routes.predict import PROBLEMS
 from dragoman.serving.schemas import Options, Text
-from dragoman.serving.state import ServerState, state_of
+from dragoman.serving.state import Call, CurrentCall, ServerState
 from dragoman.serving.streaming import TextStream, cut
 from dragoman.serving.text_translation import run_translation, translator_of
 
-router = APIRouter(prefix="/v1/chat", tags=["OpenAI"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/chat", tags=["OpenAI"])
 DEFAULT_LENGTH = 100  # tokens that a language model writes unless told
 
 
@@ -93,7 +91,7 @@ def chat_model(state: ServerState, name: str | None) -> tuple[ServedModel, str]:
     """The model that a request names, and the tag after a colon: "many:de" asks the run "many" for German."""
     tag = ""
     if name is None:
-        model = next((one for one in state.models if one.translates or one.engine.continues), None)
+        model = next((model for model in state.models if model.translates or model.engine.continues), None)
         model = model or state.model(None)
     else:
         if ":" in name and name not in state.models.models:
@@ -104,7 +102,7 @@ def chat_model(state: ServerState, name: str | None) -> tuple[ServedModel, str]:
     if tag and tag not in model.tags:
         raise ConfigError(f'model: found "{model.name}:{tag}", expected one of {names_with_tags(model)}')
     if model.tags and not tag:
-        if len({language_of_tag(one) for one in model.tags}) > 1:
+        if len({*map(language_of_tag, model.tags)}) > 1:
             raise ConfigError(
                 f'model: found "{model.name}" without a language, expected one of {names_with_tags(model)}'
             )
@@ -118,17 +116,16 @@ def names_with_tags(model: ServedModel) -> str:
 
 
 @router.post("/completions")
-async def chat(request: Request, body: ChatRequest) -> Any:
+async def chat(call: CurrentCall, body: ChatRequest) -> Any:
     """Translate the last message of the user, or continue it with a language model."""
-    state = state_of(request)
     text = body.prompt
-    state.check_texts([text])
-    model, tag = chat_model(state, body.model)
+    call.state.check_texts([text])
+    model, tag = chat_model(call.state, body.model)
     if body.stream and (body.n or 1) > 1:
         raise ConfigError("stream: needs n = 1")
     if model.engine.continues:
-        return await continue_message(request, state, model, model.completer, body, text)
-    return await translate_message(request, state, model, tag, body, text)
+        return await continue_message(call, model, body, text)
+    return await translate_message(call, model, tag, body, text)
 
 
 def choice_of_part(text: str, reason: str | None, first: bool) -> dict[str, Any]:
@@ -137,52 +134,49 @@ def choice_of_part(text: str, reason: str | None, first: bool) -> dict[str, Any]
     return {"index": 0, "delta": delta | ({"content": text} if text else {}), "logprobs": None, "finish_reason": reason}
 
 
-def choice_of_answer(text: str, reason: str, index: int) -> dict[str, Any]:
-    """A whole answer."""
-    message = {"role": "assistant", "content": text, "refusal": None}
-    return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
-
-
-async def continue_message(
-    request: Request, state: ServerState, model: ServedModel, completer: Completer, body: ChatRequest, text: str
-) -> Any:
+async def continue_message(call: Call, model: ServedModel, body: ChatRequest, text: str) -> Any:
     """The continuation of a message by a language model."""
-    most = min(DEFAULT_LENGTH, state.limits.tokens) if body.most is None else body.most
-    options = completion_options(state, body, most, 1.0 if body.temperature is None else body.temperature)
+    most = min(DEFAULT_LENGTH, call.state.limits.tokens) if body.most is None else body.most
+    options = completion_options(call.state, body, most, 1.0 if body.temperature is None else body.temperature)
     if body.stream:
-        head = answer_head(model, "chatcmpl", "chat.completion.chunk")
-        parts = completion_parts(state, model, completer, text, body.stop, options)
-        return await stream_choices(state, head, choice_of_part, parts, body.usage_wanted)
-    (several,) = await state.compute(request, Work(model.name, "complete", options), [text])
-    continued = continuation(completer, text)
-    answers = [(*cut(continued(one.text), body.stop), one.ended) for one in several]
+        parts = completion_parts(call.state, model, model.completer, text, body.stop, options)
+        return await stream_answer(call, model, body, parts)
+    completed, usage = await complete(call, model, [text], body.stop, options)
+    return whole_answer(model, [(one.text, one.reason) for one in completed], usage)
+
+
+async def stream_answer(call: Call, model: ServedModel, body: ChatRequest, parts: Parts) -> Any:
+    head = answer_head(model, "chatcmpl", "chat.completion.chunk")
+    return await stream_choices(call.state, head, choice_of_part, parts, body.usage_wanted)
+
+
+def whole_answer(model: ServedModel, answers: Sequence[tuple[str, str]], usage: dict[str, int]) -> dict[str, Any]:
+    """Answers with the reasons of their ends, as OpenAI writes them."""
     choices = [
-        choice_of_answer(answer, "stop" if stopped or ended else "length", index)
-        for index, (answer, stopped, ended) in enumerate(answers)
+        {
+            "index": index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": None,
+            "finish_reason": reason,
+        }
+        for index, (text, reason) in enumerate(answers)
     ]
-    usage = completion_usage(completer, [text], [several])
     return {**answer_head(model, "chatcmpl", "chat.completion"), "choices": choices, "usage": usage}
 
 
-async def translate_message(
-    request: Request, state: ServerState, model: ServedModel, tag: str, body: ChatRequest, text: str
-) -> Any:
+async def translate_message(call: Call, model: ServedModel, tag: str, body: ChatRequest, text: str) -> Any:
     """The translation of a message: the run's beam search, or samples if the request names a temperature or top_p."""
-    several = body.n or 1
-    if several > state.limits.beam:
-        raise ConfigError(f"n: found {several}, expected at most {state.limits.beam} on this server")
+    several, most = body.n or 1, call.state.limits.beam
+    if several > most:
+        raise ConfigError(f"n: found {several}, expected at most {most} on this server")
     sampled = body.temperature or (body.temperature is None and body.top_p not in (None, 1.0))
     decoding = DecodingOptions(method=sampling_of(body, body.temperature or 1.0)) if sampled else None
     options = Options(tag=tag or None, n_best=several)
     if body.stream:
-        head = answer_head(model, "chatcmpl", "chat.completion.chunk")
-        parts = translation_parts(request, state, model, options, decoding, body, text)
-        return await stream_choices(state, head, choice_of_part, parts, body.usage_wanted)
-    (found,) = await run_translation(request, state, model, options, [text], model.default_format, decoding)
-    answers = [limited(model, one, body) for one in [found.text, *found.alternatives][:several]]
-    choices = [choice_of_answer(answer, reason, index) for index, (answer, reason) in enumerate(answers)]
-    usage = translation_usage(model, text, [answer for answer, _ in answers])
-    return {**answer_head(model, "chatcmpl", "chat.completion"), "choices": choices, "usage": usage}
+        return await stream_answer(call, model, body, translation_parts(call, model, options, decoding, body, text))
+    (output,) = await run_translation(call, model, options, [text], model.default_format, decoding)
+    answers = [limited(model, answer, body) for answer in [output.text, *output.alternatives][:several]]
+    return whole_answer(model, answers, translation_usage(model, text, [answer for answer, _ in answers]))
 
 
 def limited(model: ServedModel, text: str, body: ChatRequest) -> tuple[str, str]:
@@ -202,23 +196,17 @@ def translation_usage(model: ServedModel, text: str, answers: list[str]) -> dict
 
 
 async def translation_parts(
-    request: Request,
-    state: ServerState,
-    model: ServedModel,
-    options: Options,
-    decoding: DecodingOptions | None,
-    body: ChatRequest,
-    text: str,
-) -> AsyncIterator[tuple[str, str | None, Mapping[str, int]]]:
+    call: Call, model: ServedModel, options: Options, decoding: DecodingOptions | None, body: ChatRequest, text: str
+) -> Parts:
     """The translation sentence by sentence, as each is ready."""
     stream, written, reason = TextStream(body.stop), "", "stop"
     if model.default_format == "html":
-        (found,) = await run_translation(request, state, model, options, [text], "html", decoding)
-        written, reason = limited(model, found.text, body)
+        (output,) = await run_translation(call, model, options, [text], "html", decoding)
+        written, reason = limited(model, output.text, body)
     else:
-        translator = translator_of(request, state, model, options, [text], "text", decoding)
+        translator = translator_of(call, model, options, [text], "text", decoding)
         for sentence in translator.sentences(text):
-            texts = [one.text for one in await translator.whole([sentence.text])] if sentence.text else []
+            texts = [output.text for output in await translator.whole([sentence.text])] if sentence.text else []
             whole = written + join_sentences([sentence], texts)
             short, reason = limited(model, whole, body)
             if short != whole:

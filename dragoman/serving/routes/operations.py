@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from dragoman.data.languages import language_name
 from dragoman.serving.models import ServedModel
-from dragoman.serving.state import state_of
+from dragoman.serving.state import CurrentCall
 from dragoman.version import __version__
 
 router = APIRouter(tags=["operation"])
@@ -17,13 +17,13 @@ BUSY = 5.0  # seconds of one batch: several times what one should take
 
 
 @router.get("/health")
-async def health(request: Request) -> Response:
+async def health(call: CurrentCall) -> Response:
     """Whether the process works; a supervisor restarts it otherwise (503).
 
     "busy" with 200: a batch has been computed for some seconds; others are computed beside it. "stuck" with 503: it
     should have been given up, but cannot be. A healthy server says what LibreTranslate says, and no more.
     """
-    state = state_of(request)
+    state = call.state
     busy = state.busy_for
     status = "ok" if busy < BUSY else "busy" if busy < state.limits.request_time + BUSY else "stuck"
     if not state.alive:
@@ -33,9 +33,9 @@ async def health(request: Request) -> Response:
 
 
 @router.get("/ready", responses={503: {"description": "the server is stopping"}})
-async def ready(request: Request) -> Response:
+async def ready(call: CurrentCall) -> Response:
     """Whether a load balancer may send requests; 503 while the server stops."""
-    state = state_of(request)
+    state = call.state
     if state.draining:
         return JSONResponse({"status": "stopping"}, 503, headers={"retry-after": "2"})
     models = [model.name for model in state.models]
@@ -43,10 +43,10 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(request: Request) -> Response:
+async def metrics(call: CurrentCall) -> Response:
     """Counters of this worker, in the text format of Prometheus."""
-    state = state_of(request)
-    text = state.metrics.text(state.waiting, state.active, state.busy_for)
+    state = call.state
+    text = state.metrics.text(state.waiting, len(state.calls), state.busy_for)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
@@ -76,6 +76,6 @@ def model_table(model: ServedModel) -> dict[str, Any]:
 
 
 @router.get("/v1/models")
-async def models(request: Request) -> dict[str, Any]:
+async def models(call: CurrentCall) -> dict[str, Any]:
     """The models of the server with their tasks and languages."""
-    return {"object": "list", "data": [model_table(model) for model in state_of(request).models]}
+    return {"object": "list", "data": [model_table(model) for model in call.state.models]}
