@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dragoman.documents.markup import Block
+from dragoman.documents.markup import Block, unchanged
 from dragoman.errors import DataError
 
 MAX_BYTES = 1 << 28  # of a document, which is read whole
@@ -116,6 +116,15 @@ class PartsDocument(TextDocument):
         yield Edit(*self.spans[index], output.markup)
 
 
+class PlainDocument(PartsDocument):
+    """The lines of a plain text; white space around them stays."""
+
+    def __init__(self, data: bytes, reading: Reading) -> None:
+        super().__init__(data, reading)
+        for match in re.finditer(r"[^\s](?:[^\r\n]*[^\s])?", self.text):
+            self.add(Block(match[0], escape=unchanged), *match.span())
+
+
 # --- encodings
 
 _BYTE_ORDER_MARKS = (
@@ -175,8 +184,8 @@ def decode(data: bytes, encoding: str = "") -> DecodedFile:
     """The text of a file: by its byte order mark, or else in `encoding`, which is UTF-8 by default."""
     if len(data) > MAX_BYTES:
         raise DataError(f"document: found {len(data):,} bytes, expected at most {MAX_BYTES:,}; split the file")
-    mark, found = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), (b"", ""))
-    encoding = found or encoding or "utf-8"
+    mark, marked = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), (b"", ""))
+    encoding = marked or encoding or "utf-8"
     if not (known := known_encoding(encoding)):
         raise DataError(f"document: found the encoding {encoding[:40]!r}, expected one such as utf-8 or latin-1")
     encoding = known
@@ -186,6 +195,6 @@ def decode(data: bytes, encoding: str = "") -> DecodedFile:
             raise DataError(f"document: the bytes of this file are not plain {encoding}; convert it to UTF-8 first")
     except UnicodeError as error:
         place = f"byte 0x{data[len(mark) + error.start]:02x} at {error.start:,}" if hasattr(error, "start") else "bytes"
-        advice = "" if found else " (--encoding names another encoding, such as latin-1)"
+        advice = "" if marked else " (--encoding names another encoding, such as latin-1)"
         raise DataError(f"document: found {place}, which is not {encoding}{advice}") from None
     return DecodedFile(text, encoding, mark)

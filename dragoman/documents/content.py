@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dragoman.documents.base import UnitTranslation
-from dragoman.documents.html_tokens import tag_names
+from dragoman.documents.html_tokens import tag_names, unescape_text
 from dragoman.documents.markup import Block, Escape, Token, block_of, escape_text
-from dragoman.documents.references import REFERENCE, XML, escape_like, unescape_html, without_forbidden
+from dragoman.documents.references import REFERENCE, XML, escape_like, without_forbidden
 from dragoman.documents.xml import XMLToken, attributes_of, local, unescape_xml
 
 BREAKS = tag_names(
@@ -39,14 +39,15 @@ class Content:
     """Literal strings and blocks; each block is a unit of the document."""
 
     parts: list[str | Block]
+    first: int  # of the units of a document that its blocks are
 
     @property
     def blocks(self) -> list[Block]:
         return [part for part in self.parts if isinstance(part, Block)]
 
     def written(self, outputs: Sequence[UnitTranslation | None]) -> tuple[str, str, float | None] | None:
-        """Markup, text and least confidence with these outputs of the blocks; None: one of them is missing."""
-        waiting = iter(outputs)
+        """Markup, text and least confidence with the outputs of a document; None: one of its blocks has none."""
+        waiting = iter(outputs[self.first : self.first + len(self.blocks)])
         markup, text, known = [], [], list[float | None]()
         for part in self.parts:
             if isinstance(part, str):
@@ -63,8 +64,10 @@ class Content:
         return "".join(markup), "".join(text), min(sure) if len(sure) == len(known) and sure else None
 
 
-def content_of(text: str, tokens: Sequence[XMLToken], around: Collection[str], preserve: bool = False) -> Content:
-    """The content of an element; elements with names in `around` have text inside."""
+def content_of(
+    text: str, tokens: Sequence[XMLToken], around: Collection[str], first: int, preserve: bool = False
+) -> Content:
+    """The content of an element; elements with names in `around` have text inside. `first`: its first unit."""
     inline = list(inline_tokens(text, tokens, around))
     texts = "".join(token.raw for token in inline if token.kind == "text")
     inner = unescape_xml(texts)
@@ -95,7 +98,7 @@ def content_of(text: str, tokens: Sequence[XMLToken], around: Collection[str], p
     close()
     if inline and not any(isinstance(part, Block) for part in parts):
         parts = [block_of(inline, unescape, escape)]  # tags alone are a translation as well
-    return Content(parts)
+    return Content(parts, first)
 
 
 def percent(confidence: float) -> float:
@@ -116,8 +119,8 @@ def _escapes(texts: str) -> tuple[Escape, Escape]:
 def _html_escapes(texts: str, bare: str) -> tuple[Escape, Escape]:
     """The same where the text is HTML with references of its own: they are escaped twice."""
     read, write = _escapes(texts)
-    inner = escape_like(bare, unescape_html, {"&": "&amp;", "<": "&lt;", ">": "&gt;"}, bare="&<>")
-    return lambda text: unescape_html(read(text)), lambda text: write(inner(text))
+    inner = escape_like(bare, unescape_text, {"&": "&amp;", "<": "&lt;", ">": "&gt;"}, bare="&<>")
+    return lambda text: unescape_text(read(text)), lambda text: write(inner(text))
 
 
 def _is_tag(match: re.Match[str]) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from urllib.parse import unquote
 
-from dragoman.documents.base import Document, PartsDocument, Reading
+from dragoman.documents.base import PartsDocument, Reading
 from dragoman.documents.content import inline_tokens
+from dragoman.documents.html import XHTMLDocument
 from dragoman.documents.markup import block_of
 from dragoman.documents.package import Package, PackageDocument
 from dragoman.documents.xml import XMLDocument, element_ends, local, start_tags, unescape_xml
@@ -38,7 +39,7 @@ class ContentsDocument(XMLDocument, PartsDocument):
 class BookDocument(PackageDocument):
     """The pages that the package file names, in reading order, then other pages, then the table of contents."""
 
-    def __init__(self, data: bytes, reading: Reading, read_page: Callable[[bytes, Reading], Document]) -> None:
+    def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(Package(data, ".epub"))
         if CONTAINER not in self.package:
             raise DataError(f"document: found no {CONTAINER} in the package, expected .epub")
@@ -53,7 +54,7 @@ class BookDocument(PackageDocument):
                     raise DataError(f"document: found the page {name[:60]!r} encrypted, expected it readable")
                 if name in self.package and name not in self.parts:
                     try:
-                        part = (read_page if kind == PAGE else ContentsDocument)(self.package.read(name), reading)
+                        part = (XHTMLDocument if kind == PAGE else ContentsDocument)(self.package.read(name), reading)
                     except DataError as error:
                         raise DataError(str(error).replace("document:", f"document, {name}:", 1)) from None
                     self.add(name, part)

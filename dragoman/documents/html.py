@@ -112,7 +112,6 @@ def placed_blocks(page: str, xml: bool = False) -> Iterator[tuple[int, Block]]:
 class ReadableTag(NamedTuple):
     """A tag with attributes that people read."""
 
-    start: int
     end: int
     attributes: dict[int, tuple[int, int]]  # unit → where in the tag its value is
 
@@ -137,34 +136,33 @@ class HTMLDocument(PartsDocument):
                 parts.append((place + start, place + end, block))
                 values[place + start] = (place, place + len(token.raw))
             place += len(token.raw)
-        self.tags: dict[int, ReadableTag] = {}
+        self.tags: dict[int, ReadableTag] = {}  # by their starts
         for index, (start, end, block) in enumerate(sorted(parts, key=lambda part: part[:2])):
             self.add(block, start, end)
             if start in values:
                 first, last = values[start]
-                tag = self.tags.setdefault(first, ReadableTag(first, last, {}))
+                tag = self.tags.setdefault(first, ReadableTag(last, {}))
                 tag.attributes[index] = (start - first, end - first)
 
     def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
-        """A tag inside a translated block is wherever the block has it now."""
-        changed = {start: new for start, tag in self.tags.items() if (new := self._tag(tag, outputs)) is not None}
-        starts, attributes = sorted(changed), {index for tag in self.tags.values() for index in tag.attributes}
-        edits = []
+        changed: dict[int, str] = {}  # start of a tag → the tag with the translations of its attributes
+        attributes = set[int]()  # units
+        for start, tag in self.tags.items():
+            attributes.update(tag.attributes)
+            translations = ((place, outputs[index]) for index, place in tag.attributes.items())
+            if edits := [Edit(*place, output.markup) for place, output in translations if output is not None]:
+                changed[start] = splice(self.text[start : tag.end], edits)
+        starts, edits = sorted(changed), []
         for index, output in enumerate(outputs):
             if output is None or index in attributes:
                 continue
             start, end = self.spans[index]
+            # A tag inside a translated block is wherever the block has it now.
             inside = starts[bisect.bisect_left(starts, start) : bisect.bisect_left(starts, end)]
             new_tags = {self.text[tag : self.tags[tag].end]: changed.pop(tag) for tag in inside}
             edits.append(Edit(start, end, with_tags(output.markup, new_tags, self.xml) if new_tags else output.markup))
         edits += [Edit(start, self.tags[start].end, new) for start, new in changed.items()]
         return self.file.encode(splice(self.text, edits), self.escape_unknown)
-
-    def _tag(self, tag: ReadableTag, outputs: Sequence[UnitTranslation | None]) -> str | None:
-        """A tag with the translations of its attributes; None: there are none."""
-        translations = ((place, outputs[index]) for index, place in tag.attributes.items())
-        edits = [Edit(*place, output.markup) for place, output in translations if output is not None]
-        return splice(self.text[tag.start : tag.end], edits) if edits else None
 
 
 class XHTMLDocument(HTMLDocument):

@@ -28,22 +28,18 @@ _BLOCKS = (
     "|menuitem|nav|noframes|ol|optgroup|option|p|param|search|section|summary|table|tbody|td|tfoot|th|thead|title|tr"
     "|track|ul"
 )
-_HTML_ENDS = (  # how a block of HTML begins, and what ends it: a line with this, or else an empty line
-    (
-        re.compile(r" {0,3}<(?:script|pre|style|textarea)(?=[\s>]|$)", re.I),
-        re.compile("</(?:script|pre|style|textarea)>", re.I),
-    ),
-    (re.compile(r" {0,3}<!--"), re.compile("-->")),
-    (re.compile(r" {0,3}<\?"), re.compile(r"\?>")),
-    (re.compile(r" {0,3}<!\[CDATA\["), re.compile(r"\]\]>")),
-    (re.compile(r" {0,3}<![A-Za-z]"), re.compile(">")),
-    (re.compile(rf" {{0,3}}</?(?:{_BLOCKS})(?=[\s>]|/>|$)", re.I), None),
-    (
-        re.compile(
-            r""" {0,3}<(?:/[A-Za-z][\w-]*|[A-Za-z][\w-]*(?:\s[^<>"']*(?:"[^"]*"[^<>"']*|'[^']*'[^<>"']*)*+)?)>[ \t]*$"""
-        ),
-        None,
-    ),
+# How a block of HTML begins, and what ends it: a line with this, or else (empty) an empty line.
+_HTML_ENDS = tuple(
+    (re.compile(rf" {{0,3}}<{begin}"), re.compile(end) if end else None)
+    for begin, end in (
+        (r"(?i:script|pre|style|textarea)(?=[\s>]|$)", "</(?i:script|pre|style|textarea)>"),
+        ("!--", "-->"),
+        (r"\?", r"\?>"),
+        (r"!\[CDATA\[", r"\]\]>"),
+        ("![A-Za-z]", ">"),
+        (rf"/?(?i:{_BLOCKS})(?=[\s>]|/>|$)", ""),
+        (r"""(?:/[A-Za-z][\w-]*|[A-Za-z][\w-]*(?:\s[^<>"']*(?:"[^"]*"[^<>"']*|'[^']*'[^<>"']*)*+)?)>[ \t]*$""", ""),
+    )
 )
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _INDENT = re.compile(r"[ \t]*")
@@ -92,9 +88,9 @@ class MarkdownDocument(PartsDocument):
                 fence = opened[1]
             elif not body.strip(" \t>"):
                 self._flush()
-            elif (found := self._html_block(body)) is not None:
+            elif (begun := self._html_block(body)) is not None:
                 self._flush()
-                html, ending = place, found[0]
+                html, ending = place, begun[0]
                 if ending and ending.search(body):
                     self._add_html(html, place + len(line))
                     html = None

@@ -167,11 +167,11 @@ def _partners(tokens: Sequence[Token]) -> dict[int, int]:
                 around.append(index)
         elif token.kind in ("close", "end") and waiting[key]:
             while True:
-                other, *found = stack.pop()
-                waiting[(found[0], found[1])] -= 1  # type: ignore[index]
-                if found[0] == -2:
+                other, scope, name = stack.pop()
+                waiting[scope, name] -= 1
+                if scope == -2:
                     around.pop()
-                if tuple(found) == key:
+                if (scope, name) == key:
                     break
             partners[other], partners[index] = index, other
     return partners
@@ -189,8 +189,8 @@ def _keep_order(root: Element, points: Sequence[Element]) -> None:
         if id(path[-1]) in wanted:
             paths[id(path[-1])] = path
         waiting += [(*path, child) for child in path[-1].children]
-    for one, two in pairwise(points):
-        for above, beside in zip(paths[id(one)], paths[id(two)], strict=False):
+    for point, following in pairwise(points):
+        for above, beside in zip(paths[id(point)], paths[id(following)], strict=False):
             if above is not beside:
                 above.ordered = beside.ordered = True
                 break
@@ -327,7 +327,7 @@ class _Projection:
             if len(pieces[0]) != len(pieces[1]):
                 return None
         first, second = (
-            [(one + at, two + at) for one, two in spans] for at, spans in zip((start, begin), pieces, strict=True)
+            [(left + at, right + at) for left, right in spans] for at, spans in zip((start, begin), pieces, strict=True)
         )
         return first, second
 
@@ -379,7 +379,7 @@ class _Projection:
         covered = [self.covered(child) for child in children]
         # Elements over many words choose first: one word more or less hurts them least, and the short ones fit between.
         taken, places = _Taken(), list[Span | None]([None] * len(children))
-        for index in sorted(range(len(children)), key=lambda one: covered[one][0] - covered[one][1]):
+        for index in sorted(range(len(children)), key=lambda index: covered[index][0] - covered[index][1]):
             interval = self.interval(*covered[index], first, end, taken, children[index].filled)
             if interval[0] < interval[1]:
                 taken.add(interval)
@@ -425,7 +425,7 @@ class _Projection:
         if not own:
             return 0, 0
         # Kadane's algorithm: an own word counts 1, each foreign word between two of them −1; the best sum wins.
-        best, found, total, start = 0, (0, 0), 0, own[0]
+        best, interval, total, start = 0, (0, 0), 0, own[0]
         for index, word in enumerate(own):
             before = own[index - 1] if index else word
             total -= max(0, word - before - 1)
@@ -433,8 +433,8 @@ class _Projection:
                 total, start = 0, word
             total += 1
             if total > best:
-                best, found = total, (start, word + 1)
-        return found
+                best, interval = total, (start, word + 1)
+        return interval
 
     def nearest(self, source: int) -> int:
         """The first output word of a source word, or of the next one that has some."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from dragoman.documents.base import Reading
 from dragoman.documents.package import Package, PackageDocument
-from dragoman.documents.paragraphs import Dialect, PackagePart, ParagraphContent, Piece, Writer, escape_legal
-from dragoman.documents.xml import attributes_of, local, unescape_xml
+from dragoman.documents.paragraphs import PackagePart, Paragraph, Piece, escape_legal
+from dragoman.documents.xml import unescape_xml
 from dragoman.errors import DataError
 
 BREAKS = frozenset({"text:tab", "text:line-break"})  # end a unit
@@ -21,37 +21,40 @@ _RANGE = re.compile(r"(.*)-(start|end)|(office:annotation)")
 _INVISIBLE = re.compile(
     r"</|<(?:[\w.-]+:)?(?:span|a|meta|ruby|bookmark|reference-mark|soft-page-break|change|[\w-]+-start|[\w-]+-end)[\s/>]"
 )
-_IDENTITY = ("name", "change-id", "id", "ref-name")
 
 
-class _Reader:
-    """Reads a paragraph; runs of white space are one space, and none at its start."""
+class TextParagraph(Paragraph):
+    """Runs of white space are one space, and none at the start; a space that readers would leave out is an element."""
 
-    def __init__(self, content: ParagraphContent) -> None:
-        self.content, self.spaced = content, True
+    spaced = True  # whether white space that follows is left out
 
-    def pieces(self, first: int, end: int) -> Iterator[Piece]:
-        content = self.content
-        for index in content.children(first, end):
-            token = content.tokens[index]
-            kept = content.kept(index)
-            raw = content.raw(index, index)
+    def read(self) -> tuple[list[Piece], str]:
+        """The pieces of a paragraph; there are no fields over several ones."""
+        pieces = list(self._pieces(0, len(self.tokens)))
+        self.spaced = True  # for writing
+        return pieces, ""
+
+    def _pieces(self, first: int, end: int) -> Iterator[Piece]:
+        for index in self.children(first, end):
+            token = self.tokens[index]
+            kept = self.kept(index)
+            raw = self.raw(index, index)
             if token.kind in ("text", "cdata"):
-                yield Piece("text", [kept], self.collapsed(raw[9:-3] if token.kind == "cdata" else unescape_xml(raw)))
+                yield Piece("text", [kept], self._collapsed(raw[9:-3] if token.kind == "cdata" else unescape_xml(raw)))
                 continue
             if token.name == "text:s":
-                count = next((value for key, value in attributes_of(raw).items() if local(key) == "c"), "1")
+                count = self.attribute(index, "c")
                 wide = int(count) if count.isdecimal() and len(count) < 6 else 1
                 yield Piece("text", [kept], " " * min(wide, MAX_SPACES))
             elif token.name in BREAKS:
                 yield Piece("break", [kept])
             elif token.name in CONTAINERS and token.kind == "open":
-                yield from self.container(index)
+                yield from self._container(index)
             else:
-                yield self.point(index)
+                yield self._point(index)
             self.spaced = self.spaced and bool(_INVISIBLE.match(raw))
 
-    def collapsed(self, text: str) -> str:
+    def _collapsed(self, text: str) -> str:
         """A text as it is read: white space is one space, or none after another."""
         text = _SPACE.sub(" ", text)
         if self.spaced and text.startswith(" "):
@@ -60,49 +63,33 @@ class _Reader:
             self.spaced = text.endswith(" ")
         return escape_legal(text)
 
-    def container(self, index: int) -> Iterator[Piece]:
+    def _container(self, index: int) -> Iterator[Piece]:
         """A container and the pieces inside; a pronunciation (ruby) belongs to the end tag of its text."""
-        content = self.content
-        last = content.last(index)
+        last = self.last(index)
         first, end = index + 1, last
-        if content.tokens[index].name == "text:ruby":
-            inner = (child for child in content.children(first, last) if content.tokens[child].name == "text:ruby-base")
+        if self.tokens[index].name == "text:ruby":
+            inner = (child for child in self.children(first, last) if self.tokens[child].name == "text:ruby-base")
             base = next(inner, None)
-            if base is None or content.last(base) == base:
-                yield Piece("point", [content.kept(index)], name="text:ruby")
+            if base is None or self.last(base) == base:
+                yield Piece("point", [self.kept(index)], name="text:ruby")
                 return
-            first, end = base + 1, content.last(base)
-        yield Piece("open", [content.kept(index, first - 1)], name=content.tokens[index].name)
-        yield from self.pieces(first, end)
-        yield Piece("close", [content.kept(end, last)], name=content.tokens[index].name)
+            first, end = base + 1, self.last(base)
+        yield Piece("open", [self.kept(index, first - 1)], name=self.tokens[index].name)
+        yield from self._pieces(first, end)
+        yield Piece("close", [self.kept(end, last)], name=self.tokens[index].name)
 
-    def point(self, index: int) -> Piece:
+    def _point(self, index: int) -> Piece:
         """An element that stays; some begin or end a range, such as a bookmark."""
-        name, kept = self.content.tokens[index].name, [self.content.kept(index)]
+        name, kept = self.tokens[index].name, [self.kept(index)]
         match = _RANGE.fullmatch(name)
-        if match:
-            attributes = {local(key): value for key, value in attributes_of(self.content.raw(index, index)).items()}
-            identity = next((attributes[key] for key in _IDENTITY if key in attributes), "")
-            if identity:
-                kind = "close" if match[2] == "end" else "open"
-                return Piece(kind, kept, name=name, range=f"{match[1] or match[3]} {identity}")
-        return Piece("point", kept, name=name)
+        identity = self.attribute(index, "name", "change-id", "id", "ref-name") if match else ""
+        if match is None or not identity:
+            return Piece("point", kept, name=name)
+        kind = "close" if match[2] == "end" else "open"
+        return Piece(kind, kept, name=name, range=f"{match[1] or match[3]} {identity}")
 
-
-def read_paragraph(content: ParagraphContent) -> tuple[list[Piece], str]:
-    """The pieces of a paragraph; there are no fields over several ones."""
-    return list(_Reader(content).pieces(0, len(content.tokens))), ""
-
-
-class TextWriter(Writer):
-    """Writes text; a space that readers would leave out is an element."""
-
-    def __init__(self, content: ParagraphContent) -> None:
-        self.prefix = content.prefix
-        self.parts: list[str] = []
-        self.spaced = True
-
-    def text(self, style: str, text: str) -> None:
+    def write(self, style: str, text: str) -> None:
+        prefix = self.place.prefix
         for part in re.split(r"( +)", text):
             if not part.startswith(" "):
                 self.parts.append(part)
@@ -110,21 +97,15 @@ class TextWriter(Writer):
                 continue
             count = len(part) - (not self.spaced)
             self.parts.append(" " * (not self.spaced))
-            if count > 1 and self.prefix:
-                self.parts.append(f'<{self.prefix}s {self.prefix}c="{count}"/>')
+            if count > 1 and prefix:
+                self.parts.append(f'<{prefix}s {prefix}c="{count}"/>')
             else:
-                self.parts.append(f"<{self.prefix}s/>" * count)
+                self.parts.append(f"<{prefix}s/>" * count)
             self.spaced = True
 
     def keep(self, style: str | None, xml: str, level: int = 0) -> None:
         self.parts.append(xml)
         self.spaced = self.spaced and bool(_INVISIBLE.match(xml))
-
-    def result(self) -> str:
-        return "".join(self.parts)
-
-
-DIALECTS = dict.fromkeys(("text:p", "text:h"), Dialect(read_paragraph, TextWriter))
 
 
 class OpenDocument(PackageDocument):
@@ -137,6 +118,7 @@ class OpenDocument(PackageDocument):
         manifest = "META-INF/manifest.xml"
         if manifest in self.package and b"encryption-data" in self.package.read(manifest):
             raise DataError("document: found an encrypted package, expected one without password")
+        kinds = dict.fromkeys(("text:p", "text:h"), TextParagraph)
         for name in ("content.xml", "styles.xml"):
             if name in self.package:
-                self.add(name, PackagePart(name, self.package.read(name), DIALECTS, SKIPPED))
+                self.add(name, PackagePart(name, self.package.read(name), kinds, SKIPPED))

@@ -8,12 +8,12 @@ from typing import ClassVar
 from dragoman.documents.base import Reading
 from dragoman.documents.package import Package, PackageDocument
 from dragoman.documents.paragraphs import PackagePart
-from dragoman.documents.runs import RUNS
+from dragoman.documents.runs import RunParagraph
 from dragoman.documents.xml import start_tags
 from dragoman.errors import DataError
 
 TYPES = "[Content_Types].xml"
-DIALECTS = {"w:p": RUNS, "a:p": RUNS}
+KINDS = {"w:p": RunParagraph, "a:p": RunParagraph}
 _DRAWINGS = r"drawingml\.(?:chart|diagramData|diagramDrawing)\+xml$"
 
 
@@ -38,7 +38,7 @@ class OfficeDocument(PackageDocument):
             kind = types.get(name)
             if self.names.fullmatch(name) if kind is None else self.kinds.search(kind):
                 masters = "slideMaster" in name or "slideLayout" in name
-                self.add(name, PackagePart(name, self.package.read(name), DIALECTS, masters=masters))
+                self.add(name, PackagePart(name, self.package.read(name), KINDS, masters=masters))
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

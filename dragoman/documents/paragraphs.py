@@ -1,7 +1,7 @@
 """Paragraphs of office documents: each is cut into texts to translate, and into everything else, which stays.
 
-A reader of a format turns the content of a paragraph into pieces. Numbered marks (`<3>`, `</3>`, `<4/>`) stand for the
-pieces that are no text while a unit is translated. A writer of the format then turns texts and pieces into XML again.
+The class of a format reads the content of a paragraph as pieces. Numbered marks (`<3>`, `</3>`, `<4/>`) stand for the
+pieces that are no text while a unit is translated. The same class then writes texts and pieces as XML again.
 Marks are as well nested as `place_markup` leaves them, so a run is never cut open in the wrong place.
 """
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dragoman.documents.base import Document, Unit, UnitTranslation, declared_encoding, decode
 from dragoman.documents.markup import Block, Token, block_of, escape_text
 from dragoman.documents.references import without_forbidden
-from dragoman.documents.xml import XMLToken, check_xml, element_ends, local, unescape_xml, xml_tokens
+from dragoman.documents.xml import XMLToken, attributes_of, check_xml, element_ends, local, unescape_xml, xml_tokens
 from dragoman.errors import DataError
 
 MAX_TOKENS = 100_000  # of a paragraph
@@ -88,34 +88,48 @@ class ParagraphSegment:
     ranges: list[tuple[int, int]] = field(default_factory=list)  # marks of points that begin and end a range
 
 
-class Writer(ABC):
-    """Writes the XML of a paragraph."""
+class Place(NamedTuple):
+    """Where the content of a paragraph is, and what is known about it."""
+
+    start: int
+    end: int
+    name: str
+    prefix: str  # of its name in the file
+    fields: str  # those that began in earlier paragraphs: c: in its code, r: in its result
+    first: int  # unit
+    units: int
+
+
+class Paragraph(ABC):
+    """How a format has the content of a paragraph: it reads pieces, and writes them and new texts as XML.
+
+    Its tokens are without those of paragraphs inside it (text boxes, notes).
+    """
+
+    def __init__(self, text: str, tokens: list[XMLToken], place: Place) -> None:
+        self.text, self.tokens, self.place = text, tokens, place
+        self.ends = element_ends(tokens)
+        self.parts: list[str] = []  # what is written
 
     @abstractmethod
-    def text(self, style: str, text: str) -> None:
+    def read(self) -> tuple[list[Piece], str]:
+        """The pieces, and the fields that go on in the next paragraph."""
+
+    @abstractmethod
+    def write(self, style: str, text: str) -> None:
         """Add escaped text in a run with these properties."""
 
     @abstractmethod
     def keep(self, style: str | None, xml: str, level: int = 0) -> None:
         """Add XML inside a run with these properties, or beside the runs; `level` as in Kept."""
 
-    @abstractmethod
     def result(self) -> str:
-        """The whole content of the paragraph."""
-
-
-class ParagraphContent:
-    """The tokens between the tags of a paragraph, without those of paragraphs inside it (text boxes, notes)."""
-
-    def __init__(self, text: str, tokens: list[XMLToken], paragraph: str, prefix: str, fields: str) -> None:
-        self.text, self.tokens = text, tokens
-        self.paragraph, self.prefix = paragraph, prefix  # its name, and the prefix that the file has for it
-        self.fields = fields  # those that began in earlier paragraphs: c: in its code, r: in its result
-        self.ends = element_ends(tokens)
+        """All that was written."""
+        return "".join(self.parts)
 
     def raw(self, first: int, last: int | None = None) -> str:
         """The XML from one token to another, or to the end of its element."""
-        return self.text[self.tokens[first].start : self.tokens[self.last(first) if last is None else last].end]
+        return self.text[slice(*self.kept(first, last)[1:3])]
 
     def last(self, index: int) -> int:
         return self.ends.get(index, index)
@@ -124,6 +138,13 @@ class ParagraphContent:
         """The stretch from one token to another, or to the end of its element."""
         return Kept(style, self.tokens[first].start, self.tokens[self.last(first) if last is None else last].end)
 
+    def attribute(self, index: int, *names: str) -> str:
+        """The value of the first of these attributes that a tag has, whatever their prefixes; empty: it has none."""
+        attributes: dict[str, str] = {}
+        for key, value in attributes_of(self.raw(index, index)).items():
+            attributes.setdefault(local(key), value)
+        return next((attributes[name] for name in names if name in attributes), "")
+
     def children(self, first: int, end: int) -> Iterator[int]:
         """The indices of the texts and elements beside each other."""
         while first < end:
@@ -131,30 +152,18 @@ class ParagraphContent:
             first = self.last(first) + 1
 
 
-class Dialect(NamedTuple):
-    """How a format writes the content of a paragraph."""
-
-    read: Callable[[ParagraphContent], tuple[list[Piece], str]]  # also the fields that go on in the next paragraph
-    writer: Callable[[ParagraphContent], Writer]
-
-
-class _Paragraph(NamedTuple):
-    start: int  # of its content
-    end: int
-    name: str
-    prefix: str
-    fields: str
-    first: int  # unit
-    units: int
-
-
 class PackagePart(Document):
     """An XML file of a package."""
 
     def __init__(
-        self, name: str, data: bytes, dialects: Mapping[str, Dialect], skip: Collection[str] = (), masters: bool = False
+        self,
+        name: str,
+        data: bytes,
+        kinds: Mapping[str, type[Paragraph]],
+        skip: Collection[str] = (),
+        masters: bool = False,
     ) -> None:
-        self.name, self.dialects = f"document, {name}", dialects
+        self.name, self.kinds = f"document, {name}", kinds
         self.file = decode(data, declared_encoding(data))
         self.text = self.file.text
         check_xml(self.text, self.name)
@@ -165,16 +174,16 @@ class PackagePart(Document):
             if (uri := match[2] or match[3] or "") in NAMESPACES
         }
         self._names: dict[str, str] = {}
-        self._paragraphs: list[_Paragraph] = []
+        self._paragraphs: list[Place] = []
         spans = sorted(self._find(skip, masters))
         self._starts = [span[0] for span in spans]
         self._ends = [span[1] for span in spans]
-        shared: dict[tuple[int, str], _Paragraph] = {}
+        shared: dict[tuple[int, str], Place] = {}
         fields, outer = "", 0
         for number, (start, end, tag, scope) in enumerate(spans, 1):
             prefix = tag[: -len(local(tag))]
             inner = start < outer
-            paragraph = _Paragraph(start, end, self._name(tag), prefix, "" if inner else fields, 0, 0)
+            paragraph = Place(start, end, self._name(tag), prefix, "" if inner else fields, 0, 0)
             if scope and (known := shared.get((scope, self.text[start:end]))):
                 # Word writes a text box twice, for itself and for older programs: one unit, so that both agree.
                 self._paragraphs.append(paragraph._replace(first=known.first, units=known.units))
@@ -214,7 +223,7 @@ class PackagePart(Document):
             elif token.kind == "close":
                 depth = len(stack)
                 name, written, start = stack.pop()
-                if name in self.dialects and not hidden:
+                if name in self.kinds and not hidden:
                     yield start, token.start, written, scopes[0] if scopes else 0
                 if name == "mc:AlternateContent":
                     scopes.pop()
@@ -230,23 +239,23 @@ class PackagePart(Document):
             yield index
             index = bisect.bisect_left(self._starts, self._ends[index], index + 1)
 
-    def _parse(self, paragraph: _Paragraph) -> tuple[ParagraphContent, list[ParagraphSegment], str]:
-        place = paragraph.start
+    def _parse(self, place: Place) -> tuple[Paragraph, list[ParagraphSegment], str]:
+        start = place.start
         stretches = []
-        for index in self._inside(paragraph.start, paragraph.end):
-            stretches.append((place, self._starts[index]))
-            place = self._ends[index]
+        for index in self._inside(place.start, place.end):
+            stretches.append((start, self._starts[index]))
+            start = self._ends[index]
         inner = (
             XMLToken(token.kind, self._name(token.name), start + token.start, start + token.end)
-            for start, end in [*stretches, (place, paragraph.end)]
+            for start, end in [*stretches, (start, place.end)]
             for token in xml_tokens(self.text[start:end], self.name)
         )
         tokens = list(itertools.islice(inner, MAX_TOKENS + 1))
         if len(tokens) > MAX_TOKENS:
             raise DataError(f"{self.name}: found a paragraph of more than {MAX_TOKENS:,} tags, expected fewer")
-        content = ParagraphContent(self.text, tokens, paragraph.name, paragraph.prefix, paragraph.fields)
-        pieces, fields = self.dialects[paragraph.name].read(content)
-        return content, segments_of(pieces), fields
+        paragraph = self.kinds[place.name](self.text, tokens, place)
+        pieces, fields = paragraph.read()
+        return paragraph, segments_of(pieces), fields
 
     def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         return self.file.encode(self._stretch(0, len(self.text), outputs), references=True)
@@ -260,21 +269,20 @@ class PackagePart(Document):
             place = paragraph.end
         return "".join([*parts, self.text[place:end]])
 
-    def _paragraph(self, paragraph: _Paragraph, outputs: Sequence[UnitTranslation | None]) -> str:
-        own = outputs[paragraph.first : paragraph.first + paragraph.units]
+    def _paragraph(self, place: Place, outputs: Sequence[UnitTranslation | None]) -> str:
+        own = outputs[place.first : place.first + place.units]
         if all(output is None for output in own):
-            return self._stretch(paragraph.start, paragraph.end, outputs)
-        content, segments, _ = self._parse(paragraph)
-        writer = self.dialects[paragraph.name].writer(content)
+            return self._stretch(place.start, place.end, outputs)
+        paragraph, segments, _ = self._parse(place)
 
         def keep(kept: Sequence[Kept]) -> None:
             for style, start, end, level in kept:
-                writer.keep(style, self._stretch(start, end, outputs), level)
+                paragraph.keep(style, self._stretch(start, end, outputs), level)
 
         def write(pieces: Sequence[Piece]) -> None:
             for piece in pieces:
                 if piece.kind == "text":
-                    writer.text(piece.style, piece.text)
+                    paragraph.write(piece.style, piece.text)
                 else:
                     keep(piece.kept)
 
@@ -283,18 +291,24 @@ class PackagePart(Document):
             write(segment.before)
             if segment.block is not None:
                 output = next(waiting)
-                write_unit(segment, segment.block.raw if output is None else output.markup, writer, keep)
+                markup = segment.block.raw if output is None else output.markup
+                write_unit(segment, markup, paragraph.write, keep)
             write(segment.after)
-        return writer.result()
+        return paragraph.result()
 
 
-def write_unit(segment: ParagraphSegment, markup: str, writer: Writer, keep: Callable[[Sequence[Kept]], None]) -> None:
+def write_unit(
+    segment: ParagraphSegment,
+    markup: str,
+    write: Callable[[str, str], None],
+    keep: Callable[[Sequence[Kept]], None],
+) -> None:
     styles = [segment.style]
     place = 0
     numbers = dict(_in_order(segment, markup))
     for match in _MARK.finditer(markup):
         if match.start() > place:
-            writer.text(styles[-1], markup[place : match.start()])
+            write(styles[-1], markup[place : match.start()])
         place = match.end()
         mark = segment.marks[numbers.get(int(match[2]), int(match[2]))]
         if match[1]:
@@ -305,7 +319,7 @@ def write_unit(segment: ParagraphSegment, markup: str, writer: Writer, keep: Cal
         if not match[3]:
             styles.append(styles[-1] if mark.style is None else mark.style)
     if place < len(markup):
-        writer.text(styles[-1], markup[place:])
+        write(styles[-1], markup[place:])
 
 
 def _in_order(segment: ParagraphSegment, markup: str) -> Iterator[tuple[int, int]]:
@@ -388,7 +402,7 @@ def _segment(pieces: Sequence[Piece]) -> ParagraphSegment:
     pieces, crossing = _settled(pieces)
     if not any(_has_text(piece) for piece in pieces):
         return ParagraphSegment(pieces)
-    partners = _partners(pieces)
+    partners = element_ends(pieces)
     low, high = 0, len(pieces) - 1
     while True:
         if pieces[low].kind == "point" or (pieces[low].kind == "text" and not _has_text(pieces[low])):
@@ -421,18 +435,6 @@ def _segment(pieces: Sequence[Piece]) -> ParagraphSegment:
 
 def _has_text(piece: Piece) -> bool:
     return piece.kind == "text" and bool(unescape_xml(piece.text).strip())
-
-
-def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
-    """Where each container or range closes."""
-    stack: list[int] = []
-    partners: dict[int, int] = {}
-    for index, piece in enumerate(pieces):
-        if piece.kind == "open":
-            stack.append(index)
-        elif piece.kind == "close":
-            partners[stack.pop()] = index
-    return partners
 
 
 def _plain_style(pieces: Sequence[Piece]) -> str | None:

@@ -114,10 +114,10 @@ class PODocument(TextDocument):
         for entry in entries:
             if "msgid" not in entry.fields or not any(name.startswith("msgstr") for name in entry.fields):
                 raise DataError(f"document:{entry.line}: found a message without msgid or msgstr, expected both")
-            for name, one in entry.fields.items():
-                if not one.strings:
+            for name, entry_field in entry.fields.items():
+                if not entry_field.strings:
                     raise DataError(f"document:{entry.line}: found {name} without text, expected a quoted string")
-                one.text = _unescape("".join(one.strings), self.file.encoding)
+                entry_field.text = _unescape("".join(entry_field.strings), self.file.encoding)
         return entries
 
     def _fuzzy(self, entry: _Entry) -> bool:
@@ -130,7 +130,8 @@ class PODocument(TextDocument):
             forms = [(f"msgstr[{form}]", several if form else single) for form in range(max(1, self.plurals))]
             if self.plurals == 1:
                 forms = [("msgstr[0]", several)]
-        last = max((one for name, one in entry.fields.items() if name.startswith("msgstr")), key=lambda one: one.end)
+        targets = [target for name, target in entry.fields.items() if name.startswith("msgstr")]
+        last = max(targets, key=lambda target: target.end)
         for name, source in forms:
             if not source.text.strip():
                 continue

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import repeat
 
-Escape = Callable[[str], str]
+from dragoman.documents.markup import Escape
+
 REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});")
-_TOO_LONG = re.compile(r"&#(?:[0-9]{1000,}|[xX][0-9a-fA-F]{1000,})")  # beyond Unicode, as U+110000 is
 # XML 1.0 allows neither control characters nor half characters, escaped or not.
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 XML = {**MARKUP, "\r": "&#13;"}  # a parser reads a bare carriage return as a line feed
 
 _REQUIRED = {"&": r"&(?!\s)", "<": r"<(?!\s)", ">": r"(?<=--|\]\])>"}  # where even a bare one must be escaped
-
-
-def unescape_html(text: str) -> str:
-    """A text with the references of HTML resolved. `html.unescape` raises where one has thousands of digits."""
-    return html.unescape(_TOO_LONG.sub("&#x110000", text))
 
 
 def escape_like(source: str, unescape: Escape, needed: Mapping[str, str], bare: str = "") -> Escape:
@@ -35,24 +29,24 @@ def escape_like(source: str, unescape: Escape, needed: Mapping[str, str], bare: 
         character = unescape(match[0]) if len(match[0]) > 1 else match[0]
         if len(character) == 1:
             ways.setdefault(character, []).append(match[0])
-    written = {**needed, **{one: next((way for way in several if way != one), "") for one, several in ways.items()}}
-    written = {character: reference or needed[character] for character, reference in written.items()}
+    references = {character: next((way for way in used if way != character), "") for character, used in ways.items()}
+    written = {character: reference or needed[character] for character, reference in {**needed, **references}.items()}
     pattern = re.compile("|".join(map(re.escape, written)))
     required = re.compile("|".join(_REQUIRED[character] for character in bare)) if bare else None
 
     def escape(text: str) -> str:
         counts = Counter(pattern.findall(text))
         left = {
-            one: iter(several) if counts[one] == len(several) else repeat(several[0])
-            for one, several in ways.items()
-            if counts[one] == len(several) or len({*several}) == 1
+            character: iter(used) if counts[character] == len(used) else repeat(used[0])
+            for character, used in ways.items()
+            if counts[character] == len(used) or len({*used}) == 1
         }
 
         def way(match: re.Match[str]) -> str:
             character = match[0]
-            found = next(left[character]) if character in left else written[character]
-            unsafe = found == character and (required is None or required.match(text, match.start()))
-            return written[character] if unsafe else found
+            chosen = next(left[character]) if character in left else written[character]
+            unsafe = chosen == character and (required is None or required.match(text, match.start()))
+            return written[character] if unsafe else chosen
 
         return pattern.sub(way, text)
 

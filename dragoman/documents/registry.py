@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from dragoman.config.table import Table
-from dragoman.documents.base import Document, Reading
+from dragoman.documents.base import Document, PlainDocument, Reading
 from dragoman.documents.epub import BookDocument
 from dragoman.documents.html import HTMLDocument, XHTMLDocument
 from dragoman.documents.markdown import MarkdownDocument
 from dragoman.documents.odt import OpenDocument
 from dragoman.documents.office import PresentationDocument, WordDocument
-from dragoman.documents.plain import PlainDocument
 from dragoman.documents.po import PODocument
 from dragoman.documents.subtitles import SRTDocument, WebVTTDocument
 from dragoman.documents.tmx import TMXDocument
@@ -27,10 +26,6 @@ class DocumentFormat:
 
     suffixes: tuple[str, ...]
     open: Callable[[bytes, Reading], Document]
-
-
-def open_book(data: bytes, reading: Reading) -> Document:
-    return BookDocument(data, reading, XHTMLDocument)
 
 
 FORMATS = Table(
@@ -49,7 +44,7 @@ FORMATS = Table(
         DocumentFormat((".docx",), WordDocument),
         DocumentFormat((".pptx",), PresentationDocument),
         DocumentFormat((".odt", ".odp"), OpenDocument),
-        DocumentFormat((".epub",), open_book),
+        DocumentFormat((".epub",), BookDocument),
     ),
 )
 

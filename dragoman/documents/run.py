@@ -118,4 +118,4 @@ def rated(
     """The outputs, without confidence where the scores of a model are no probabilities, as of phrases or a copy."""
     if predictor.backend(options).model.likelihood != "none":
         return outputs
-    return [one._replace(confidence=None) if isinstance(one, UnitTranslation) else one for one in outputs]
+    return [output._replace(confidence=None) if isinstance(output, UnitTranslation) else output for output in outputs]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dragoman.documents.markup import escape_text
-from dragoman.documents.paragraphs import Dialect, Kept, ParagraphContent, Piece, Writer
-from dragoman.documents.xml import attributes_of, local
+from dragoman.documents.paragraphs import Kept, Paragraph, Piece, Place
+from dragoman.documents.xml import XMLToken, local
 
 BREAKS = frozenset({"w:tab", "w:ptab", "w:br", "w:cr", "a:br"})  # end a unit
 CHARACTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": "\u00ad"}  # written as elements
@@ -23,107 +23,149 @@ _HIDDEN = re.compile(r"""<(?:[\w.-]+:)?vanish(?:\s*/|\s(?![^>]*?val\s*=\s*["'](?
 _RANGE = re.compile(r"(.*)(Start|End)")
 
 
-def read_runs(content: ParagraphContent) -> tuple[list[Piece], str]:
-    return _with_fields(list(_pieces(content, 0, len(content.tokens))), content.fields)
+class RunParagraph(Paragraph):
+    """Runs; neighbours with the same properties are written as one."""
 
+    def __init__(self, text: str, tokens: list[XMLToken], place: Place) -> None:
+        super().__init__(text, tokens, place)
+        self.style: str | None = None  # of the run that is open for writing
+        self.waiting = ""  # text to write
+        used = {token.name for token in tokens}
+        self.elements = {
+            character: f"<{place.prefix}{local(name)}/>" for name, character in CHARACTERS.items() if name in used
+        }
 
-def _pieces(content: ParagraphContent, first: int, end: int) -> Iterator[Piece]:
-    for index in content.children(first, end):
-        token = content.tokens[index]
-        last = content.last(index)
-        name = token.name
-        if token.kind == "text" or name in DROPPED:
-            continue  # white space between elements
-        kept = content.kept(index)
-        if name in ("w:r", "a:r"):
-            yield from _run(content, index + 1, last) if token.kind == "open" else ()
-        elif name in BREAKS:
-            yield Piece("break", [kept])
-        elif name in CONTAINERS and token.kind == "open" and not _stays(content, index):
-            yield from _container(content, index, None)
-        elif match := _RANGE.fullmatch(name):
-            identity = attributes_of(content.raw(index, index))
-            number = next((value for key, value in identity.items() if local(key) == "id"), "")
-            yield Piece("open" if match[2] == "Start" else "close", [kept], name=name, range=f"{match[1]} {number}")
+    def read(self) -> tuple[list[Piece], str]:
+        return _with_fields(list(self._pieces(0, len(self.tokens))), self.place.fields)
+
+    def _pieces(self, first: int, end: int) -> Iterator[Piece]:
+        for index in self.children(first, end):
+            token = self.tokens[index]
+            name = token.name
+            if token.kind == "text" or name in DROPPED:
+                continue  # white space between elements
+            kept = self.kept(index)
+            if name in ("w:r", "a:r"):
+                yield from self._run(index + 1, self.last(index)) if token.kind == "open" else ()
+            elif name in BREAKS:
+                yield Piece("break", [kept])
+            elif name in CONTAINERS and token.kind == "open" and not self._stays(index):
+                yield from self._container(index, None)
+            elif match := _RANGE.fullmatch(name):
+                kind = "open" if match[2] == "Start" else "close"
+                yield Piece(kind, [kept], name=name, range=f"{match[1]} {self.attribute(index, 'id')}")
+            else:
+                yield Piece("point", [kept], name=name)
+
+    def _stays(self, index: int) -> bool:
+        """Whether the text of a container is no text of the author: results of fields, choices from a list."""
+        name = self.tokens[index].name
+        if name == "w:fldSimple":
+            return not _is_link(self.attribute(index, "instr"))
+        if name == "w:sdt":
+            children = self.children(index + 1, self.last(index))
+            inner = next((child for child in children if self.tokens[child].name), 0)
+            return self.tokens[inner].name == "w:sdtPr" and bool(_SELECTED.search(self.raw(inner)))
+        return False
+
+    def _container(self, index: int, style: str | None) -> Iterator[Piece]:
+        """A container and the pieces inside; its properties belong to its start tag. `style`: of the run it is in."""
+        last = self.last(index)
+        name, first, end = self.tokens[index].name, index + 1, last
+        for child in self.children(index + 1, last):
+            token = self.tokens[child]
+            if token.name == CONTENT.get(name) and token.kind == "open":
+                first, end = child + 1, self.last(child)
+                break
+            if token.name.endswith("Pr") and name not in CONTENT:
+                first = self.last(child) + 1
+            elif token.kind != "text" and name not in CONTENT:
+                break
         else:
-            yield Piece("point", [kept], name=name)
+            if name in CONTENT:
+                yield Piece("point", [self.kept(index, style=style)], name=name)
+                return
+        opening, closing = self.kept(index, first - 1, style), self.kept(end, last, style)
+        if style is not None:
+            opening, closing = opening._replace(level=1), closing._replace(level=-1)
+        yield Piece("open", [opening], name=name)
+        yield from self._pieces(first, end)
+        yield Piece("close", [closing], name=name)
 
+    def _run(self, first: int, end: int) -> Iterator[Piece]:
+        style, hidden = "", False
+        for index in self.children(first, end):
+            token = self.tokens[index]
+            name, kept = token.name, self.kept(index, style=style)
+            if local(name) == "rPr":
+                style = self.raw(index)
+                hidden = bool(_HIDDEN.search(style))
+            elif token.kind == "text" or name in DROPPED:
+                continue
+            elif (name in ("w:t", "a:t") or name in CHARACTERS) and not hidden:
+                yield Piece("text", [kept], CHARACTERS.get(name) or self._text(index), style)
+            elif name in BREAKS:
+                yield Piece("break", [kept])
+            elif name in CONTAINERS and token.kind == "open":
+                yield from self._container(index, style)
+            else:
+                code = self._text(index) if name == "w:instrText" else ""
+                name = self.attribute(index, "fldCharType") if name == "w:fldChar" else name
+                yield Piece("point", [kept], code, name=name)
 
-def _stays(content: ParagraphContent, index: int) -> bool:
-    """Whether the text of a container is no text of the author: results of fields, choices from a list."""
-    name = content.tokens[index].name
-    if name == "w:fldSimple":
-        code = next((v for k, v in attributes_of(content.raw(index, index)).items() if local(k) == "instr"), "")
-        return not _is_link(code)
-    if name == "w:sdt":
-        children = content.children(index + 1, content.last(index))
-        inner = next((child for child in children if content.tokens[child].name), 0)
-        return content.tokens[inner].name == "w:sdtPr" and bool(_SELECTED.search(content.raw(inner)))
-    return False
+    def _text(self, index: int) -> str:
+        tokens = self.tokens[index + 1 : self.last(index)]
+        parts = ((token.kind, self.text[token.start : token.end]) for token in tokens)
+        return "".join(
+            escape_text(raw[9:-3]) if kind == "cdata" else raw for kind, raw in parts if kind in ("text", "cdata")
+        )
+
+    # --- writing
+
+    def write(self, style: str, text: str) -> None:
+        self._open(style)
+        self.waiting += text
+
+    def keep(self, style: str | None, xml: str, level: int = 0) -> None:
+        prefix = self.place.prefix
+        if style is None or level:
+            self._open(None)
+            start, end = f"<{prefix}r>{style}" * (level > 0), f"</{prefix}r>" * (level < 0)
+            self.parts.append(f"{start}{xml}{end}")
+        else:
+            self._open(style)
+            self._write_text()
+            self.parts.append(xml)
+
+    def result(self) -> str:
+        self._open(None)
+        return super().result()
+
+    def _open(self, style: str | None) -> None:
+        """Be in a run with these properties; None: in none."""
+        if style == self.style:
+            return
+        self._write_text()
+        if self.style is not None:
+            self.parts.append(f"</{self.place.prefix}r>")
+        if style is not None:
+            self.parts.append(f"<{self.place.prefix}r>{style}")
+        self.style = style
+
+    def _write_text(self) -> None:
+        """Write what waits; some characters are elements of their own, as they were in the paragraph."""
+        pattern = "|".join(self.elements) or "(?!)"
+        texts, between = re.split(pattern, self.waiting), re.findall(pattern, self.waiting)
+        for text, character in zip(texts, [*between, ""], strict=True):
+            if text:
+                space = ' xml:space="preserve"' if text != text.strip() and self.place.name != "a:p" else ""
+                self.parts.append(f"<{self.place.prefix}t{space}>{text}</{self.place.prefix}t>")
+            self.parts.append(self.elements.get(character, ""))
+        self.waiting = ""
 
 
 def _is_link(code: str) -> bool:
     return code.split(None, 1)[:1] == ["HYPERLINK"]
-
-
-def _container(content: ParagraphContent, index: int, style: str | None) -> Iterator[Piece]:
-    """A container and the pieces inside; its properties belong to its start tag. `style`: that of the run it is in."""
-    last = content.last(index)
-    name, first, end = content.tokens[index].name, index + 1, last
-    for child in content.children(index + 1, last):
-        token = content.tokens[child]
-        if token.name == CONTENT.get(name) and token.kind == "open":
-            first, end = child + 1, content.last(child)
-            break
-        if token.name.endswith("Pr") and name not in CONTENT:
-            first = content.last(child) + 1
-        elif token.kind != "text" and name not in CONTENT:
-            break
-    else:
-        if name in CONTENT:
-            yield Piece("point", [content.kept(index, style=style)], name=name)
-            return
-    opening, closing = content.kept(index, first - 1, style), content.kept(end, last, style)
-    if style is not None:
-        opening, closing = opening._replace(level=1), closing._replace(level=-1)
-    yield Piece("open", [opening], name=name)
-    yield from _pieces(content, first, end)
-    yield Piece("close", [closing], name=name)
-
-
-def _run(content: ParagraphContent, first: int, end: int) -> Iterator[Piece]:
-    style, hidden = "", False
-    for index in content.children(first, end):
-        token = content.tokens[index]
-        name = token.name
-        if local(name) == "rPr":
-            style = content.raw(index)
-            hidden = bool(_HIDDEN.search(style))
-        elif token.kind == "text" or name in DROPPED:
-            continue
-        elif name in ("w:t", "a:t") and not hidden:
-            yield Piece("text", [content.kept(index, style=style)], _text(content, index), style)
-        elif name in CHARACTERS and not hidden:
-            yield Piece("text", [content.kept(index, style=style)], CHARACTERS[name], style)
-        elif name in BREAKS:
-            yield Piece("break", [content.kept(index, style=style)])
-        elif name in CONTAINERS and token.kind == "open":
-            yield from _container(content, index, style)
-        else:
-            if name == "w:fldChar":
-                kinds = attributes_of(content.raw(index, index)).items()
-                name = next((value for key, value in kinds if local(key) == "fldCharType"), "")
-            code = _text(content, index) if name == "w:instrText" else ""
-            yield Piece("point", [content.kept(index, style=style)], code, name=name)
-
-
-def _text(content: ParagraphContent, index: int) -> str:
-    parts = (
-        (token.kind, content.text[token.start : token.end]) for token in content.tokens[index + 1 : content.last(index)]
-    )
-    return "".join(
-        escape_text(raw[9:-3]) if kind == "cdata" else raw for kind, raw in parts if kind in ("text", "cdata")
-    )
 
 
 def _with_fields(pieces: list[Piece], fields: str) -> tuple[list[Piece], str]:
@@ -182,61 +224,3 @@ def _depth(pieces: Sequence[Piece]) -> int:
 
 def _all_kept(pieces: Sequence[Piece]) -> list[Kept]:
     return [kept for piece in pieces for kept in piece.kept]
-
-
-class RunWriter(Writer):
-    """Writes runs; neighbours with the same properties are one run."""
-
-    def __init__(self, content: ParagraphContent) -> None:
-        self.prefix = content.prefix
-        self.drawing = content.paragraph == "a:p"
-        used = {token.name for token in content.tokens}
-        self.elements = {
-            character: f"<{self.prefix}{local(name)}/>" for name, character in CHARACTERS.items() if name in used
-        }
-        self.parts: list[str] = []
-        self.style: str | None = None  # of the open run
-        self.waiting = ""  # text
-
-    def text(self, style: str, text: str) -> None:
-        self._open(style)
-        self.waiting += text
-
-    def keep(self, style: str | None, xml: str, level: int = 0) -> None:
-        if style is None or level:
-            self._open(None)
-            start, end = f"<{self.prefix}r>{style}" * (level > 0), f"</{self.prefix}r>" * (level < 0)
-            self.parts.append(f"{start}{xml}{end}")
-        else:
-            self._open(style)
-            self._write_text()
-            self.parts.append(xml)
-
-    def result(self) -> str:
-        self._open(None)
-        return "".join(self.parts)
-
-    def _open(self, style: str | None) -> None:
-        """Be in a run with these properties; None: in none."""
-        if style == self.style:
-            return
-        self._write_text()
-        if self.style is not None:
-            self.parts.append(f"</{self.prefix}r>")
-        if style is not None:
-            self.parts.append(f"<{self.prefix}r>{style}")
-        self.style = style
-
-    def _write_text(self) -> None:
-        """Write what waits; some characters are elements of their own, as they were in the paragraph."""
-        pattern = "|".join(self.elements) or "(?!)"
-        texts, between = re.split(pattern, self.waiting), re.findall(pattern, self.waiting)
-        for text, character in zip(texts, [*between, ""], strict=True):
-            if text:
-                space = ' xml:space="preserve"' if text != text.strip() and not self.drawing else ""
-                self.parts.append(f"<{self.prefix}t{space}>{text}</{self.prefix}t>")
-            self.parts.append(self.elements.get(character, ""))
-        self.waiting = ""
-
-
-RUNS = Dialect(read_runs, RunWriter)

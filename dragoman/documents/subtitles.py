@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
+from dragoman.documents.html_tokens import unescape_text
 from dragoman.documents.markup import Escape, Token, block_of, unchanged
-from dragoman.documents.references import MARKUP, escape_like, unescape_html
+from dragoman.documents.references import MARKUP, escape_like
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
 _TIMING = re.compile(r"[ \t]*\d+(?::\d+){1,2}(?:[.,:]\d+)?[ \t]*-->[ \t]*\d")
@@ -130,7 +131,7 @@ class WebVTTDocument(SRTDocument):
     """Cues of WebVTT, where & and < are escaped and every other < begins a tag."""
 
     tag = _WEBVTT_TAG
-    unescape: Escape = staticmethod(unescape_html)
+    unescape: Escape = staticmethod(unescape_text)
 
     def escape_of(self, raw: str) -> Escape:
         return escape_like(self.tag.sub("", raw), self.unescape, MARKUP, bare="&<>")

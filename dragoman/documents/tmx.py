@@ -31,7 +31,7 @@ class TMXDocument(XMLDocument):
         self.header = ""
         entries = self._read()
         source, self.target = self._languages(entries, reading)
-        self.places: list[tuple[_Variant, _Variant | None, Content, int]] = []  # with the first of its units
+        self.places: list[tuple[_Variant, _Variant | None, Content]] = []
         for number, variants in enumerate(entries, 1):
             first, other = (
                 next((variant for variant in variants if same_language(variant.language, language)), None)
@@ -40,8 +40,8 @@ class TMXDocument(XMLDocument):
             if first is None or len(first.segment) < 3:
                 continue
             content = self.text[other.segment[0].end : other.segment[-1].start] if other and other.segment else ""
-            source_content = content_of(self.text, first.segment[1:-1], AROUND)
-            self.places.append((first, other, source_content, len(self.units)))
+            source_content = content_of(self.text, first.segment[1:-1], AROUND, len(self.units))
+            self.places.append((first, other, source_content))
             done = bool(content.strip())
             self.units += [Unit(block, f"unit {number}", done) for block in source_content.blocks]
 
@@ -88,8 +88,8 @@ class TMXDocument(XMLDocument):
         return source, others[0]
 
     def further_edits(self, outputs: Sequence[UnitTranslation | None]) -> Iterable[Edit]:
-        for first, other, content, index in self.places:
-            translation = content.written(outputs[index : index + len(content.blocks)])
+        for first, other, content in self.places:
+            translation = content.written(outputs)
             if translation is None:
                 continue
             markup, _, confidence = translation

@@ -69,11 +69,11 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
             output = prediction.text if prediction is not None else sentence.text
             if block.elements:
                 known = next(alignments) if prediction is not None else None
-                found = sentence_links(known, sentence.text, output)
+                linked = sentence_links(known, sentence.text, output)
                 if prediction is None:
-                    same = range(len(found.sources))
-                    found = found._replace(sources=same, targets=same)
-                links.append((found, place, len(text)))
+                    same = range(len(linked.sources))
+                    linked = linked._replace(sources=same, targets=same)
+                links.append((linked, place, len(text)))
             text += output + sentence.space
             place += len(sentence.text) + len(sentence.space)
         confidence = mean_probability([prediction for prediction in row if prediction is not None])
@@ -96,13 +96,17 @@ def sentence_links(alignment: WordAlignment | None, source: str, output: str) ->
             sources, targets = rows, columns
         elif weights.shape == (len(output.split()), len(source.split())):
             groups, other_groups = letters_of_words(words), letters_of_words(others)
-            for letters, row in zip(other_groups, rows, strict=True):
-                for index, letter in enumerate(letters):
-                    sources[letter] = groups[row][index * len(groups[row]) // len(letters)]
-            for letters, column in zip(groups, columns, strict=True):
-                for index, letter in enumerate(letters):
-                    targets[letter] = other_groups[column][index * len(other_groups[column]) // len(letters)]
+            sources, targets = letter_links(other_groups, groups, rows), letter_links(groups, other_groups, columns)
     return Aligned(output, sources, targets, words, others)
+
+
+def letter_links(groups: list[list[int]], others: list[list[int]], links: Sequence[int]) -> list[int]:
+    """For each letter the one at the same share of the word that its word is linked to."""
+    return [
+        others[link][index * len(others[link]) // len(letters)]
+        for letters, link in zip(groups, links, strict=True)
+        for index in range(len(letters))
+    ]
 
 
 def letters_of_words(words: Sequence[Span]) -> list[list[int]]:

@@ -23,12 +23,7 @@ class _Piece:
     """A text of a segment: all of it, or what a <mrk mtype="seg"> of <seg-source> has inside."""
 
     content: Content
-    first: int  # of its units
     existing: str = ""  # the translation that the file has
-
-    def written(self, outputs: Sequence[UnitTranslation | None]) -> tuple[str, str, float | None] | None:
-        """Markup, text and confidence of the new translation; None: there is none."""
-        return self.content.written(outputs[self.first : self.first + len(self.content.blocks)])
 
 
 @dataclass
@@ -127,8 +122,8 @@ class XLIFFDocument(XMLDocument):
         whole = segment.segmented if marked else segment.sources
         place = whole[0].end
         for mid, tokens in marked or [("", segment.sources)]:
-            content = content_of(self.text, tokens[1:-1], AROUND, preserve)
-            piece = _Piece(content, len(self.units), existing.get(mid, ""))
+            content = content_of(self.text, tokens[1:-1], AROUND, len(self.units), preserve)
+            piece = _Piece(content, existing.get(mid, ""))
             done = bool(piece.existing.strip()) and state not in UNTRANSLATED
             self.units += [Unit(block, segment.location, done) for block in content.blocks]
             segment.pieces += [self.text[place : tokens[0].end], piece]
@@ -159,7 +154,7 @@ class XLIFFDocument(XMLDocument):
                 yield Edit(root.start, root.end, with_attribute(self.raw(root), name, self.reading.target))
         matches: dict[XMLToken, dict[str, str]] = {}  # of each unit, by what they refer to
         for number, segment in enumerate(self.segments, 1):
-            written = [piece.written(outputs) for piece in segment.pieces if isinstance(piece, _Piece)]
+            written = [piece.content.written(outputs) for piece in segment.pieces if isinstance(piece, _Piece)]
             fresh = [translation for translation in written if translation is not None]
             if not fresh:
                 continue
@@ -167,7 +162,7 @@ class XLIFFDocument(XMLDocument):
             quality = percent(min(known)) if len(known) == len(fresh) else None
             results = iter(written)
             markup = "".join(
-                piece if isinstance(piece, str) else found[0] if (found := next(results)) else piece.existing
+                piece if isinstance(piece, str) else new[0] if (new := next(results)) else piece.existing
                 for piece in segment.pieces
             )
             yield from self._target(segment, markup, quality)

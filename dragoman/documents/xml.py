@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dragoman.data.readers.safe_xml import SafeParser
 from dragoman.documents.base import Reading, TextDocument, declared_encoding, decode
@@ -72,8 +72,13 @@ def xml_tokens(text: str, name: str) -> Iterator[XMLToken]:
         yield XMLToken("text", "", place, len(text))
 
 
-def element_ends(tokens: Sequence[XMLToken]) -> dict[int, int]:
-    """The index of the end tag of every start tag."""
+class _HasKind(Protocol):
+    @property
+    def kind(self) -> str: ...
+
+
+def element_ends(tokens: Sequence[_HasKind]) -> dict[int, int]:
+    """The index of the end tag of every start tag; tags must nest."""
     waiting: list[int] = []
     ends: dict[int, int] = {}
     for index, token in enumerate(tokens):

@@ -47,7 +47,6 @@ def validation_status(path: str) -> int:
 
 
 def key_status(path: str) -> int:
-    """The status for a wrong token."""
     return 401 if path.startswith((*OPENAI, "/v1/models")) else 403
 
 

@@ -17,12 +17,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dragoman.errors import DragomanError
 from dragoman.progress import Interrupted, interruptible
-from dragoman.serving.memory import release_free_memory
+from dragoman.serving.system import release_free_memory
 
 MAX_RETRY = 60  # seconds: many clients leave before the end
 IDLE = 2.0  # seconds without work after which free memory is given back
@@ -83,7 +83,6 @@ class Request:
     loop: asyncio.AbstractEventLoop
     missing: int
     cancelled: bool = False
-    arrived: float = field(default_factory=time.monotonic)
 
 
 class Batcher:
@@ -137,7 +136,6 @@ class Batcher:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread still computes."""
         return self._thread.is_alive()
 
     @property
@@ -219,8 +217,8 @@ class Batcher:
                 full = late or len(taken) == self.batch_size
                 if full:
                     break
-                number, one, _ = request.inputs.popleft()
-                taken.append((request, number, one))
+                number, item, _ = request.inputs.popleft()
+                taken.append((request, number, item))
                 steps, rows = max(steps, more.steps), rows + more.rows
             sharing = [request for request in sharing if request.inputs]
         served = {request: None for request, _, _ in taken}
@@ -246,7 +244,7 @@ class Batcher:
                 key, batch, cost = self._take()
             requests = {request for request, _, _ in batch}
             with interruptible(lambda: self._interrupted or all(request.cancelled for request in requests)):  # noqa: B023
-                outputs = self._compute(key, [one for _, _, one in batch])
+                outputs = self._compute(key, [item for _, _, item in batch])
             seconds = time.monotonic() - self._begun
             self.speeds.note(key, cost, seconds)
             each = seconds / len(batch)
@@ -270,7 +268,7 @@ class Batcher:
         except Exception as error:
             if len(inputs) == 1 or not isinstance(error, DragomanError):
                 return [error] * len(inputs)
-            return [output for one in inputs for output in self._compute(key, [one])]
+            return [output for item in inputs for output in self._compute(key, [item])]
 
     @staticmethod
     def _finish(request: Request) -> None:

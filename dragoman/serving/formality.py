@@ -21,7 +21,6 @@ def language_of_tag(tag: str) -> str:
 
 
 def languages_of_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """The languages of some tags, each once."""
     return tuple(dict.fromkeys(map(language_of_tag, tags)))
 
 

@@ -25,7 +25,6 @@ class Histogram:
         self.total += value
 
     def lines(self, name: str, labels: str) -> Iterator[str]:
-        """The histogram in the text format."""
         comma, total = "," if labels else "", 0
         for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
             total += count

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
+from dragoman.data.batch import batch_of
 from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
 from dragoman.data.media.files import MediaError
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.complete import CompletionOptions, Observe
-from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.decoding.search import limits_of
@@ -56,13 +57,8 @@ class Work(NamedTuple):
         """
         options = self.options
         given = {*changed_fields(options)} - COUNTED if isinstance(options, DecodingOptions) else ()
-        return (
-            self.model,
-            self.operation,
-            self.constrained,
-            tuple(sorted(given)),
-            type(getattr(options, "method", None)),
-        )
+        method = type(getattr(options, "method", None))
+        return self.model, self.operation, self.constrained, tuple(sorted(given)), method
 
 
 class ScoredPair(NamedTuple):
@@ -105,7 +101,7 @@ class ServedModel:
         self.tags = self.engine.tags if self.engine.searches else ()
         self.targets = languages_of_tags(self.tags) or (config.target or target or UNKNOWN,)
         self.operations: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
-            "predict": self._predict,
+            "predict": self.predict,
             "files": self._predict_files,
             "label": self._label,
             "complete": self._complete,
@@ -125,7 +121,6 @@ class ServedModel:
 
     @property
     def reads_files(self) -> bool:
-        """Whether its inputs are recordings or pictures."""
         return self.engine.reads_files
 
     @property
@@ -154,9 +149,9 @@ class ServedModel:
         if isinstance(options, CompletionOptions):
             return [Cost(options.max_length, options.samples)] * len(inputs)
         if work.operation == "files":  # how long a recording is shows when it is decoded
-            return [Cost(1, len(one.data)) for one in inputs]
+            return [Cost(1, len(upload.data)) for upload in inputs]
         if work.operation != "predict":  # all tokens of an input at once
-            return [Cost(1, sum(map(len, one)) if isinstance(one, tuple) else len(one)) for one in inputs]
+            return [Cost(1, sum(map(len, item)) if isinstance(item, tuple) else len(item)) for item in inputs]
         predictor = self.predictor
         assert isinstance(options, DecodingOptions)
         config = options.search_config(predictor.config.search)
@@ -164,11 +159,11 @@ class ServedModel:
         if options.method is not None:
             rows = options.method.hypotheses(options.n_best)
         backend = predictor.backend(predictor.defaults)
-        lengths = torch.tensor([len(one.text) + 1 for one in inputs])
+        lengths = torch.tensor([len(item.text) + 1 for item in inputs])
         steps = limits_of(lengths, config, backend.length_ratio, getattr(backend.model, "max_positions", None))
         return [
-            Cost(limit + phrases_of(one), rows * len(self.engine.members))
-            for limit, one in zip(steps.tolist(), inputs, strict=True)
+            Cost(limit + phrases_of(item.constraints), rows * len(self.engine.members))
+            for limit, item in zip(steps.tolist(), inputs, strict=True)
         ]
 
     def warm_up(self) -> None:
@@ -179,11 +174,9 @@ class ServedModel:
 
     # --- the operations
 
-    def _predict(self, options: DecodingOptions, inputs: list[ConstrainedInput]) -> list[Prediction | DragomanError]:
-        return self.predict(replace(options, batch_size=self.batch_size), inputs)
-
     def predict(self, options: DecodingOptions, inputs: Sequence[ConstrainedInput]) -> list[Prediction | DragomanError]:
         """The predictor's outputs; an error in place of each input that fails."""
+        options = replace(options, batch_size=self.batch_size)
         return outputs_or_errors(lambda stream: self.predictor.stream(inputs, options, stream))
 
     def _label(self, options: None, inputs: list[str]) -> list[LabelPrediction | DragomanError]:
@@ -219,7 +212,7 @@ class ServedModel:
         try:
             names = list(features)
             outputs: list[Any] = (
-                self._predict(options, [ConstrainedInput(name) for name in names])
+                self.predict(options, [ConstrainedInput(name) for name in names])
                 if self.engine.searches
                 else self._label(None, names)
             )
@@ -229,11 +222,11 @@ class ServedModel:
         return [errors[index] if index in errors else next(predictions) for index in range(len(inputs))]
 
     def _score(self, options: None, inputs: list[tuple[str, str]]) -> list[ScoredPair]:
+        model, collate = self.engine.scorer, batch_of
         if isinstance(self.engine, Completer):
             rows = self.engine.tokenizer.encode_batch([text.replace("\n", " ") for _, text in inputs])
             sources: list[Any] = [[] for _ in inputs]
             pieces = self.engine.tokenizer.pieces
-            collate = None
         else:
             predictor = self.predictor
             codec = predictor.backend(predictor.defaults).codec
@@ -241,9 +234,17 @@ class ServedModel:
             pieces, collate = codec.target_of(None).pieces, predictor.collator.collate
             self._check_lengths(sources, "source")
             self._check_lengths(rows, "target")
+        most = getattr(model, "max_positions", None)
+        longest = max(map(len, rows), default=0)
+        if most is not None and longest >= most:
+            raise DataError(f"target: found {longest + 1} tokens, <eos> included, expected at most {most}")
+        batch = collate(sources, rows).to(self.engine.device)
+        scores = model.score(batch)
+        # A fitted model masks a target that it cannot output as a whole.
+        logs = scores.log_probabilities.double().where(scores.mask | (batch.target == PAD), -math.inf)
         return [
-            ScoredPair.of(pieces([*row, EOS]), scores)
-            for row, scores in zip(rows, self._token_scores(sources, rows, collate), strict=True)
+            ScoredPair.of(pieces([*row, EOS]), values[: len(row) + 1])
+            for row, values in zip(rows, logs.tolist(), strict=True)
         ]
 
     def check_scores(self) -> None:
@@ -253,20 +254,6 @@ class ServedModel:
         if self.engine.likelihood == "none":
             kind = getattr(self.engine.config.model, "kind", "fitted")
             raise ConfigError(f'model: "{self.name}" has model.kind = "{kind}", which has no probability of a text')
-
-    def _token_scores(self, sources: list[Any], rows: list[list[int]], collate: Any) -> list[tuple[float, ...]]:
-        from dragoman.data.batch import batch_of
-
-        model = self.engine.scorer
-        longest = getattr(model, "max_positions", None)
-        for row in rows:
-            if longest is not None and len(row) >= longest:
-                raise DataError(f"target: found {len(row) + 1} tokens, <eos> included, expected at most {longest}")
-        batch = (collate or batch_of)(sources, rows).to(self.engine.device)
-        scores = model.score(batch)
-        # A fitted model masks a target that it cannot output as a whole.
-        logs = scores.log_probabilities.double().where(scores.mask | (batch.target == PAD), -math.inf)
-        return [tuple(values[: len(row) + 1]) for values, row in zip(logs.tolist(), rows, strict=True)]
 
     def _check_lengths(self, rows: Sequence[Any], side: str) -> None:
         """Raise an error for texts longer than training allowed: memory grows with the square of their length."""
@@ -317,10 +304,10 @@ class ServedModel:
         if longest is not None and len(tokens) + 1 >= longest:
             raise RunError(f"tokens: found {len(tokens)}, expected fewer than {longest - 1}")
         self._check_lengths([predictor.source_tokenizer.encode(text)], "input")
-        (found,) = continue_prefixes(predictor, text, [tokens])
+        (output,) = continue_prefixes(predictor, text, [tokens])
         return {
-            "text": found.text, "score": found.score, "log_probability": found.total,
-            "tokens": vocabulary.pieces(found.tokens), "token_scores": list(found.token_scores),
+            "text": output.text, "score": output.score, "log_probability": output.total,
+            "tokens": vocabulary.pieces(output.tokens), "token_scores": list(output.token_scores),
         }  # fmt: skip
 
     @cached_property
@@ -341,10 +328,10 @@ def second_copy(folder: str, device: str) -> Predictor | Labeler | Completer:
     return load_run(Path(folder), device)
 
 
-def phrases_of(one: ConstrainedInput) -> int:
+def phrases_of(constraints: OutputConstraints) -> int:
     """Characters of the texts that an output must have: a search may become so much longer."""
-    required = sum(max(map(len, alternatives), default=0) for alternatives in one.constraints.require)
-    return len(one.constraints.prefix) + required + max(map(len, one.constraints.allow), default=0)
+    required = sum(max(map(len, alternatives), default=0) for alternatives in constraints.require)
+    return len(constraints.prefix) + required + max(map(len, constraints.allow), default=0)
 
 
 def quiet_stream(failed: Callable[[int, DragomanError], None] | None = None) -> StreamOptions:
@@ -375,7 +362,7 @@ class Models:
     def __init__(self, config: ServeConfig) -> None:
         if not config.models:
             raise RunError("found no run to serve, expected at least one: dragoman serve RUN")
-        self.models = {model.name: model for model in (ServedModel(one, config) for one in config.models)}
+        self.models = {model.name: model for model in (ServedModel(entry, config) for entry in config.models)}
 
     def __getitem__(self, name: str) -> ServedModel:
         return self.models[name]
@@ -392,14 +379,6 @@ class Models:
             with suppress(MissingExtraError):
                 detect("a", codes)
 
-    def run(self, work: Work, inputs: list[Any]) -> list[Any]:
-        """One output for each input; called in the thread of the batcher."""
-        return self.models[work.model].run(work, inputs)
-
-    def costs(self, work: Work, inputs: Sequence[Any]) -> list[Cost]:
-        """An upper bound of what each input costs."""
-        return self.models[work.model].costs(work, inputs)
-
     def route(self, source: str, target: str) -> tuple[ServedModel, str] | None:
         """The model that translates between two languages, and the tag that it needs; None: there is none.
 
@@ -415,14 +394,9 @@ class Models:
 
     @property
     def translators(self) -> list[ServedModel]:
-        """The models that translate text."""
         return [model for model in self if model.translates]
 
-    def sources(self, target: str = "") -> list[str]:
-        """The source languages that can be translated (into `target`)."""
-        found = (
-            model.source
-            for model in self.translators
-            if not target or any(same_language(target, code) for code in model.targets)
-        )
-        return list(dict.fromkeys(found))
+    def sources(self, target: str) -> list[str]:
+        """The source languages that can be translated into `target`."""
+        serving = [model for model in self.translators if any(same_language(target, code) for code in model.targets)]
+        return list(dict.fromkeys(model.source for model in serving))

@@ -120,5 +120,4 @@ class InputBuilder:
 
     @cached_property
     def terms(self) -> Terminology | None:
-        """The terms, ready to be looked for."""
         return None if self._terms is None else Terminology(self._terms)

@@ -35,7 +35,6 @@ class GuardedProtocol(H11Protocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection no longer."""
         self.state.connections -= 1
         self._head_came()
         if not self.idle and self.scope is not None and isinstance(call := self.scope.get(CALL), Call):
@@ -66,7 +65,6 @@ class GuardedProtocol(H11Protocol):
                 self._await_head()
 
     def on_response_complete(self) -> None:
-        """As uvicorn, and note the time."""
         self.last_active = self.loop.time()
         super().on_response_complete()
 

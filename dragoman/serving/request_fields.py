@@ -78,6 +78,9 @@ class ForeignRequest(BaseModel):
     def body(cls, *kinds: str) -> dict[str, Any]:
         """The OpenAPI description of a body that may be JSON or a form."""
         schema = cls.model_json_schema()
+        # OpenAPI looks up references from the root of its document: nested classes are written in their place.
+        nested = {f"#/$defs/{name}": table for name, table in schema.pop("$defs", {}).items()}
+        schema = json.loads(json.dumps(schema), object_hook=lambda table: nested.get(table.get("$ref", ""), table))
         content = {kind: {"schema": schema} for kind in kinds or ("application/json", FORMS[0])}
         return {"requestBody": {"required": True, "content": content}}
 

@@ -19,12 +19,19 @@ from dragoman.errors import ConfigError, hint
 Text = Annotated[str, Field(max_length=1_000_000)]
 Phrase = Annotated[str, Field(min_length=1, max_length=1_000)]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]
+ModelName = Annotated[str, Field(max_length=200)] | None
+Tag = Annotated[str, Field(max_length=35)] | None
 
 
 class Strict(BaseModel):
     """A body with no other fields than these."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def example(*bodies: dict[str, Any]) -> ConfigDict:
+    """Bodies that the OpenAPI description shows."""
+    return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
 
 class MethodField:
@@ -101,27 +108,18 @@ class Options(SearchFields):
         None, description="target terms required where the source has a term"
     )
     placeholders: bool = Field(False, description="copy tags, {variables} and addresses of the source")
-    tag: Annotated[str, Field(max_length=35)] | None = Field(
-        None, description="target language of a run trained with language tags"
-    )
+    tag: Tag = Field(None, description="target language of a run trained with language tags")
 
 
 class PredictRequest(Options):
     """Inputs of one model, and how to decode them."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"input": "Ein Hund läuft über die Wiese."},
-                {"input": ["Guten Morgen!", "Wie geht es dir?"], "beam": 4, "n_best": 2, "alignment": True},
-                {"input": "Guten Morgen!", "method": {"kind": "sampling", "temperature": 0.7, "seed": 3}},
-            ]
-        },
+    model_config = example(
+        {"input": "Ein Hund läuft über die Wiese."},
+        {"input": ["Guten Morgen!", "Wie geht es dir?"], "beam": 4, "n_best": 2, "alignment": True},
+        {"input": "Guten Morgen!", "method": {"kind": "sampling", "temperature": 0.7, "seed": 3}},
     )
-    model: Annotated[str, Field(max_length=200)] | None = Field(
-        None, description="a name of /v1/models; else the first"
-    )
+    model: ModelName = Field(None, description="a name of /v1/models; else the first")
     input: Text | list[Text] = Field(description="one text or several")
     split: bool = Field(False, description="split texts into sentences and join the outputs; long texts need it")
     format: Literal["text", "html"] = Field("text", description="html keeps the markup and implies split")
@@ -168,13 +166,10 @@ class Pair(Strict):
 class ScoreRequest(Strict):
     """Outputs whose probability is asked for."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"pairs": [{"source": "Guten Morgen!", "target": "Good morning!"}]}]},
-    )
-    model: Annotated[str, Field(max_length=200)] | None = None
+    model_config = example({"pairs": [{"source": "Guten Morgen!", "target": "Good morning!"}]})
+    model: ModelName = None
     pairs: list[Pair]
-    tag: Annotated[str, Field(max_length=35)] | None = None
+    tag: Tag = None
 
 
 class Score(BaseModel):
@@ -196,27 +191,25 @@ class ScoreResponse(BaseModel):
 class InspectRequest(Strict):
     """A text, and what to look at."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"input": "Guten Morgen!"}]})
-    model: Annotated[str, Field(max_length=200)] | None = None
+    model_config = example({"input": "Guten Morgen!"})
+    model: ModelName = None
     input: Text
     output: Text | None = Field(None, description="look at this output instead of the predicted one")
     beam: Annotated[int, Field(ge=1, le=64)] | None = None
-    tag: Annotated[str, Field(max_length=35)] | None = None
+    tag: Tag = None
     numbers: Literal["lists", "packed"] = Field("lists", description="packed: tensors as base64 of 32-bit floats")
 
 
 class ContinueRequest(Strict):
     """A text, and the first tokens of an output."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"input": "Guten Morgen!", "tokens": []}]}
-    )
-    model: Annotated[str, Field(max_length=200)] | None = None
+    model_config = example({"input": "Guten Morgen!", "tokens": []})
+    model: ModelName = None
     input: Text
     tokens: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=1_000)] = Field(
         description="token ids, such as those of a branch of the beam tree"
     )
-    tag: Annotated[str, Field(max_length=35)] | None = None
+    tag: Tag = None
 
 
 class Continuation(BaseModel):

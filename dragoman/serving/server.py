@@ -23,12 +23,11 @@ import uvicorn
 from dragoman.config.settings import as_table, build
 from dragoman.errors import DragomanError, RunError
 from dragoman.progress import Interrupted
+from dragoman.serving import system
 from dragoman.serving.app import create_app
 from dragoman.serving.config import ServeConfig
-from dragoman.serving.memory import freeze_garbage_collector, limit_arenas
 from dragoman.serving.models import Models
 from dragoman.serving.protocol import GuardedProtocol
-from dragoman.serving.sockets import BACKLOG, address_of, has_waiting, ignore_new_connections, listen
 from dragoman.serving.spool import Spool
 from dragoman.serving.state import ServerState
 
@@ -83,11 +82,11 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         """Close the listening socket, then every connection once it has been idle for a while."""
-        empties = self.shared or ignore_new_connections(self.listening)
+        empties = self.shared or system.ignore_new_connections(self.listening)
         await asyncio.sleep(HANDSHAKE)
         limits = self.state.limits
         deadline = time.monotonic() + (min(limits.request_time, limits.grace / 2) if empties else LINGER)
-        while has_waiting(self.listening) and time.monotonic() < deadline:
+        while system.has_waiting(self.listening) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         for server in self.servers:
             server.close()
@@ -113,8 +112,8 @@ class DrainingServer(uvicorn.Server):
         """As uvicorn does, then say that the server is ready."""
         self._running = asyncio.get_running_loop()
         await super().startup(sockets)
-        self.listening.listen(BACKLOG)
-        freeze_garbage_collector()
+        self.listening.listen(system.BACKLOG)
+        system.freeze_garbage_collector()
         self.on_ready()
 
 
@@ -136,7 +135,7 @@ def run_worker(
     # A thread that computes gives up the interpreter only when asked, by default after 5 ms. The event loop asks after
     # every system call, so a refusal would wait 15 ms for its turns, and 80 clients for a second.
     sys.setswitchinterval(SWITCH_INTERVAL)
-    limit_arenas()
+    system.limit_arenas()
     models = Models(config)
     models.warm_up()
     state = ServerState(config, models, Spool(spool))
@@ -157,8 +156,8 @@ def run_worker(
 
 def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `say` prints what a person wants to know."""
-    listening = listen(config.host, config.port)
-    address = address_of(listening)
+    listening = system.listen(config.host, config.port)
+    address = system.address_of(listening)
     spool = tempfile.mkdtemp(prefix="dragoman-serve-")
     try:
         if config.workers == 1:
@@ -249,7 +248,7 @@ class Supervisor:
     def stop(self) -> None:
         """Let all workers finish what they have accepted; kill those that take too long, or after a second signal."""
         self.stopping.clear()
-        ignore_new_connections(self.listening)
+        system.ignore_new_connections(self.listening)
         self.listening.close()  # the workers have their own handles; the last one to close it refuses connections
         for worker in self.workers.values():
             if worker.poll() is None:
@@ -281,7 +280,7 @@ def _end_with_parent(listening: socket.socket) -> None:
     """Stop when the supervisor is gone: its end of the pipe closes."""
     sys.stdin.read()
     with suppress(OSError):  # closed already
-        ignore_new_connections(listening)
+        system.ignore_new_connections(listening)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -50,8 +50,8 @@ class ServerState:
         limits = config.limits
         self.batchers = self.batcher, self.long_batcher = [
             Batcher(
-                models.run, config.batch_size, limits.queue, limits.wait, self.metrics.batch,
-                speeds=self.speeds, batch_time=limits.batch_time,
+                lambda work, inputs: models[work.model].run(work, inputs), config.batch_size, limits.queue,
+                limits.wait, self.metrics.batch, speeds=self.speeds, batch_time=limits.batch_time,
             )
             for _ in range(2)
         ]  # fmt: skip
@@ -96,7 +96,6 @@ class ServerState:
 
     @property
     def alive(self) -> bool:
-        """Whether all threads that compute are there."""
         return all(batcher.alive for batcher in self.batchers)
 
     def close(self, timeout: float) -> None:
@@ -148,7 +147,7 @@ class Call:
         """One output for each input, or an exception in its place; raises Busy, TooLate or ClientLeft."""
         self.entered()
         state = self.state
-        costs = state.models.costs(work, inputs)
+        costs = state.models[work.model].costs(work, inputs)
         self.check_work(work, costs)
         lanes: tuple[list[int], list[int]] = ([], [])
         for index, cost in enumerate(costs):

@@ -142,26 +142,11 @@ async def translate_texts(
         options = Options(terminology=job.glossary, tag=tag or None, n_best=1 + job.alternatives)
         indices = [index for index, (other, _) in enumerate(languages) if other == code]
         own = [texts[index] for index in indices]
-        translated = await run_translation(call, model, options, own, job.form or model.default_format, split=job.split)
+        translator = translator_of(call, model, options, own, job.form or model.default_format)
+        translated = await translator.translate(own, job.split)
         for index, output in zip(indices, translated, strict=True):
             outputs[index] = output
     return outputs, languages
-
-
-async def run_translation(
-    call: Call,
-    model: ServedModel,
-    options: Options,
-    texts: list[str],
-    form: str,
-    decoding: DecodingOptions | None = None,
-    split: bool = True,
-) -> list[Translated]:
-    """Translate with one run; placeholders of texts that have some are copied."""
-    translator = translator_of(call, model, options, texts, form, decoding)
-    if form == "html":
-        return await translator.html(texts)
-    return await (translator.split(texts) if split else translator.whole(texts))
 
 
 def translator_of(
@@ -169,14 +154,14 @@ def translator_of(
     model: ServedModel,
     options: Options,
     texts: Sequence[str],
-    form: str = "text",
+    form: str,
     decoding: DecodingOptions | None = None,
 ) -> Translator:
-    """A run with the options of one request."""
-    if any(find_placeholders(text) for text in texts) and form == "text":
+    """A run with the options of one request; placeholders of texts that have some are copied."""
+    if form == "text" and any(find_placeholders(text) for text in texts):
         options = options.model_copy(update={"placeholders": True})
     decoding = replace(decoding or DecodingOptions(), n_best=options.n_best, scores=False)
-    return Translator(call, model, with_enough_beam(decoding, model), InputBuilder(options, model))
+    return Translator(call, model, with_enough_beam(decoding, model), InputBuilder(options, model), form)
 
 
 class TranslatedDocument(NamedTuple):

@@ -53,6 +53,13 @@ class Translator:
     model: ServedModel
     options: DecodingOptions
     build: InputBuilder
+    form: str = "text"  # or html
+
+    async def translate(self, texts: Sequence[str], split: bool = True, align: bool = False) -> list[Translated]:
+        """Translations of whole texts; `split` into sentences, as HTML always is."""
+        if self.form == "html":
+            return await self.html(texts)
+        return await (self.split(texts, align) if split else self.whole(texts, align))
 
     def sentences(self, text: str) -> list[Sentence]:
         """The sentences of a text, none longer than the model can read."""

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from importlib import resources
+from string import Template
 from typing import Any
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+)\.js";\n', re.MULTILINE)
@@ -33,13 +34,13 @@ def asset(name: str) -> str:
 def bundle(entry: str) -> str:
     """The module `entry` and all that it imports as one script, each module in a scope of its own."""
     sources: dict[str, str] = {}
-    graph: dict[str, set[str]] = {}
+    graph: dict[str, list[str]] = {}  # lists: the order of a set differs from process to process
     waiting = [entry]
     while waiting:
         name = waiting.pop()
         if name not in sources:
             sources[name] = asset(f"modules/{name}.js")
-            graph[name] = {found for _, found in _IMPORT.findall(sources[name])}
+            graph[name] = [imported for _, imported in _IMPORT.findall(sources[name])]
             waiting += graph[name]
     parts = [_wrapped(name, sources[name]) for name in TopologicalSorter(graph).static_order()]
     return '"use strict";\n' + "\n".join(parts)
@@ -48,7 +49,7 @@ def bundle(entry: str) -> str:
 def _wrapped(name: str, source: str) -> str:
     """A module as a constant that holds its exports."""
     exports = _EXPORT.findall(source)
-    body = _IMPORT.sub(lambda found: f"const {{{found[1].replace(' as ', ': ')}}} = {_scope(found[2])};\n", source)
+    body = _IMPORT.sub(lambda match: f"const {{{match[1].replace(' as ', ': ')}}} = {_scope(match[2])};\n", source)
     body = _EXPORT.sub("", body)
     assert not (left := _UNKNOWN.search(body)), f"{name}.js: {left and left[0]!r} is not a form that pages can inline"
     assert "</script" not in body, f"{name}.js: would end the script element"
@@ -100,18 +101,10 @@ def plain(value: Any) -> Any:
 def build_page(title: str, entry: str, data: Any, *, connect: str = "'none'") -> str:
     """A whole page: the module `entry` runs with `data`, which it finds in the element with the id "data"."""
     style, script = asset("style.css"), bundle(entry)
-    policy = security_policy([script], [style], connect)
-    return (
-        "<!doctype html>\n"
-        '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        '<link rel="icon" href="data:,">\n'
-        f"<title>{html.escape(title.encode('utf-8', 'replace').decode('utf-8'))}</title>\n"
-        f"<style>{style}</style>\n</head>\n<body>\n"
-        '<noscript><p class="notice">This page needs JavaScript to draw its figures.</p></noscript>\n'
-        f'<script type="application/json" id="data">{json_for_html(data)}</script>\n'
-        f'<script type="module">{script}</script>\n'
-        "</body>\n</html>\n"
+    return Template(asset("page.html")).substitute(
+        policy=html.escape(security_policy([script], [style], connect)),
+        title=html.escape(title.encode("utf-8", "replace").decode("utf-8")),
+        style=style,
+        data=json_for_html(data),
+        script=script,
     )

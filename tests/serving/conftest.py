@@ -15,8 +15,8 @@ import pytest
 
 from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig
 from dragoman.serving.server import run_worker
-from dragoman.serving.sockets import listen
 from dragoman.serving.state import ServerState
+from dragoman.serving.system import listen
 from tests.conftest import Workshop, quiet_machine
 from tests.serving.tiny_runs import tiny_runs
 

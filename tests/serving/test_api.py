@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -200,3 +201,13 @@ def test_a_search_goes_on_from_given_tokens(live: Live, runs: dict[str, Path]) -
     assert found["log_probability"] == pytest.approx(scored["log_probability"], abs=1e-4)
     for wrong in ({"tokens": [10**6]}, {"tokens": [4] * 1_000, "input": ""}, {"tokens": [4], "model": "classify"}):
         assert live.client.post("/v1/inspect/continue", json={"input": "abc"} | wrong).status_code == 400
+
+
+def test_every_reference_of_the_description_leads_somewhere(live: Live) -> None:
+    schema = live.client.get("/openapi.json")
+    references = set(re.findall(r'"\$ref":"#/([^"]+)"', schema.text))
+    assert references
+    for reference in references:
+        table = schema.json()
+        for part in reference.split("/"):
+            table = table[part]

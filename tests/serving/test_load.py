@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ import pytest
 from dragoman.errors import DataError
 from dragoman.serving.batcher import Batcher, Busy
 from dragoman.serving.config import ServeConfig
-from dragoman.serving.sockets import has_waiting, ignore_new_connections, listen
+from dragoman.serving.system import has_waiting, ignore_new_connections, listen
 from tests.serving.conftest import Live, serving
 
 # --- the batcher
@@ -208,7 +209,7 @@ def test_clients_that_leave_free_their_place(live: Live) -> None:
         with socket.create_connection(live.listening.getsockname()) as connection:
             connection.sendall(request(b'{"input": "abc"}', JSON))
     deadline = time.monotonic() + 10
-    while live.state.active or live.state.batcher.waiting:
+    while live.state.calls or live.state.batcher.waiting:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -268,6 +269,19 @@ def test_tokens_and_origins(one_model: tuple[ServeConfig, Path]) -> None:
         assert live.client.post("/translate", json=body | {"api_key": "geheim"}).status_code == 200
         assert live.client.get("/health").status_code == 200
         assert live.client.get("/").status_code == 404
+
+
+def test_workers_share_a_socket(one_model: tuple[ServeConfig, Path]) -> None:
+    (model,) = one_model[0].models
+    command = [sys.executable, "-m", "dragoman", "serve", model.run, "--port", "0", "--workers", "2", "--device", "cpu"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        said = next(line for line in server.stderr if "serving on" in line)
+        assert "with 2 workers" in said
+        answer = httpx.post(f"{said.split()[2]}/v1/predict", json={"input": "abc"}, timeout=60)
+        assert answer.status_code == 200
+        server.terminate()
+        assert server.wait(60) == 0
 
 
 def test_stopping_loses_no_accepted_request(one_model: tuple[ServeConfig, Path]) -> None:

@@ -6,7 +6,10 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -77,3 +80,13 @@ def test_nothing_comes_from_the_network(path: str) -> None:
     text = pages.asset(path).replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?:|//\w+\.|@import|url\(", text)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
+
+
+def test_a_page_is_the_same_in_every_process() -> None:
+    code = "from dragoman.web.page import bundle; print(hash_of(bundle('inspect-page')))"
+    code = "import hashlib; hash_of = lambda text: hashlib.sha256(text.encode()).hexdigest(); " + code
+    seen = {
+        subprocess.check_output([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed})
+        for seed in ("1", "2", "3")
+    }
+    assert len(seen) == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from dragoman.data.languages import UNKNOWN, language_name
 from dragoman.documents.html import INLINE
@@ -15,7 +15,7 @@ from dragoman.errors import ConfigError
 from dragoman.serving import glossaries
 from dragoman.serving.formality import Formality, supports_formality
 from dragoman.serving.request_fields import Fields, ForeignRequest, fields_of, ignored, listed, unsupported
-from dragoman.serving.schemas import Text
+from dragoman.serving.schemas import Text, example
 from dragoman.serving.state import CurrentCall, ServerState
 from dragoman.serving.text_translation import AUTO, TranslationJob, translate_texts
 
@@ -73,7 +73,7 @@ class LanguagePair(DeepLRequest):
 class TextsRequest(LanguagePair):
     """Texts to translate."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"text": ["Guten Morgen!"], "target_lang": "EN-US"}]})
+    model_config = example({"text": ["Guten Morgen!"], "target_lang": "EN-US"})
     text: Annotated[list[Text], BeforeValidator(listed), Field(min_length=1)]
     tag_handling: Literal["xml", "html"] | None = None
     tag_handling_version: Literal["v1", "v2"] | None = ignored("there is one version")

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from dragoman.data.languages import UNKNOWN, language_name
 from dragoman.documents.registry import FORMATS
 from dragoman.errors import ConfigError
 from dragoman.serving.answers import download
 from dragoman.serving.request_fields import Fields, ForeignRequest, listed
-from dragoman.serving.schemas import Phrase, Text
+from dragoman.serving.schemas import Phrase, Text, example
 from dragoman.serving.state import CurrentCall, NotFound
 from dragoman.serving.text_translation import (
     AUTO,
@@ -74,9 +74,7 @@ class Languages(LibreTranslateRequest):
 class TranslateRequest(Languages):
     """A text or several to translate."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"q": "Guten Morgen!", "source": "de", "target": "en", "format": "text"}]}
-    )
+    model_config = example({"q": "Guten Morgen!", "source": "de", "target": "en", "format": "text"})
     q: Annotated[Text, Field(min_length=1)] | Annotated[list[Text], Field(min_length=1)]
     format: Literal["text", "html", ""] | None = None
     alternatives: Annotated[int, Field(ge=0, le=1_000)] = 0
@@ -85,7 +83,7 @@ class TranslateRequest(Languages):
 class DetectRequest(LibreTranslateRequest):
     """A text whose language is asked for."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"q": "Guten Morgen!"}]})
+    model_config = example({"q": "Guten Morgen!"})
     q: Annotated[Text, Field(min_length=1)]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dragoman.data.tokenizers.base import UNK
 from dragoman.decoding.complete import CompletionOptions
@@ -19,7 +19,7 @@ from dragoman.inference.completer import Completed, Completer
 from dragoman.serving.models import ServedModel, Work
 from dragoman.serving.request_fields import ForeignRequest, ignored, unsupported
 from dragoman.serving.routes.operations import model_table
-from dragoman.serving.schemas import Text
+from dragoman.serving.schemas import ModelName, Strict, Text, example
 from dragoman.serving.state import Call, CurrentCall, ServerState
 from dragoman.serving.streaming import TextStream, complete_tokens, cut, event_stream, sse, token_events
 
@@ -36,10 +36,9 @@ Stops = Annotated[
 ]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Strict):
     """What a stream says beside its text."""
 
-    model_config = ConfigDict(extra="forbid")
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
@@ -47,7 +46,7 @@ class StreamOptions(BaseModel):
 class Generation(ForeignRequest):
     """What completions and chat have in common."""
 
-    model: Annotated[str, Field(max_length=200)] | None = None
+    model: ModelName = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
@@ -96,9 +95,7 @@ class Generation(ForeignRequest):
 class CompletionRequest(Generation):
     """A prompt or several to continue; temperature 0 is greedy search."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"model": "shakespeare", "prompt": "ROMEO:", "max_tokens": 40, "seed": 1}]}
-    )
+    model_config = example({"model": "shakespeare", "prompt": "ROMEO:", "max_tokens": 40, "seed": 1})
     prompt: Text | Annotated[list[Text], Field(min_length=1)] = ""
     max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
@@ -160,12 +157,12 @@ async def completions(call: CurrentCall, body: CompletionRequest) -> Any:
     completed, usage = await complete(call, model, prompts, body.stop, options)
     choices = [
         {
-            "text": one.prompt + one.text if body.echo else one.text,
+            "text": completion.prompt + completion.text if body.echo else completion.text,
             "index": index,
-            "logprobs": None if body.logprobs is None else one.logprobs,
-            "finish_reason": one.reason,
+            "logprobs": None if body.logprobs is None else completion.logprobs,
+            "finish_reason": completion.reason,
         }
-        for index, one in enumerate(completed)
+        for index, completion in enumerate(completed)
     ]
     return {**head, "choices": choices, "usage": usage}
 

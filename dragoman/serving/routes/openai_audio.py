@@ -19,6 +19,7 @@ from dragoman.inference.prediction import Prediction
 from dragoman.serving.models import Upload, Work
 from dragoman.serving.request_fields import Fields, ForeignRequest, listed, unsupported
 from dragoman.serving.routes.predict import file_model
+from dragoman.serving.schemas import ModelName
 from dragoman.serving.state import CurrentCall, ServerState
 from dragoman.serving.streaming import event_stream, sse
 
@@ -30,7 +31,7 @@ class TranscriptionRequest(ForeignRequest):
 
     unknown_field = "{name}: this server does not support it. {hint}"
     file: tuple[str, bytes] = Field(json_schema_extra={"type": "string", "format": "binary"})
-    model: Annotated[str, Field(max_length=200)] | None = None
+    model: ModelName = None
     response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = "json"
     language: Annotated[str, Field(max_length=35)] | None = Field(None, description="must be the language of the run")
     temperature: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="0: beam search; above: a sample")
@@ -84,7 +85,6 @@ async def transcriptions(call: CurrentCall, request: Request) -> Any:
 
 
 def duration(data: bytes) -> float:
-    """The seconds of a recording."""
     with open_audio(data, "file") as file:
         return round(float(file.frames) / float(file.samplerate), 3)
 

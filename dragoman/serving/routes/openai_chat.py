@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from dragoman.data.sentences import join_sentences
 from dragoman.decoding.options import DecodingOptions
@@ -24,10 +24,11 @@ from dragoman.serving.routes.openai import (
     stream_choices,
     usage_table,
 )
-from dragoman.serving.schemas import Options, Text
+from dragoman.serving.schemas import Options, Text, example
 from dragoman.serving.state import Call, CurrentCall, ServerState
 from dragoman.serving.streaming import TextStream, cut
-from dragoman.serving.text_translation import run_translation, translator_of
+from dragoman.serving.text_translation import translator_of
+from dragoman.serving.translate import Translator
 
 router = APIRouter(prefix="/v1/chat", tags=["OpenAI"])
 DEFAULT_LENGTH = 100  # tokens that a language model writes unless told
@@ -36,7 +37,6 @@ DEFAULT_LENGTH = 100  # tokens that a language model writes unless told
 class TextPart(BaseModel):
     """A part of a message; pictures and recordings are refused."""
 
-    model_config = ConfigDict(extra="ignore")
     type: Literal["text"]
     text: Text
 
@@ -44,13 +44,11 @@ class TextPart(BaseModel):
 class Message(BaseModel):
     """One message of a chat."""
 
-    model_config = ConfigDict(extra="ignore")
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Text | list[TextPart] | None = None
 
     @property
     def text(self) -> str:
-        """The text of the message."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
@@ -59,11 +57,7 @@ class Message(BaseModel):
 class ChatRequest(Generation):
     """A chat; all messages but the last of the user have no effect, because models here take no instructions."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"model": "de-en", "messages": [{"role": "user", "content": "Guten Morgen!"}]}]
-        },
-    )
+    model_config = example({"model": "de-en", "messages": [{"role": "user", "content": "Guten Morgen!"}]})
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
     max_tokens: Annotated[int, Field(ge=1, le=10**9)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=10**9)] | None = None
@@ -75,7 +69,6 @@ class ChatRequest(Generation):
 
     @property
     def prompt(self) -> str:
-        """The text to answer."""
         texts = [message.text for message in self.messages if message.role == "user"]
         if not texts or not texts[-1].strip():
             raise ConfigError("messages: found no text of the user, expected a message with role = user")
@@ -142,7 +135,7 @@ async def continue_message(call: Call, model: ServedModel, body: ChatRequest, te
         parts = completion_parts(call.state, model, model.completer, text, body.stop, options)
         return await stream_answer(call, model, body, parts)
     completed, usage = await complete(call, model, [text], body.stop, options)
-    return whole_answer(model, [(one.text, one.reason) for one in completed], usage)
+    return whole_answer(model, [(completion.text, completion.reason) for completion in completed], usage)
 
 
 async def stream_answer(call: Call, model: ServedModel, body: ChatRequest, parts: Parts) -> Any:
@@ -172,9 +165,10 @@ async def translate_message(call: Call, model: ServedModel, tag: str, body: Chat
     sampled = body.temperature or (body.temperature is None and body.top_p not in (None, 1.0))
     decoding = DecodingOptions(method=sampling_of(body, body.temperature or 1.0)) if sampled else None
     options = Options(tag=tag or None, n_best=several)
+    translator = translator_of(call, model, options, [text], model.default_format, decoding)
     if body.stream:
-        return await stream_answer(call, model, body, translation_parts(call, model, options, decoding, body, text))
-    (output,) = await run_translation(call, model, options, [text], model.default_format, decoding)
+        return await stream_answer(call, model, body, translation_parts(translator, body, text))
+    (output,) = await translator.translate([text])
     answers = [limited(model, answer, body) for answer in [output.text, *output.alternatives][:several]]
     return whole_answer(model, answers, translation_usage(model, text, [answer for answer, _ in answers]))
 
@@ -195,16 +189,13 @@ def translation_usage(model: ServedModel, text: str, answers: list[str]) -> dict
     return usage_table(len(predictor.source_tokenizer.encode(text)), written)
 
 
-async def translation_parts(
-    call: Call, model: ServedModel, options: Options, decoding: DecodingOptions | None, body: ChatRequest, text: str
-) -> Parts:
+async def translation_parts(translator: Translator, body: ChatRequest, text: str) -> Parts:
     """The translation sentence by sentence, as each is ready."""
-    stream, written, reason = TextStream(body.stop), "", "stop"
-    if model.default_format == "html":
-        (output,) = await run_translation(call, model, options, [text], "html", decoding)
+    model, stream, written, reason = translator.model, TextStream(body.stop), "", "stop"
+    if translator.form == "html":
+        (output,) = await translator.html([text])
         written, reason = limited(model, output.text, body)
     else:
-        translator = translator_of(call, model, options, [text], "text", decoding)
         for sentence in translator.sentences(text):
             texts = [output.text for output in await translator.whole([sentence.text])] if sentence.text else []
             whole = written + join_sentences([sentence], texts)

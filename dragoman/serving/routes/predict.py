@@ -51,15 +51,10 @@ async def translated_outputs(
 ) -> list[dict[str, Any]]:
     """The outputs of a model that searches."""
     options = with_enough_beam(decoding_options(body, call.state.limits), model)
-    translator = Translator(call, model, options, InputBuilder(body, model))
-    if body.format == "html":
-        if body.n_best > 1 or body.alignment:
-            raise ConfigError("format: html has one output without alignment; expected n_best 1 and no alignment")
-        outputs = await translator.html(texts)
-    elif body.split:
-        outputs = await translator.split(texts, body.alignment)
-    else:
-        outputs = await translator.whole(texts, body.alignment)
+    if body.format == "html" and (body.n_best > 1 or body.alignment):
+        raise ConfigError("format: html has one output without alignment; expected n_best 1 and no alignment")
+    translator = Translator(call, model, options, InputBuilder(body, model), body.format)
+    outputs = await translator.translate(texts, body.split, body.alignment)
     return [prediction_table(output, model) for output in outputs]
 
 
