@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
 from urllib.parse import unquote
 
 from dragoman.documents.base import PartsDocument, Reading
@@ -47,7 +46,9 @@ class BookDocument(PackageDocument):
         names = [name for tag in roots if (name := tag.attributes.get("full-path", "")) in self.package]
         if not names:
             raise DataError(f"document: found no package file in {CONTAINER}, expected .epub")
-        locked = set(self._encrypted())
+        encryption = start_tags(self.package.read(ENCRYPTION), ENCRYPTION) if ENCRYPTION in self.package else ()
+        # Fonts often are encrypted, pages must not be.
+        locked = {unquote(tag.attributes.get("URI", "")) for tag in encryption if tag.name == "CipherReference"}
         for root in names:
             for name, kind in self._items(root):
                 if name in locked:
@@ -72,10 +73,3 @@ class BookDocument(PackageDocument):
                 order.append(attributes.get("idref", ""))
         chosen = dict.fromkeys([*(items[identity] for identity in order if identity in items), *items.values()])
         return [item for kind in (PAGE, CONTENTS) for item in chosen if item[1] == kind]
-
-    def _encrypted(self) -> Iterator[str]:
-        """The members that are encrypted; fonts often are."""
-        if ENCRYPTION in self.package:
-            for name, attributes in start_tags(self.package.read(ENCRYPTION), ENCRYPTION):
-                if name == "CipherReference":
-                    yield unquote(attributes.get("URI", ""))

@@ -12,7 +12,7 @@ from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pair
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.markup import Block, words_of
-from dragoman.documents.translate import Align, Predict, Steps, advance, translate_blocks
+from dragoman.documents.translate import Align, Predict, advance, translate_blocks
 from dragoman.errors import DragomanError
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.prediction import Prediction
@@ -68,15 +68,12 @@ class DocumentTranslator:
 
     def blocks(self, blocks: Sequence[Block]) -> list[UnitTranslation | Exception]:
         """An output for every block, or its error."""
-        outputs = self._drive(translate_blocks(blocks, self.predictor.fits))
-        return rated(outputs, self.predictor, self.options)
-
-    def _drive(self, steps: Steps) -> list[UnitTranslation | Exception]:
+        steps = translate_blocks(blocks, self.predictor.fits)
         answer: list[Any] | None = None
         while True:
             request, outputs = advance(steps, answer)
             if request is None:
-                return outputs
+                return rated(outputs, self.predictor, self.options)
             answer = self._predict(request) if isinstance(request, Predict) else self._align(request)
 
     def _predict(self, request: Predict) -> list[Any]:

@@ -94,14 +94,11 @@ class XLIFFDocument(XMLDocument):
 
     def _fill(self, segment: _Segment, tokens: list[XMLToken], index: int, ends: dict[int, int]) -> bool:
         """Find source and target among the children of a segment; returns whether there is text to translate."""
+        fields = {"source": "sources", "target": "targets", "seg-source": "segmented"}
         while tokens[index].kind != "close":
             name, last = local(tokens[index].name), ends.get(index, index)
-            if name == "source":
-                segment.sources = tokens[index : last + 1]
-            elif name == "target":
-                segment.targets = tokens[index : last + 1]
-            elif name == "seg-source":
-                segment.segmented = tokens[index : last + 1]
+            if name in fields:
+                setattr(segment, fields[name], tokens[index : last + 1])
             elif name == "alt-trans" and attributes_of(self.raw(tokens[index])).get("origin") == ORIGIN:
                 start = self.text.rfind(">", 0, tokens[index].start) + 1  # with the white space before it
                 segment.candidates.append((start, tokens[last].end))

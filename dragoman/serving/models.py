@@ -101,7 +101,7 @@ class ServedModel:
         self.tags = self.engine.tags if self.engine.searches else ()
         self.targets = languages_of_tags(self.tags) or (config.target or target or UNKNOWN,)
         self.operations: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
-            "predict": self.predict,
+            "predict": self._predict,
             "files": self._predict_files,
             "label": self._label,
             "complete": self._complete,
@@ -174,9 +174,11 @@ class ServedModel:
 
     # --- the operations
 
+    def _predict(self, options: DecodingOptions, inputs: list[ConstrainedInput]) -> list[Prediction | DragomanError]:
+        return self.predict(replace(options, batch_size=self.batch_size), inputs)
+
     def predict(self, options: DecodingOptions, inputs: Sequence[ConstrainedInput]) -> list[Prediction | DragomanError]:
         """The predictor's outputs; an error in place of each input that fails."""
-        options = replace(options, batch_size=self.batch_size)
         return outputs_or_errors(lambda stream: self.predictor.stream(inputs, options, stream))
 
     def _label(self, options: None, inputs: list[str]) -> list[LabelPrediction | DragomanError]:
@@ -212,7 +214,7 @@ class ServedModel:
         try:
             names = list(features)
             outputs: list[Any] = (
-                self.predict(options, [ConstrainedInput(name) for name in names])
+                self._predict(options, [ConstrainedInput(name) for name in names])
                 if self.engine.searches
                 else self._label(None, names)
             )
@@ -264,14 +266,6 @@ class ServedModel:
                     f"{side}: found {len(row):,} tokens, expected at most {limits.tokens_setting} = {limits.tokens:,}"
                 )
 
-    def refuse_ensemble(self, what: str) -> None:
-        """Raise an error where only one model can be looked at, for a run that is an ensemble of several."""
-        if (members := len(self.engine.members)) > 1:
-            raise ConfigError(
-                f'model: "{self.name}" is an ensemble of {members} models, and {what} is that of one model; serve '
-                "a member as a run of its own"
-            )
-
     def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
         return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
 
@@ -279,7 +273,11 @@ class ServedModel:
         """Everything that can be shown about one input; called in one thread."""
         from dragoman.reports.inspection import inspect
 
-        self.refuse_ensemble("a look inside")
+        if (members := len(self.engine.members)) > 1:
+            raise ConfigError(
+                f'model: "{self.name}" is an ensemble of {members} models, and a look inside is that of one model; '
+                "serve a member as a run of its own"
+            )
         inspector = second_copy(str(self.engine.run.folder), str(self.engine.device))
         if isinstance(text, str):
             return inspect(inspector, text, target, tag=tag, beam=beam)

@@ -65,9 +65,13 @@ class ForeignRequest(BaseModel):
 
     @classmethod
     async def read(cls, request: Request) -> Self:
-        """The fields of a request, checked; raises ConfigError for the first mistake."""
+        """The fields of a request, checked; raises ConfigError for the first mistake, WrongKey without the token."""
         fields = await fields_of(request)
-        check_key(request, fields)
+        token: str = request.app.state.server.config.token
+        header = request.headers.get("authorization", "").split(" ", 1)[-1].strip()
+        sent = str(fields.get("api_key", "")).encode("utf-8", "replace"), header.encode("latin-1")
+        if token and not any(is_token(key, token) for key in sent):
+            raise WrongKey
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -106,12 +110,3 @@ async def fields_of(request: Request) -> Fields:
             raise ConfigError("body: expected a JSON object")
         fields |= table
     return fields
-
-
-def check_key(request: Request, fields: Fields) -> None:
-    """The token in the field api_key or in the header."""
-    token: str = request.app.state.server.config.token
-    header = request.headers.get("authorization", "").split(" ", 1)[-1].strip()
-    sent = str(fields.get("api_key", "")).encode("utf-8", "replace"), header.encode("latin-1")
-    if token and not any(is_token(key, token) for key in sent):
-        raise WrongKey
