@@ -40,6 +40,7 @@ class Content:
 
     parts: list[str | Block]
     first: int  # of the units of a document that its blocks are
+    existing: str = ""  # the translation that the document has
 
     @property
     def blocks(self) -> list[Block]:

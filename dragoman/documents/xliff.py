@@ -19,14 +19,6 @@ UNTRANSLATED = frozenset({"new", "needs-translation", "initial"})  # states of a
 
 
 @dataclass
-class _Piece:
-    """A text of a segment: all of it, or what a <mrk mtype="seg"> of <seg-source> has inside."""
-
-    content: Content
-    existing: str = ""  # the translation that the file has
-
-
-@dataclass
 class _Segment:
     """A source and the place of its target."""
 
@@ -38,7 +30,8 @@ class _Segment:
     targets: list[XMLToken] = field(default_factory=list)
     segmented: list[XMLToken] = field(default_factory=list)  # tokens of <seg-source>
     candidates: list[tuple[int, int]] = field(default_factory=list)  # spans of our own <alt-trans>
-    pieces: list[str | _Piece] = field(default_factory=list)
+    # All of its text, or what each <mrk mtype="seg"> of <seg-source> has inside; and the tags between.
+    pieces: list[str | Content] = field(default_factory=list)
 
 
 class XLIFFDocument(XMLDocument):
@@ -120,10 +113,10 @@ class XLIFFDocument(XMLDocument):
         place = whole[0].end
         for mid, tokens in marked or [("", segment.sources)]:
             content = content_of(self.text, tokens[1:-1], AROUND, len(self.units), preserve)
-            piece = _Piece(content, existing.get(mid, ""))
-            done = bool(piece.existing.strip()) and state not in UNTRANSLATED
+            content.existing = existing.get(mid, "")
+            done = bool(content.existing.strip()) and state not in UNTRANSLATED
             self.units += [Unit(block, segment.location, done) for block in content.blocks]
-            segment.pieces += [self.text[place : tokens[0].end], piece]
+            segment.pieces += [self.text[place : tokens[0].end], content]
             place = tokens[-1].start
         segment.pieces.append(self.text[place : whole[-1].start])
 
@@ -151,7 +144,7 @@ class XLIFFDocument(XMLDocument):
                 yield Edit(root.start, root.end, with_attribute(self.raw(root), name, self.reading.target))
         matches: dict[XMLToken, dict[str, str]] = {}  # of each unit, by what they refer to
         for number, segment in enumerate(self.segments, 1):
-            written = [piece.content.written(outputs) for piece in segment.pieces if isinstance(piece, _Piece)]
+            written = [piece.written(outputs) for piece in segment.pieces if isinstance(piece, Content)]
             fresh = [translation for translation in written if translation is not None]
             if not fresh:
                 continue
@@ -218,9 +211,8 @@ class XLIFFDocument(XMLDocument):
     def _match(self, segment: _Segment, reference: str, quality: float, text: str) -> str:
         """A match of XLIFF 2 as a string; its tags have no prefix yet."""
         prefix = segment.sources[0].name.removesuffix("source")
-        source = "".join(
-            block.text for piece in segment.pieces if isinstance(piece, _Piece) for block in piece.content.blocks
-        )
+        contents = [piece for piece in segment.pieces if isinstance(piece, Content)]
+        source = "".join(block.text for content in contents for block in content.blocks)
         both = "".join(
             f"<{prefix}{name}>{escape_text(without_forbidden(content))}</{prefix}{name}>"
             for name, content in (("source", source), ("target", text))

@@ -231,10 +231,14 @@ class Call:
             given_up.set()
 
 
-async def call_of(request: Request) -> Call:
-    """The call that a request is; FastAPI computes it for a route with a parameter of type CurrentCall."""
+def call_of(request: Request) -> Call:
+    """The call that a request is. Routes that must answer fast ask for it: a dependency costs FastAPI 25 µs."""
     call: Call = request.scope[CALL]
     return call
 
 
-CurrentCall = Annotated[Call, Depends(call_of)]
+async def _current(request: Request) -> Call:
+    return call_of(request)
+
+
+CurrentCall = Annotated[Call, Depends(_current)]

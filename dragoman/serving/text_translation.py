@@ -21,9 +21,10 @@ from dragoman.serving.models import ServedModel
 from dragoman.serving.options import InputBuilder, with_enough_beam
 from dragoman.serving.schemas import Options
 from dragoman.serving.state import Call, ServerState
-from dragoman.serving.translate import Translated, Translator
+from dragoman.serving.translator import Translated, Translator
 
 AUTO = "auto"
+PLAIN = DecodingOptions()
 # The message of an API about languages that no run translates: which is wrong (source, target or pair), source, target,
 # and all that are served.
 Unserved = Callable[[str, str, str, str], str]
@@ -150,17 +151,12 @@ async def translate_texts(
 
 
 def translator_of(
-    call: Call,
-    model: ServedModel,
-    options: Options,
-    texts: Sequence[str],
-    form: str,
-    decoding: DecodingOptions | None = None,
+    call: Call, model: ServedModel, options: Options, texts: Sequence[str], form: str, decoding: DecodingOptions = PLAIN
 ) -> Translator:
     """A run with the options of one request; placeholders of texts that have some are copied."""
     if form == "text" and any(find_placeholders(text) for text in texts):
         options = options.model_copy(update={"placeholders": True})
-    decoding = replace(decoding or DecodingOptions(), n_best=options.n_best, scores=False)
+    decoding = replace(decoding, n_best=options.n_best, scores=False)
     return Translator(call, model, with_enough_beam(decoding, model), InputBuilder(options, model), form)
 
 
@@ -186,7 +182,7 @@ async def translate_document(call: Call, job: TranslationJob, name: str, data: b
     if route is not None:
         model, tag = route
         options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)
-        translator = Translator(call, model, DecodingOptions(), InputBuilder(options, model))
+        translator = Translator(call, model, PLAIN, InputBuilder(options, model))
         for index, output in zip(chosen, await translator.blocks(blocks), strict=True):
             outputs[index] = output
     characters = sum(len(block.text) for block in blocks)

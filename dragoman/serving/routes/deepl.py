@@ -16,7 +16,7 @@ from dragoman.serving import glossaries
 from dragoman.serving.formality import Formality, supports_formality
 from dragoman.serving.request_fields import Fields, ForeignRequest, fields_of, ignored, listed, unsupported
 from dragoman.serving.schemas import Text, example
-from dragoman.serving.state import CurrentCall, ServerState
+from dragoman.serving.state import CurrentCall, ServerState, call_of
 from dragoman.serving.text_translation import AUTO, TranslationJob, translate_texts
 
 router = APIRouter(prefix="/v2", tags=["DeepL"])
@@ -148,8 +148,9 @@ def job_of(state: ServerState, body: LanguagePair) -> TranslationJob:
 
 
 @router.post("/translate", openapi_extra=TextsRequest.body())
-async def translate(call: CurrentCall, request: Request) -> Any:
+async def translate(request: Request) -> Any:
     """Translate texts; `glossary_id` names a glossary that was stored before."""
+    call = call_of(request)
     body = await TextsRequest.read(request)
     call.state.check_texts(body.text)
     texts = body.text

@@ -16,7 +16,7 @@ from dragoman.errors import ConfigError
 from dragoman.serving.answers import download
 from dragoman.serving.request_fields import Fields, ForeignRequest, listed
 from dragoman.serving.schemas import Phrase, Text, example
-from dragoman.serving.state import CurrentCall, NotFound
+from dragoman.serving.state import CurrentCall, NotFound, call_of
 from dragoman.serving.text_translation import (
     AUTO,
     TranslationJob,
@@ -102,8 +102,9 @@ def unserved(place: str, source: str, target: str, served: str) -> str:
 
 
 @router.post("/translate", openapi_extra=TranslateRequest.body())
-async def translate(call: CurrentCall, request: Request) -> Any:
+async def translate(request: Request) -> Any:
     """Translate a text or several, each from its own language if the source is "auto"."""
+    call = call_of(request)
     body = await TranslateRequest.read(request)
     texts = listed(body.q)
     call.state.check_texts(texts)

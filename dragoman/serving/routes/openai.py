@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field, model_validator
 
 from dragoman.data.tokenizers.base import UNK
@@ -20,13 +20,14 @@ from dragoman.serving.models import ServedModel, Work
 from dragoman.serving.request_fields import ForeignRequest, ignored, unsupported
 from dragoman.serving.routes.operations import model_table
 from dragoman.serving.schemas import ModelName, Strict, Text, example
-from dragoman.serving.state import Call, CurrentCall, ServerState
+from dragoman.serving.state import Call, CurrentCall, ServerState, call_of
 from dragoman.serving.streaming import TextStream, complete_tokens, cut, event_stream, sse, token_events
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 Part = tuple[str, str | None, Mapping[str, int]]  # text, reason of the end, numbers of tokens
 Parts = AsyncGenerator[Part, None]
+Choice = Callable[[str, str | None, bool], dict[str, Any]]  # text, reason, whether it is the first → table of a part
 LACKING = "this server does not have it"
 SAYS_WHO = "it says who asks and why"
 Stops = Annotated[
@@ -131,12 +132,13 @@ def sampling_of(body: Generation, temperature: float) -> Sampling:
 
 
 @router.post("/completions")
-async def completions(call: CurrentCall, body: CompletionRequest) -> Any:
+async def completions(request: Request, body: CompletionRequest) -> Any:
     """Continue prompts with a language model: the one that the request names, or the first one."""
+    call = call_of(request)
     state = call.state
     writers = [model for model in state.models if model.engine.continues]
     model = writers[0] if body.model is None and writers else state.model(body.model)
-    completer = model.completer
+    model.completer  # noqa: B018  # raises an error for another task
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     state.check_texts(prompts)
     temperature = 1.0 if body.temperature is None else body.temperature
@@ -152,7 +154,7 @@ async def completions(call: CurrentCall, body: CompletionRequest) -> Any:
             text = prompts[0] + text if first and body.echo else text
             return {"text": text, "index": 0, "logprobs": None, "finish_reason": reason}
 
-        parts = completion_parts(state, model, completer, prompts[0], body.stop, options)
+        parts = completion_parts(state, model, prompts[0], body.stop, options)
         return await stream_choices(state, head, choice, parts, body.usage_wanted)
     completed, usage = await complete(call, model, prompts, body.stop, options)
     choices = [
@@ -221,14 +223,10 @@ def continuation(completer: Completer, prompt: str, row: list[int]) -> Callable[
 
 
 async def completion_parts(
-    state: ServerState,
-    model: ServedModel,
-    completer: Completer,
-    prompt: str,
-    stops: Sequence[str],
-    options: CompletionOptions,
+    state: ServerState, model: ServedModel, prompt: str, stops: Sequence[str], options: CompletionOptions
 ) -> Parts:
     """Parts of a completion as they are written; the last has the reason of its end and the numbers of tokens."""
+    completer = model.completer
     row = completer.encode(prompt, "prompt", allow_unknown=True)
     continued, stream, tokens = continuation(completer, prompt, row), TextStream(stops), list[int]()
     rest = ""
@@ -245,13 +243,9 @@ async def completion_parts(
 
 
 async def stream_choices(
-    state: ServerState,
-    head: Mapping[str, Any],
-    choice: Callable[[str, str | None, bool], dict[str, Any]],
-    parts: Parts,
-    usage_wanted: bool,
+    state: ServerState, head: dict[str, Any], choice: Choice, parts: Parts, usage_wanted: bool
 ) -> Any:
-    """Events with the parts of one answer; `choice` makes the table of a part, and is told which is the first.
+    """Events with the parts of one answer.
 
     The first part is computed before the answer begins, so that a mistake or a full queue has its status.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from dragoman.data.sentences import join_sentences
@@ -25,10 +25,10 @@ from dragoman.serving.routes.openai import (
     usage_table,
 )
 from dragoman.serving.schemas import Options, Text, example
-from dragoman.serving.state import Call, CurrentCall, ServerState
+from dragoman.serving.state import Call, ServerState, call_of
 from dragoman.serving.streaming import TextStream, cut
 from dragoman.serving.text_translation import translator_of
-from dragoman.serving.translate import Translator
+from dragoman.serving.translator import Translator
 
 router = APIRouter(prefix="/v1/chat", tags=["OpenAI"])
 DEFAULT_LENGTH = 100  # tokens that a language model writes unless told
@@ -109,8 +109,9 @@ def names_with_tags(model: ServedModel) -> str:
 
 
 @router.post("/completions")
-async def chat(call: CurrentCall, body: ChatRequest) -> Any:
+async def chat(request: Request, body: ChatRequest) -> Any:
     """Translate the last message of the user, or continue it with a language model."""
+    call = call_of(request)
     text = body.prompt
     call.state.check_texts([text])
     model, tag = chat_model(call.state, body.model)
@@ -132,7 +133,7 @@ async def continue_message(call: Call, model: ServedModel, body: ChatRequest, te
     most = min(DEFAULT_LENGTH, call.state.limits.tokens) if body.most is None else body.most
     options = completion_options(call.state, body, most, 1.0 if body.temperature is None else body.temperature)
     if body.stream:
-        parts = completion_parts(call.state, model, model.completer, text, body.stop, options)
+        parts = completion_parts(call.state, model, text, body.stop, options)
         return await stream_answer(call, model, body, parts)
     completed, usage = await complete(call, model, [text], body.stop, options)
     return whole_answer(model, [(completion.text, completion.reason) for completion in completed], usage)
@@ -163,7 +164,7 @@ async def translate_message(call: Call, model: ServedModel, tag: str, body: Chat
     if several > most:
         raise ConfigError(f"n: found {several}, expected at most {most} on this server")
     sampled = body.temperature or (body.temperature is None and body.top_p not in (None, 1.0))
-    decoding = DecodingOptions(method=sampling_of(body, body.temperature or 1.0)) if sampled else None
+    decoding = DecodingOptions(method=sampling_of(body, body.temperature or 1.0) if sampled else None)
     options = Options(tag=tag or None, n_best=several)
     translator = translator_of(call, model, options, [text], model.default_format, decoding)
     if body.stream:

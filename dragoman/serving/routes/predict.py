@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Form, UploadFile
+from fastapi import APIRouter, File, Form, Request, UploadFile
 
 from dragoman.errors import ConfigError
 from dragoman.inference.unseen import UnseenInputs
 from dragoman.serving.models import ServedModel, Upload, Work
 from dragoman.serving.options import InputBuilder, completion_options, decoding_options, tagged, with_enough_beam
 from dragoman.serving.schemas import Options, PredictRequest, PredictResponse, ScoreRequest, ScoreResponse
-from dragoman.serving.state import Call, CurrentCall, ServerState
+from dragoman.serving.state import Call, CurrentCall, ServerState, call_of
 from dragoman.serving.streaming import stream_prediction
-from dragoman.serving.translate import Translator, in_thread, prediction_table
+from dragoman.serving.translator import Translator, in_thread, prediction_table
 
 router = APIRouter(prefix="/v1", tags=["dragoman"])
 
 
 @router.post("/predict", response_model=PredictResponse, response_model_exclude_unset=True)
-async def predict(call: CurrentCall, body: PredictRequest) -> Any:
+async def predict(request: Request, body: PredictRequest) -> Any:
     """The outputs of a model: translations, labels, numbers, tags, filled masks or continued prompts."""
+    call = call_of(request)
     model = call.state.model(body.model)
     texts = [body.input] if isinstance(body.input, str) else body.input
     call.state.check_texts(texts)
@@ -113,8 +114,9 @@ def file_model(state: ServerState, name: str | None, task: str | None = None) ->
 
 
 @router.post("/score", response_model=ScoreResponse)
-async def score(call: CurrentCall, body: ScoreRequest) -> Any:
+async def score(request: Request, body: ScoreRequest) -> Any:
     """How probable given outputs are under a model."""
+    call = call_of(request)
     model = call.state.model(body.model)
     call.state.check_texts([text for pair in body.pairs for text in (pair.source, pair.target)])
     model.check_scores()

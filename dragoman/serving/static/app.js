@@ -24,11 +24,6 @@ function theme() {
   });
 }
 
-export function modelName(model) {
-  if (model.source && model.source.code !== "und") return `${model.source.name} → ${model.targets.map((one) => one.name).join(", ")}`;
-  return model.id;
-}
-
 let cleanUp = null;
 
 function show(models, id) {
