@@ -40,7 +40,7 @@ class Busy(Exception):  # noqa: N818  (a state, not a mistake)
         self.retry_after = min(MAX_RETRY, max(1, math.ceil(retry_after)))
 
 
-class Cost(NamedTuple):
+class SearchCost(NamedTuple):
     """An upper bound of what an input costs: steps of a search, and rows that each step computes."""
 
     steps: int = 1
@@ -67,17 +67,17 @@ class Speeds:
         kind = self.kind_of(key)
         self._seconds[kind] = max(seconds / cost, FORGET * self._seconds.get(kind, 0.0))
 
-    def lasts(self, key: Any, cost: Cost, batch_time: float) -> bool:
+    def lasts(self, key: Any, cost: SearchCost, batch_time: float) -> bool:
         """Whether an input alone takes longer than a batch should."""
         return self.seconds(key, batch_cost(*cost)) > batch_time
 
 
 @dataclass(eq=False)
-class Request:
+class QueuedRequest:
     """The inputs of one request that still wait, each with its number."""
 
     key: Hashable  # requests with equal keys may share a batch
-    inputs: deque[tuple[int, Any, Cost]]
+    inputs: deque[tuple[int, Any, SearchCost]]
     outputs: list[Any]
     done: asyncio.Future[list[Any]]
     loop: asyncio.AbstractEventLoop
@@ -105,7 +105,7 @@ class Batcher:
     ) -> None:
         self.run, self.batch_size, self.queue, self.wait, self.observe = run, batch_size, queue, wait, observe
         self.speeds, self.batch_time = speeds or Speeds(), batch_time
-        self._requests: deque[Request] = deque()
+        self._requests: deque[QueuedRequest] = deque()
         self._changed = threading.Condition()
         self._stopped = self._interrupted = False
         self._waiting = 0  # inputs in the queue
@@ -158,7 +158,7 @@ class Batcher:
         return self.wait > 0 and self._waiting + self.entering > 0 and self.estimate(inputs) > self.wait
 
     def submit(
-        self, key: Hashable, inputs: Sequence[Any], costs: Sequence[Cost] | None = None
+        self, key: Hashable, inputs: Sequence[Any], costs: Sequence[SearchCost] | None = None
     ) -> asyncio.Future[list[Any]]:
         """The outputs of some inputs, later; raises Busy if they do not fit into the queue.
 
@@ -175,15 +175,15 @@ class Batcher:
             full = self._load > 0 and self._load + min(len(inputs), self.batch_size) > self.queue
             if full or self._late(len(inputs)) or self._stopped:
                 raise Busy(self.estimate(len(inputs)))
-            each = zip(range(len(inputs)), inputs, costs or [Cost()] * len(inputs), strict=True)
-            request = Request(key, deque(each), [None] * len(inputs), done, loop, len(inputs))
+            each = zip(range(len(inputs)), inputs, costs or [SearchCost()] * len(inputs), strict=True)
+            request = QueuedRequest(key, deque(each), [None] * len(inputs), done, loop, len(inputs))
             self._requests.append(request)
             self._waiting += len(inputs)
             self._changed.notify()
         done.add_done_callback(lambda _: self._remove(request))
         return done
 
-    def _remove(self, request: Request) -> None:
+    def _remove(self, request: QueuedRequest) -> None:
         """Take what still waits of a request out of the queue."""
         with self._changed:
             request.cancelled = True
@@ -202,11 +202,11 @@ class Batcher:
             self._changed.notify()
         self._thread.join(timeout)
 
-    def _take(self) -> tuple[Hashable, list[tuple[Request, int, Any]], int]:
+    def _take(self) -> tuple[Hashable, list[tuple[QueuedRequest, int, Any]], int]:
         """The next batch and its cost: inputs of the oldest request and of others with its key, in turns."""
         key = self._requests[0].key
         sharing = [request for request in self._requests if request.key == key]
-        taken: list[tuple[Request, int, Any]] = []
+        taken: list[tuple[QueuedRequest, int, Any]] = []
         steps = rows = 0
         full = False
         while sharing and not full:
@@ -271,7 +271,7 @@ class Batcher:
             return [output for item in inputs for output in self._compute(key, [item])]
 
     @staticmethod
-    def _finish(request: Request) -> None:
+    def _finish(request: QueuedRequest) -> None:
         def resolve() -> None:
             if not request.done.done():
                 request.done.set_result(request.outputs)

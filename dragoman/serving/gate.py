@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serving.answers import WORK, busy_message, error_body, key_status
 from dragoman.serving.batcher import Busy
-from dragoman.serving.state import CALL, Call, ServerState
+from dragoman.serving.state import CALL, ServerCall, ServerState
 
 OPEN_PATHS = ("/health", "/ready", "/", "/inspect", "/favicon.ico", "/frontend/settings", "/openapi.json")
 OPEN_FOLDERS = ("/static/", "/web/", "/download_file/")  # the name of a file that waits there is a secret itself
@@ -70,7 +70,7 @@ class Gate:
             exchange.count()
 
 
-class Exchange(Call):
+class Exchange(ServerCall):
     """One request and its answer."""
 
     def __init__(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:

@@ -30,7 +30,7 @@ from dragoman.inference.load import load_run
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.serving.batcher import Cost
+from dragoman.serving.batcher import SearchCost
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.formality import languages_of_tags
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 COUNTED = {"beam", "n_best", "max_length", "length_penalty", "normalisation", "scores", "batch_size"}
 
 
-class Work(NamedTuple):
+class BatchWork(NamedTuple):
     """What is computed of the inputs of a batch: inputs with equal work share a batch."""
 
     model: str
@@ -138,20 +138,20 @@ class ServedModel:
             )
         return self.engine
 
-    def run(self, work: Work, inputs: list[Any]) -> list[Any]:
+    def run(self, work: BatchWork, inputs: list[Any]) -> list[Any]:
         """One output for each input; called in the thread of the batcher."""
         with torch.inference_mode():
             return self.operations[work.operation](work.options, inputs)
 
-    def costs(self, work: Work, inputs: Sequence[Any]) -> list[Cost]:
+    def costs(self, work: BatchWork, inputs: Sequence[Any]) -> list[SearchCost]:
         """An upper bound of what each input costs, without tokenizing: a text has no more tokens than characters."""
         options = work.options
         if isinstance(options, CompletionOptions):
-            return [Cost(options.max_length, options.samples)] * len(inputs)
+            return [SearchCost(options.max_length, options.samples)] * len(inputs)
         if work.operation == "files":  # how long a recording is shows when it is decoded
-            return [Cost(1, len(upload.data)) for upload in inputs]
+            return [SearchCost(1, len(upload.data)) for upload in inputs]
         if work.operation != "predict":  # all tokens of an input at once
-            return [Cost(1, sum(map(len, item)) if isinstance(item, tuple) else len(item)) for item in inputs]
+            return [SearchCost(1, sum(map(len, item)) if isinstance(item, tuple) else len(item)) for item in inputs]
         predictor = self.predictor
         assert isinstance(options, DecodingOptions)
         config = options.search_config(predictor.config.search)
@@ -162,7 +162,7 @@ class ServedModel:
         lengths = torch.tensor([len(item.text) + 1 for item in inputs])
         steps = limits_of(lengths, config, backend.length_ratio, getattr(backend.model, "max_positions", None))
         return [
-            Cost(limit + phrases_of(item.constraints), rows * len(self.engine.members))
+            SearchCost(limit + phrases_of(item.constraints), rows * len(self.engine.members))
             for limit, item in zip(steps.tolist(), inputs, strict=True)
         ]
 
@@ -170,7 +170,7 @@ class ServedModel:
         """Compute once, so that the first request does not wait for lazy parts."""
         if self.translates:
             tagged = f"<2{self.tags[0]}> a" if self.tags else "a"
-            self.run(Work(self.name, "predict", DecodingOptions()), [ConstrainedInput(tagged)])
+            self.run(BatchWork(self.name, "predict", DecodingOptions()), [ConstrainedInput(tagged)])
 
     # --- the operations
 

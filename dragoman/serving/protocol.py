@@ -10,7 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dragoman.serving.answers import WORK, busy_message, error_body
 from dragoman.serving.batcher import Busy
-from dragoman.serving.state import CALL, Call, ClientLeft, ServerState
+from dragoman.serving.state import CALL, ClientLeft, ServerCall, ServerState
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection:[ \t]*close", re.IGNORECASE)
@@ -37,7 +37,7 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.state.connections -= 1
         self._head_came()
-        if not self.idle and self.scope is not None and isinstance(call := self.scope.get(CALL), Call):
+        if not self.idle and self.scope is not None and isinstance(call := self.scope.get(CALL), ServerCall):
             call.end(ClientLeft)
         super().connection_lost(exc)
 

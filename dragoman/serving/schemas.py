@@ -156,7 +156,7 @@ class PredictResponse(BaseModel):
     warnings: list[str] | None = Field(None, description="what to check, such as characters that training did not have")
 
 
-class Pair(Strict):
+class ScorePair(Strict):
     """A source and an output to score; a language model scores the target alone."""
 
     source: Text = ""
@@ -168,7 +168,7 @@ class ScoreRequest(Strict):
 
     model_config = example({"pairs": [{"source": "Guten Morgen!", "target": "Good morning!"}]})
     model: ModelName = None
-    pairs: list[Pair]
+    pairs: list[ScorePair]
     tag: Tag = None
 
 

@@ -15,10 +15,10 @@ from starlette.requests import Request
 
 from dragoman.errors import ConfigError, hint
 from dragoman.progress import interruptible
-from dragoman.serving.batcher import Batcher, Busy, Cost, Speeds
+from dragoman.serving.batcher import Batcher, Busy, SearchCost, Speeds
 from dragoman.serving.config import ServeConfig
 from dragoman.serving.metrics import Metrics
-from dragoman.serving.models import Models, ServedModel, Work
+from dragoman.serving.models import BatchWork, Models, ServedModel
 from dragoman.serving.spool import Spool
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class ServerState:
         self.inspections = ThreadPoolExecutor(1, "dragoman-inspect")
         self.inspecting = 0  # at work or waiting, also for clients that have left
         self.streaming = 0
-        self.calls: set[Call] = set()  # requests without a whole answer
+        self.calls: set[ServerCall] = set()  # requests without a whole answer
         self.connections = 0
         self.draining = False
 
@@ -107,7 +107,7 @@ class ServerState:
         self.inspections.shutdown(wait=False, cancel_futures=True)
 
 
-class Call:
+class ServerCall:
     """A request while it is in the server: whether it still has to enter the queue, and what is computed for it."""
 
     def __init__(self, state: ServerState) -> None:
@@ -135,7 +135,7 @@ class Call:
         if self.work is not None:
             self.work.cancel()
 
-    async def compute(self, work: Work, inputs: Sequence[Any]) -> list[Any]:
+    async def compute(self, work: BatchWork, inputs: Sequence[Any]) -> list[Any]:
         """One output for each input; raises the exception of the first that fails, Busy, TooLate or ClientLeft."""
         outputs = await self.compute_each(work, inputs)
         for output in outputs:
@@ -143,7 +143,7 @@ class Call:
                 raise output
         return outputs
 
-    async def compute_each(self, work: Work, inputs: Sequence[Any]) -> list[Any]:
+    async def compute_each(self, work: BatchWork, inputs: Sequence[Any]) -> list[Any]:
         """One output for each input, or an exception in its place; raises Busy, TooLate or ClientLeft."""
         self.entered()
         state = self.state
@@ -171,7 +171,7 @@ class Call:
                 outputs[index] = output
         return outputs
 
-    def check_work(self, work: Work, costs: Sequence[Cost]) -> None:
+    def check_work(self, work: BatchWork, costs: Sequence[SearchCost]) -> None:
         """Raise an error for more work than a request may ask for."""
         if work.operation not in ("predict", "complete") or not costs:
             return
@@ -231,14 +231,14 @@ class Call:
             given_up.set()
 
 
-def call_of(request: Request) -> Call:
+def call_of(request: Request) -> ServerCall:
     """The call that a request is. Routes that must answer fast ask for it: a dependency costs FastAPI 25 µs."""
-    call: Call = request.scope[CALL]
+    call: ServerCall = request.scope[CALL]
     return call
 
 
-async def _current(request: Request) -> Call:
+async def _current(request: Request) -> ServerCall:
     return call_of(request)
 
 
-CurrentCall = Annotated[Call, Depends(_current)]
+CurrentCall = Annotated[ServerCall, Depends(_current)]

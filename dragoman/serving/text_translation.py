@@ -20,7 +20,7 @@ from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import InputBuilder, with_enough_beam
 from dragoman.serving.schemas import Options
-from dragoman.serving.state import Call, ServerState
+from dragoman.serving.state import ServerCall, ServerState
 from dragoman.serving.translator import Translated, Translator
 
 AUTO = "auto"
@@ -128,7 +128,7 @@ def _token_count(state: ServerState, text: str, code: str) -> float:
 
 
 async def translate_texts(
-    call: Call, job: TranslationJob, texts: list[str]
+    call: ServerCall, job: TranslationJob, texts: list[str]
 ) -> tuple[list[Translated], list[tuple[str, float]]]:
     """The translations of texts; the language that each is in, and the probability of that in percent."""
     languages = [(job.source, 100.0)] * len(texts)
@@ -151,7 +151,12 @@ async def translate_texts(
 
 
 def translator_of(
-    call: Call, model: ServedModel, options: Options, texts: Sequence[str], form: str, decoding: DecodingOptions = PLAIN
+    call: ServerCall,
+    model: ServedModel,
+    options: Options,
+    texts: Sequence[str],
+    form: str,
+    decoding: DecodingOptions = PLAIN,
 ) -> Translator:
     """A run with the options of one request; placeholders of texts that have some are copied."""
     if form == "text" and any(find_placeholders(text) for text in texts):
@@ -168,7 +173,7 @@ class TranslatedDocument(NamedTuple):
     characters: int  # of the units that were translated
 
 
-async def translate_document(call: Call, job: TranslationJob, name: str, data: bytes) -> TranslatedDocument:
+async def translate_document(call: ServerCall, job: TranslationJob, name: str, data: bytes) -> TranslatedDocument:
     """A document with all units translated that have no translation yet."""
     reading = Reading("" if job.source == AUTO else job.source, job.target)
     document = await asyncio.to_thread(open_document, PurePath(name).name or "file", data, reading)

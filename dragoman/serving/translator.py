@@ -20,9 +20,9 @@ from dragoman.documents.run import rated
 from dragoman.documents.translate import Predict, advance, sentences_of, translate_blocks
 from dragoman.errors import DragomanError
 from dragoman.inference.prediction import Prediction
-from dragoman.serving.models import ServedModel, Work
+from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.options import InputBuilder
-from dragoman.serving.state import Call
+from dragoman.serving.state import ServerCall
 
 T = TypeVar("T")
 LONG = 4_000  # characters
@@ -49,7 +49,7 @@ class Translated:
 class Translator:
     """One model with the options of one request."""
 
-    call: Call
+    call: ServerCall
     model: ServedModel
     options: DecodingOptions
     build: InputBuilder
@@ -79,7 +79,7 @@ class Translator:
             chosen = [index for index, text in enumerate(inputs) if bool(text.constraints) is constrained]
             if not chosen:
                 continue
-            work = Work(self.model.name, "predict", self.options, constrained)
+            work = BatchWork(self.model.name, "predict", self.options, constrained)
             outputs = await self.call.compute(work, [inputs[index] for index in chosen])
             predictions |= zip((distinct[index] for index in chosen), outputs, strict=True)
         return [predictions[text] for text in texts]
@@ -87,7 +87,7 @@ class Translator:
     async def alignments(self, pairs: Sequence[tuple[str, str]]) -> list[WordAlignment | None]:
         """The word alignment of sources and outputs; None where the model has no attention to read it from."""
         sources = [(self.build(source).text, target) for source, target in pairs]
-        outputs = await self.call.compute_each(Work(self.model.name, "align"), sources)
+        outputs = await self.call.compute_each(BatchWork(self.model.name, "align"), sources)
         for output in outputs:
             if isinstance(output, Exception) and not isinstance(output, DragomanError):
                 raise output

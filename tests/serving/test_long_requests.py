@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from dragoman.progress import check_interrupted
-from dragoman.serving.batcher import Batcher, Cost, Speeds, batch_cost
+from dragoman.serving.batcher import Batcher, SearchCost, Speeds, batch_cost
 from dragoman.serving.config import LimitsConfig, ServeConfig
 from dragoman.serving.routes import operations
 from tests.serving.conftest import Live, serving
@@ -175,15 +175,15 @@ def test_batches_take_no_longer_than_they_should() -> None:
     async def check() -> None:
         gate = batcher.submit("long", ["gate"])
         await asyncio.to_thread(work.begun.wait, 10)
-        small = batcher.submit("k", list(range(12)), [Cost(10, 8)] * 12)  # 10 · (16 + 8 · 4) ms = 0.48 s
+        small = batcher.submit("k", list(range(12)), [SearchCost(10, 8)] * 12)  # 10 · (16 + 8 · 4) ms = 0.48 s
         gate.cancel()
         assert await small == list(range(12))
 
     asyncio.run(check())
     batcher.stop()
     assert len(work.batches[1]) == 4
-    assert speeds.lasts("k", Cost(100, 16), 0.5)
-    assert not Speeds().lasts("k", Cost(40, 5), 0.5)
+    assert speeds.lasts("k", SearchCost(100, 16), 0.5)
+    assert not Speeds().lasts("k", SearchCost(40, 5), 0.5)
 
 
 # --- stopping

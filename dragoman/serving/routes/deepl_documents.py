@@ -20,7 +20,7 @@ from dragoman.serving.answers import download
 from dragoman.serving.batcher import Busy
 from dragoman.serving.request_fields import ignored
 from dragoman.serving.routes.deepl import DeepLRequest, LanguagePair, job_of
-from dragoman.serving.state import Call, CurrentCall, NotFound, ServerState, TooLate
+from dragoman.serving.state import CurrentCall, NotFound, ServerCall, ServerState, TooLate
 from dragoman.serving.text_translation import AUTO, TranslationJob, find_route, translate_document
 
 router = APIRouter(prefix="/v2/document", tags=["DeepL"])
@@ -70,14 +70,14 @@ async def upload(call: CurrentCall, request: Request) -> dict[str, str]:
     about = {"key": key, "status": "translating", "name": name.name, "until": time.time() + state.limits.request_time}
     document_id = state.documents.add(json.dumps(about).encode("utf-8", "replace"))
     # The work outlives this request: it is a call of its own, which no closed connection ends.
-    task = asyncio.create_task(work(Call(state), job, document_id, about, body.file[1]))
+    task = asyncio.create_task(work(ServerCall(state), job, document_id, about, body.file[1]))
     _running.add(task)
     task.add_done_callback(_running.discard)
     await asyncio.wait([task], timeout=AT_ONCE)
     return {"document_id": document_id.upper(), "document_key": key}
 
 
-async def work(call: Call, job: TranslationJob, document_id: str, about: dict[str, Any], data: bytes) -> None:
+async def work(call: ServerCall, job: TranslationJob, document_id: str, about: dict[str, Any], data: bytes) -> None:
     """Translate a document and store what became of it."""
     try:
         result = await translate_document(call, job, about["name"], data)

@@ -16,11 +16,11 @@ from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError
 from dragoman.inference.completer import Completed, Completer
-from dragoman.serving.models import ServedModel, Work
+from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.request_fields import ForeignRequest, ignored, unsupported
 from dragoman.serving.routes.operations import model_table
 from dragoman.serving.schemas import ModelName, Strict, Text, example
-from dragoman.serving.state import Call, CurrentCall, ServerState, call_of
+from dragoman.serving.state import CurrentCall, ServerCall, ServerState, call_of
 from dragoman.serving.streaming import TextStream, complete_tokens, cut, event_stream, sse, token_events
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
@@ -37,7 +37,7 @@ Stops = Annotated[
 ]
 
 
-class StreamOptions(Strict):
+class StreamSettings(Strict):
     """What a stream says beside its text."""
 
     include_usage: bool = False
@@ -53,7 +53,7 @@ class Generation(ForeignRequest):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Stops = Field([])
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: StreamSettings | None = None
     best_of: Any = unsupported(LACKING, 1)
     frequency_penalty: Any = unsupported(LACKING, 0)
     presence_penalty: Any = unsupported(LACKING, 0)
@@ -169,7 +169,7 @@ async def completions(request: Request, body: CompletionRequest) -> Any:
     return {**head, "choices": choices, "usage": usage}
 
 
-class Completion(NamedTuple):
+class FinishedCompletion(NamedTuple):
     """The continuation of a prompt, and why it ends."""
 
     prompt: str
@@ -179,11 +179,11 @@ class Completion(NamedTuple):
 
 
 async def complete(
-    call: Call, model: ServedModel, prompts: Sequence[str], stops: Sequence[str], options: CompletionOptions
-) -> tuple[list[Completion], dict[str, int]]:
+    call: ServerCall, model: ServedModel, prompts: Sequence[str], stops: Sequence[str], options: CompletionOptions
+) -> tuple[list[FinishedCompletion], dict[str, int]]:
     """The continuations of prompts up to the first stop text, and the numbers of tokens."""
-    outputs: list[list[Completed]] = await call.compute(Work(model.name, "complete", options), prompts)
-    completions, read, written = list[Completion](), 0, 0
+    outputs: list[list[Completed]] = await call.compute(BatchWork(model.name, "complete", options), prompts)
+    completions, read, written = list[FinishedCompletion](), 0, 0
     for prompt, several in zip(prompts, outputs, strict=True):
         row = model.completer.encode(prompt, "prompt", allow_unknown=True)
         continued = continuation(model.completer, prompt, row)
@@ -192,7 +192,7 @@ async def complete(
             text, stopped = cut(continued(completed.text), stops)
             reason = "stop" if stopped or completed.ended else "length"
             logprobs = {"tokens": completed.tokens, "token_logprobs": completed.token_scores}
-            completions.append(Completion(prompt, text, reason, logprobs))
+            completions.append(FinishedCompletion(prompt, text, reason, logprobs))
             written += len(completed.tokens)
     return completions, usage_table(read, written)
 

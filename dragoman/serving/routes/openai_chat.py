@@ -25,7 +25,7 @@ from dragoman.serving.routes.openai import (
     usage_table,
 )
 from dragoman.serving.schemas import Options, Text, example
-from dragoman.serving.state import Call, ServerState, call_of
+from dragoman.serving.state import ServerCall, ServerState, call_of
 from dragoman.serving.streaming import TextStream, cut
 from dragoman.serving.text_translation import translator_of
 from dragoman.serving.translator import Translator
@@ -128,7 +128,7 @@ def choice_of_part(text: str, reason: str | None, first: bool) -> dict[str, Any]
     return {"index": 0, "delta": delta | ({"content": text} if text else {}), "logprobs": None, "finish_reason": reason}
 
 
-async def continue_message(call: Call, model: ServedModel, body: ChatRequest, text: str) -> Any:
+async def continue_message(call: ServerCall, model: ServedModel, body: ChatRequest, text: str) -> Any:
     """The continuation of a message by a language model."""
     most = min(DEFAULT_LENGTH, call.state.limits.tokens) if body.most is None else body.most
     options = completion_options(call.state, body, most, 1.0 if body.temperature is None else body.temperature)
@@ -139,7 +139,7 @@ async def continue_message(call: Call, model: ServedModel, body: ChatRequest, te
     return whole_answer(model, [(completion.text, completion.reason) for completion in completed], usage)
 
 
-async def stream_answer(call: Call, model: ServedModel, body: ChatRequest, parts: Parts) -> Any:
+async def stream_answer(call: ServerCall, model: ServedModel, body: ChatRequest, parts: Parts) -> Any:
     head = answer_head(model, "chatcmpl", "chat.completion.chunk")
     return await stream_choices(call.state, head, choice_of_part, parts, body.usage_wanted)
 
@@ -158,7 +158,7 @@ def whole_answer(model: ServedModel, answers: Sequence[tuple[str, str]], usage: 
     return {**answer_head(model, "chatcmpl", "chat.completion"), "choices": choices, "usage": usage}
 
 
-async def translate_message(call: Call, model: ServedModel, tag: str, body: ChatRequest, text: str) -> Any:
+async def translate_message(call: ServerCall, model: ServedModel, tag: str, body: ChatRequest, text: str) -> Any:
     """The translation of a message: the run's beam search, or samples if the request names a temperature or top_p."""
     several, most = body.n or 1, call.state.limits.beam
     if several > most:

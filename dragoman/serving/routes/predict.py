@@ -9,10 +9,10 @@ from fastapi import APIRouter, File, Form, Request, UploadFile
 
 from dragoman.errors import ConfigError
 from dragoman.inference.unseen import UnseenInputs
-from dragoman.serving.models import ServedModel, Upload, Work
+from dragoman.serving.models import BatchWork, ServedModel, Upload
 from dragoman.serving.options import InputBuilder, completion_options, decoding_options, tagged, with_enough_beam
 from dragoman.serving.schemas import Options, PredictRequest, PredictResponse, ScoreRequest, ScoreResponse
-from dragoman.serving.state import Call, CurrentCall, ServerState, call_of
+from dragoman.serving.state import CurrentCall, ServerCall, ServerState, call_of
 from dragoman.serving.streaming import stream_prediction
 from dragoman.serving.translator import Translator, in_thread, prediction_table
 
@@ -48,7 +48,7 @@ def unseen_warnings(outputs: list[dict[str, Any]]) -> list[str]:
 
 
 async def translated_outputs(
-    call: Call, model: ServedModel, body: PredictRequest, texts: list[str]
+    call: ServerCall, model: ServedModel, body: PredictRequest, texts: list[str]
 ) -> list[dict[str, Any]]:
     """The outputs of a model that searches."""
     options = with_enough_beam(decoding_options(body, call.state.limits), model)
@@ -59,13 +59,15 @@ async def translated_outputs(
     return [prediction_table(output, model) for output in outputs]
 
 
-async def other_outputs(call: Call, model: ServedModel, body: PredictRequest, texts: list[str]) -> list[dict[str, Any]]:
+async def other_outputs(
+    call: ServerCall, model: ServedModel, body: PredictRequest, texts: list[str]
+) -> list[dict[str, Any]]:
     """The outputs of labelers and language models."""
     allowed = {"model", "input"}
-    work = Work(model.name, "label")
+    work = BatchWork(model.name, "label")
     if model.engine.continues:
         allowed |= {"method", "max_length", "n_best"}
-        work = Work(model.name, "complete", completion_options(body, call.state.limits))
+        work = BatchWork(model.name, "complete", completion_options(body, call.state.limits))
     for name in sorted(body.model_fields_set - allowed):
         if getattr(body, name) != PredictRequest.model_fields[name].default:
             raise ConfigError(f'{name}: needs a run that searches; "{model.name}" has task = "{model.task}"')
@@ -98,7 +100,7 @@ async def predict_file(
     body = Options(beam=beam, n_best=n_best)
     options = with_enough_beam(decoding_options(body, call.state.limits), served)
     upload = Upload(await file.read())
-    (output,) = await call.compute(Work(served.name, "files", options), [upload])
+    (output,) = await call.compute(BatchWork(served.name, "files", options), [upload])
     return {"model": served.name, "outputs": [output.as_table()]}
 
 
@@ -126,5 +128,5 @@ async def score(request: Request, body: ScoreRequest) -> Any:
         if any(not pair.source.strip() for pair in body.pairs):
             raise ConfigError("source: found an empty one, expected text")
         pairs = [(tagged(pair.source, body.tag, model), pair.target) for pair in body.pairs]
-    outputs = await call.compute(Work(model.name, "score"), pairs)
+    outputs = await call.compute(BatchWork(model.name, "score"), pairs)
     return {"model": model.name, "scores": [output._asdict() for output in outputs]}
