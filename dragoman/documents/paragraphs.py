@@ -129,7 +129,7 @@ class Paragraph(ABC):
 
     def raw(self, first: int, last: int | None = None) -> str:
         """The XML from one token to another, or to the end of its element."""
-        return self.text[slice(*self.kept(first, last)[1:3])]
+        return self.text[self.tokens[first].start : self.tokens[self.last(first) if last is None else last].end]
 
     def last(self, index: int) -> int:
         return self.ends.get(index, index)
@@ -152,17 +152,13 @@ class Paragraph(ABC):
             first = self.last(first) + 1
 
 
+Kinds = Mapping[str, type[Paragraph]]  # by the names of their tags
+
+
 class PackagePart(Document):
     """An XML file of a package."""
 
-    def __init__(
-        self,
-        name: str,
-        data: bytes,
-        kinds: Mapping[str, type[Paragraph]],
-        skip: Collection[str] = (),
-        masters: bool = False,
-    ) -> None:
+    def __init__(self, name: str, data: bytes, kinds: Kinds, skip: Collection[str] = (), masters: bool = False) -> None:
         self.name, self.kinds = f"document, {name}", kinds
         self.file = decode(data, declared_encoding(data))
         self.text = self.file.text
