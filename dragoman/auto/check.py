@@ -36,9 +36,8 @@ from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_completer, load_run
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import train
-from dragoman.runs.data_report import unknown_token_report
+from dragoman.runs.data_report import MANY, MOST, measure_target_lengths, unknown_token_report
 from dragoman.runs.pretrained import check_optional_packages, check_start_run, load_start_run, settings_mismatch
-from dragoman.runs.target_lengths import MANY, MOST, measure_target_lengths
 from dragoman.tasks.base import MEDIA
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of

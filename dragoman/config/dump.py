@@ -1,19 +1,23 @@
-"""Dataclasses back to tables and TOML text, and the list of all settings for help."""
+"""Dataclasses back to tables and TOML text, the list of all settings for help, and their JSON schema for a server."""
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, is_dataclass
 from typing import Any, NamedTuple
 
-from dragoman.config.fields import accepted, default_of, fields_of, kind_of, kinds_of, type_hints
+from dragoman.config.fields import Accepted, accepted, default_of, fields_of, kind_of, kinds_of, type_hints
 from dragoman.config.loader import build
 from dragoman.config.toml_text import TomlTable, inline, join_place, one_of, shown, toml_key
 from dragoman.errors import ConfigError
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+Schema = dict[str, Any]
 
 
 class Setting(NamedTuple):
@@ -110,3 +114,40 @@ def _describe_class(cls: Any, place: str, when: str, instance: object) -> Iterat
             always = expected.only_tables and len(expected.tables) == 1
             both = when if always else f"{when} and {condition}" if when else condition
             yield from _describe_class(table, inner, both, default if type(default) is table else None)
+
+
+def table_schema(cls: Any) -> Schema:
+    kind = kind_of(cls)
+    properties: dict[str, Schema] = {} if kind is None else {"kind": {"const": kind, "type": "string"}}
+    required = ["kind"] if kind is not None else []
+    hints = type_hints(cls)
+    for name, field in fields_of(cls).items():
+        properties[name] = value_schema(accepted(hints[name])) | {"description": field.metadata.get("help", "")}
+        if (default := default_of(field)) is MISSING:
+            required.append(name)
+        else:
+            properties[name]["default"] = plain(default)
+    described = {"type": "object", "title": cls.__name__, "properties": properties, "additionalProperties": False}
+    return described | ({"required": required} if required else {})
+
+
+def value_schema(expected: Accepted) -> Schema:
+    choices: list[Schema] = []
+    for kind, limits in expected.scalars.items():
+        bounds = {
+            "exclusiveMinimum" if limits.exclusive_minimum else "minimum": limits.minimum,
+            "exclusiveMaximum" if limits.exclusive_maximum else "maximum": limits.maximum,
+        }
+        choices.append({"type": TYPES[kind]} | {name: bound for name, bound in bounds.items() if bound is not None})
+    if expected.choices:
+        choices.append({"type": "string", "enum": list(expected.choices)})
+    choices += [{"type": "array", "items": value_schema(item)} for item in expected.lists]
+    choices += [table_schema(table) for table in expected.tables]
+    if expected.none:
+        choices.append({"type": "null"})
+    return choices[0] if len(choices) == 1 else {"anyOf": choices}
+
+
+def any_table_schema(classes: Iterable[Any]) -> Schema:
+    """The JSON schema of a table of one of several kinds, or null."""
+    return {"anyOf": [*(table_schema(cls) for cls in classes), {"type": "null"}]}

@@ -1,19 +1,65 @@
-"""Which TOML values a dataclass field accepts, read from its type annotation."""
+"""The vocabulary of settings: number ranges, documented dataclass fields, and which TOML values a field accepts."""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
 from functools import cache
 from itertools import chain
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from dragoman.config.schema import Range
 from dragoman.config.table import Table
 from dragoman.config.toml_text import either, one_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Limits of a number, written `Annotated[int, Range(1)]`; None means no limit on that side."""
+
+    minimum: float | None = None
+    maximum: float | None = None
+    exclusive_maximum: bool = False
+    exclusive_minimum: bool = False
+
+    def holds(self, value: float) -> bool:
+        low, high = self.minimum, self.maximum
+        above = low is None or value > low or (value == low and not self.exclusive_minimum)
+        below = high is None or value < high or (value == high and not self.exclusive_maximum)
+        return above and below
+
+    @property
+    def words(self) -> str:
+        """The limits as error messages state them; empty without limits."""
+        low = "above" if self.exclusive_minimum else "at least"
+        high = "below" if self.exclusive_maximum else "at most"
+        sides = ((low, self.minimum), (high, self.maximum))
+        return " and ".join(f"{word} {limit:g}" for word, limit in sides if limit is not None)
+
+
+# Types that many settings have.
+Size = Annotated[int, Range(1)]
+Depth = Annotated[int, Range(1, 10_000)]  # layers: each takes time to build, however narrow it is
+SizeOrNone = Annotated[int, Range(0)]
+Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
+
+
+@typing.overload
+def setting(default: T, *, help: str) -> T: ...
+@typing.overload
+def setting(*, default_factory: Callable[[], T], help: str) -> T: ...
+@typing.overload
+def setting(*, help: str) -> Any: ...
+def setting(default: Any = MISSING, *, default_factory: Any = MISSING, help: str) -> Any:
+    """A dataclass field with a help text; it is required if it has neither a default nor a factory."""
+    if default_factory is not MISSING:
+        return dataclasses.field(default_factory=default_factory, metadata={"help": help})
+    return dataclasses.field(default=default, metadata={"help": help})
+
 
 # In this order because a bool is an int as well.
 WORDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -77,7 +123,6 @@ def union_members(annotation: Any, limits: Range) -> Iterator[tuple[Any, Range]]
 
 @cache
 def accepted(annotation: Any) -> Accepted:
-    """The values that a type annotation accepts."""
     scalars: dict[Any, Range] = {}
     choices: list[str] = []
     lists: list[Accepted] = []
@@ -117,7 +162,6 @@ def fields_of(cls: Any) -> Mapping[str, dataclasses.Field[Any]]:
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field; MISSING if it is required."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 

@@ -51,13 +51,15 @@ def override(table: Mapping[str, object], assignments: Sequence[str]) -> TomlTab
         if not equals or not all(keys):
             errors.append(f"found {shown(assignment)}, expected place=value")
             continue
-        nested: TomlTable = {keys[-1]: parse_value(text.strip())}
-        for key in reversed(keys[:-1]):
-            nested = {key: nested}
-        over = merge(over, nested)
+        over = merge(over, nested(keys, parse_value(text.strip())))
     if errors:
         raise ConfigError("\n".join(errors))
     return merge(table, over)
+
+
+def nested(keys: Sequence[str], value: object) -> TomlTable:
+    """The table in which only the place with these keys has a value."""
+    return {keys[0]: nested(keys[1:], value) if len(keys) > 1 else value}
 
 
 def dropped_settings(
@@ -77,7 +79,6 @@ def dropped_settings(
 
 
 def parse_value(text: str) -> object:
-    """The value behind the equals sign of an override."""
     if text == "none":
         return None
     try:

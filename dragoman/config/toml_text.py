@@ -27,7 +27,6 @@ def quoted(text: str) -> str:
 
 
 def inline(value: object) -> str:
-    """A plain value as TOML on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{toml_key(key)} = {inline(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -46,7 +45,6 @@ def either(words: Sequence[str]) -> str:
 
 
 def one_of(choices: Iterable[str]) -> str:
-    """The phrase that lists the valid choices."""
     choices = list(choices)
     return quoted(choices[0]) if len(choices) == 1 else "one of " + ", ".join(choices)
 

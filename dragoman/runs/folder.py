@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,6 +32,11 @@ from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.metrics_log import read_rows
 from dragoman.training.optimizer import load_weights
 from dragoman.version import __version__
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock
+    fcntl = None  # type: ignore[assignment]
 
 IMPORTED = "imported.json"  # family and licence of an imported model
 MEMBERS_FILE = "ensemble.json"  # makes a run folder an ensemble
@@ -57,7 +63,6 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """The task that the model was trained for."""
         return task_of(self.config)
 
     @property
@@ -179,7 +184,6 @@ def import_record(folder: str | Path) -> dict[str, str]:
 
 
 def licence_of(folder: str | Path) -> str:
-    """The licence of an imported model, or of the imported model that a run was fine-tuned from; else empty."""
     return import_record(folder).get("licence", "")
 
 
@@ -239,20 +243,20 @@ def check_format(folder: Path) -> list[Plugin]:
     version, needed = "", []
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        found, version = int(content["format"]), str(content["version"])
+        written, version = int(content["format"]), str(content["version"])
         needed = [Plugin(*(str(plugin[name]) for name in Plugin._fields)) for plugin in content.get("plugins", ())]
     except FileNotFoundError:
-        found = 1  # had no run.json
+        written = 1  # had no run.json
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:  # Infinity is JSON, too
         raise RunError(f"{path}: damaged ({error})") from None
-    if found < RUN_FORMAT:
+    if written < RUN_FORMAT:
         raise RunError(
-            f"{folder}: an earlier version of Dragoman made this run (format {found}, expected {RUN_FORMAT}); "
+            f"{folder}: an earlier version of Dragoman made this run (format {written}, expected {RUN_FORMAT}); "
             "train it anew in a new folder"
         )
-    if found > RUN_FORMAT:
+    if written > RUN_FORMAT:
         raise RunError(
-            f"{folder}: Dragoman {version} made this run (format {found}), but this is Dragoman {__version__} "
+            f"{folder}: Dragoman {version} made this run (format {written}), but this is Dragoman {__version__} "
             f"(format {RUN_FORMAT}); upgrade Dragoman"
         )
     return needed
@@ -260,7 +264,7 @@ def check_format(folder: Path) -> list[Plugin]:
 
 def create_run(folder: Path, config: Config, corpus: Corpus) -> None:
     """Create a run folder atomically: write a temporary folder, then rename it."""
-    with new_run(folder, config, corpus) as temporary:
+    with new_run(folder, config, corpus.source_tokenizer, corpus.target_tokenizer, corpus.report) as temporary:
         if folder.exists():  # empty
             folder.rmdir()
         temporary.rename(folder)
@@ -268,7 +272,7 @@ def create_run(folder: Path, config: Config, corpus: Corpus) -> None:
 
 def replace_run(folder: Path, config: Config, corpus: Corpus) -> None:
     """Discard all that training wrote to an existing run folder and start anew; other files in it stay."""
-    with new_run(folder, config, corpus) as temporary:
+    with new_run(folder, config, corpus.source_tokenizer, corpus.target_tokenizer, corpus.report) as temporary:
         for name in run_files(folder):
             path = folder / name
             if path.is_dir():
@@ -284,33 +288,19 @@ def run_files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if is_run_file(path.name) and path.name != "lock")
 
 
-class RunData(Protocol):
-    """What a run folder keeps of its data: a corpus has it, and so has an imported model."""
-
-    @property
-    def source_tokenizer(self) -> SourceReader:
-        """The tokenizer of the source."""
-
-    @property
-    def target_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the target."""
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """The content of data.json."""
-
-
 @contextmanager
-def new_run(folder: Path, config: Config, data: RunData) -> Iterator[Path]:
+def new_run(
+    folder: Path, config: Config, source: SourceReader, target: Tokenizer, report: dict[str, Any]
+) -> Iterator[Path]:
     """A temporary folder beside `folder` with the files of an untrained run; removed at the end of the block."""
     temporary = folder.with_name(f".{folder.name}.part")
     try:
         remove_folder(temporary)  # a killed process may have left one
         temporary.mkdir(parents=True)
         (temporary / "tokenizer").mkdir()
-        data.source_tokenizer.save(temporary / "tokenizer", "source")
-        data.target_tokenizer.save(temporary / "tokenizer", "target")
-        (temporary / "data.json").write_text(json.dumps(data.report, indent=2), encoding="utf-8")
+        source.save(temporary / "tokenizer", "source")
+        target.save(temporary / "tokenizer", "target")
+        (temporary / "data.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
         about: dict[str, Any] = {"format": RUN_FORMAT, "version": __version__}
         if needed := needed_plugins(config):
             about["plugins"] = [plugin._asdict() for plugin in needed]
@@ -332,3 +322,31 @@ def is_run(folder: Path) -> bool:
     if folder.is_dir() and not any(folder.iterdir()):
         return False
     raise RunError(missing_run_message(folder) + "; name another with --run")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock on a run folder inside the block; RunError if another training holds it.
+
+    The kernel releases the lock when the process ends, however it ends. The file `lock` itself stays.
+    """
+    if fcntl is None:
+        yield
+        return
+    path = folder / "lock"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # never write through a symbolic link
+    except OSError as error:
+        raise RunError(f"{path}: cannot lock the run folder ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"{folder}: another process is training this run; wait for it, or name another folder with --run"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(handle)

@@ -1,7 +1,8 @@
-"""Everything about a training run that is decided before its folder is written: checks, data, model."""
+"""Train a run: plan (checks, data, model), write the run folder, run the trainer."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,32 +19,26 @@ from dragoman.data.corpus import Corpus, with_other_validation
 from dragoman.data.readers.header import header_warnings
 from dragoman.errors import RunError
 from dragoman.files import write_text
-from dragoman.runs.data_report import print_data_report
-from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, replace_run
-from dragoman.runs.lock import locked
-from dragoman.runs.pretrained import (
-    check_optional_packages,
-    check_start_run,
-    keep_licence,
-    load_start_run,
-    load_torchvision_weights,
-    settings_mismatch,
-)
+from dragoman.runs import pretrained
+from dragoman.runs.data_report import print_data_report, target_length_warning
+from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, locked, replace_run
 from dragoman.runs.resume import check_resumable, check_same_data, check_steps, resume_warnings
-from dragoman.runs.target_lengths import target_length_warning
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.table import task_of
 from dragoman.training.capacity import check_capacity
 from dragoman.training.checkpointer import has_trained_weights
-from dragoman.training.checkpoints import Checkpoints, read_tensors, write_tensors
+from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
+from dragoman.training.display import Display
+from dragoman.training.distributed import ProcessGroup
 from dragoman.training.fitter import Fitter
 from dragoman.training.lora import BASE, add_adapters, check_random_weights
 from dragoman.training.metrics_log import tensorboard_writer
 from dragoman.training.named_weights import freeze, rate_factors
 from dragoman.training.objectives.table import build_objective
 from dragoman.training.optimizer import load_weights
-from dragoman.training.runtime import Runtime, use_bfloat16
+from dragoman.training.runtime import Runtime, resolve_device, use_bfloat16
+from dragoman.training.signals import exit_cleanly_on_signals
 from dragoman.training.trainer import Pause, Trainer
 from dragoman.training.validation.result import GeneralText, Validator
 
@@ -82,7 +77,7 @@ class TrainingPlan:
                         f"{folder}: another process has just created this run; run the same command to resume it"
                     )
                 create_run(folder, config, self.corpus)
-                keep_licence(config, folder)
+                pretrained.keep_licence(config, folder)
                 locks.enter_context(locked(folder))
             if self.base:
                 write_tensors(folder / BASE, self.base)
@@ -167,7 +162,7 @@ def plan_training(config: Config, folder: Path, action: Action, runtime: Runtime
 def check_settings(config: Config, folder: Path, action: Action, runtime: Runtime) -> list[str]:
     """Refuse what this machine or the run folder cannot do, before the data are read; returns warnings."""
     use_bfloat16(config.train.precision, runtime.device)
-    check_optional_packages(config.model)
+    pretrained.check_optional_packages(config.model)
     if config.train.tensorboard:
         tensorboard_writer()
     if action != "create":
@@ -182,7 +177,7 @@ def check_settings(config: Config, folder: Path, action: Action, runtime: Runtim
         check_resumable(run, config, runtime.processes.world_size)
         return resume_warnings(run.config, config)
     if config.train.pretrained is not None:
-        check_start_run(config.train.pretrained.run)
+        pretrained.check_start_run(config.train.pretrained.run)
     return []
 
 
@@ -208,7 +203,6 @@ def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device
 
 
 def with_epochs(config: Config, task: Task, corpus: Corpus, model: nn.Module, runtime: Runtime) -> Config:
-    """The configuration with train.steps for train.epochs, where that is set."""
     if not config.train.epochs:
         return config
     batches = len(task.loader(config, corpus, model, runtime.processes).epoch(0))
@@ -228,14 +222,14 @@ def late_warmup(config: Config) -> Iterator[str]:
 
 def initialize(config: Config, model: nn.Module, corpus: Corpus) -> tuple[list[str], list[str]]:
     """Load pretrained weights into a new model; returns what was loaded, and warnings."""
-    lines = load_torchvision_weights(model)
+    lines = pretrained.load_torchvision_weights(model)
     start = config.train.pretrained
     if start is None:
         return lines, []
-    report = load_start_run(config, model, corpus)
+    report = pretrained.load_start_run(config, model, corpus)
     if config.train.lora is not None:
         check_random_weights([name for name, _ in report.left], config.train.lora)
-    mismatch = settings_mismatch(config, report)
+    mismatch = pretrained.settings_mismatch(config, report)
     return lines + report.lines(start.run), [mismatch] if mismatch else []
 
 
@@ -254,7 +248,6 @@ def add_lora(config: Config, model: nn.Module, folder: Path, fresh: bool) -> dic
 
 
 def model_size(model: nn.Module, runtime: Runtime) -> str:
-    """The number of parameters, the device and the number of processes or threads."""
     parameters = list(model.parameters())
     frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
     threads = torch.get_num_threads()
@@ -264,3 +257,41 @@ def model_size(model: nn.Module, runtime: Runtime) -> str:
     return f"model: {sum(parameter.numel() for parameter in parameters):,} parameters on {runtime.device} ({where})" + (
         f", {frozen:,} of them frozen" if frozen else ""
     )
+
+
+def train(
+    config: Config,
+    folder: str | Path,
+    display: Display | None = None,
+    restart: bool = False,
+    pause: Pause = lambda state: False,
+) -> TrainingState:
+    """Train a run in a folder: create the folder, or resume from its newest checkpoint.
+
+    With `restart`, an existing run is discarded and trained again from the first step. After the first step for which
+    `pause` holds, training validates, saves and returns; the next call goes on. Every mistake that can be found before
+    training is reported before anything is written.
+    """
+    folder, processes = Path(folder), ProcessGroup()
+    device = resolve_device(config.train.device, processes.local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if display is None or not processes.is_main:  # only the main process prints, warnings too
+        display = Display(None if processes.is_main else io.StringIO(), quiet=True)
+    runtime = Runtime(device, processes, display)
+    with (
+        exit_cleanly_on_signals(lambda: max(Checkpoints(folder).steps(), default=0)),
+        processes.initialized(device),
+        ExitStack() as locks,
+    ):
+        action = choose_action(folder, restart)
+        if action != "create" and processes.is_main:
+            locks.enter_context(locked(folder))  # the plan reads the folder, so no other training may change it
+        plan = plan_training(config, folder, action, runtime)
+        plan.write_folder(runtime, locks)
+        plan.report(runtime)
+        trainer = plan.trainer(runtime, pause)
+        if trainer.state.step:
+            display.info(f"resuming from step {trainer.state.step}")
+        with display:
+            return trainer.train()

@@ -26,12 +26,11 @@ def needed_plugins(config: Config) -> list[Plugin]:
         *(READERS.module_of(suffix_of(path)) for path in files),
         *(METRICS.module_of(name) for name in METRICS if name[1] == config.train.metric),
     }
-    found = {plugins.plugin_of(name) for name in modules if name and name.partition(".")[0] != "dragoman"}
-    return sorted(found)
+    outside = {name for name in modules if name and name.partition(".")[0] != "dragoman"}
+    return sorted({plugins.plugin_of(name) for name in outside})
 
 
 def parts_of(settings: Any) -> Iterator[Any]:
-    """A dataclass and all those inside it."""
     if isinstance(settings, tuple):
         for item in settings:
             yield from parts_of(item)
@@ -51,7 +50,6 @@ def check_plugins(folder: Path, needed: list[Plugin]) -> None:
 
 
 def advice(plugin: Plugin) -> str:
-    """How to get a plug-in that is not loaded."""
     if plugin.module in broken_plugins:
         return broken_plugins[plugin.module]
     if plugin.module == "__main__":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman.errors import ConfigError
 from dragoman.runs.folder import Run, is_run
-from dragoman.runs.training import train
+from dragoman.runs.plan import train
 from dragoman.tasks.config import Config
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
@@ -19,17 +19,12 @@ from dragoman.training.fitter import WEIGHTS
 PILOT_STEPS, MAX_PILOT = 40, 1000  # steps that measure the time of a step
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(NamedTuple):
     """How long every configuration trains: exactly one of these is above 0."""
 
     steps: int = 0
     tokens: int = 0  # target tokens, padding left out
     minutes: float = 0.0
-
-    def __post_init__(self) -> None:
-        if sum(value > 0 for value in (self.steps, self.tokens, self.minutes)) != 1:
-            raise ConfigError("budget: expected exactly one of steps, tokens and minutes")
 
 
 def under_protocol(config: Config, base: Config, steps: int, seed: int) -> Config:
@@ -99,7 +94,7 @@ def train_all(
 
 
 def file_name(name: str) -> str:
-    return "".join(one if one.isalnum() else "-" for one in name.lower()).strip("-") or "system"
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-") or "system"
 
 
 def _steps(pilot: Config, folder: Path, budget: Budget, say: Callable[[str], None]) -> int:
@@ -109,17 +104,17 @@ def _steps(pilot: Config, folder: Path, budget: Budget, say: Callable[[str], Non
     if folder.exists() and is_run(folder):  # resume with the steps that were chosen then
         return int(Run(folder).config.train.steps)
     beside = folder.with_name(f".{folder.name}.pilot")
-    steps, found = PILOT_STEPS, 0.0
+    steps, fitting = PILOT_STEPS, 0.0
     try:
         while steps <= MAX_PILOT:  # a GPU is slow at first: measure longer as long as that is cheap
             train(replace(pilot, train=replace(pilot.train, steps=steps)), beside, Display(quiet=True))
-            found = _fitting_steps(Run(beside).metrics(), budget)
-            if found < 8 * steps:
+            fitting = _fitting_steps(Run(beside).metrics(), budget)
+            if fitting < 8 * steps:
                 break
             steps *= 5
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    chosen = max(10, int(found))
+    chosen = max(10, int(fitting))
     say(f"{folder.name}: the budget is about {chosen:,} steps")
     return chosen
 

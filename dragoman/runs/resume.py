@@ -42,7 +42,6 @@ WITHOUT_SEARCH = ("loss", "perplexity", "token_accuracy")  # metrics of validati
 
 
 def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a run with `place=value` overrides."""
     run = Run(folder)
     run.check_single("training goes on with one")
     check_plugins(run.folder, run.plugins)  # also the reader of its data
@@ -60,7 +59,7 @@ def check_resumable(run: Run, config: Config, processes: int) -> None:
         if not place.startswith(CHANGEABLE)
     ]
     if changed:
-        before, now = (paths_of(with_absolute_paths(one).data.train) for one in (run.config, config))
+        before, now = (paths_of(with_absolute_paths(either).data.train) for either in (run.config, config))
         data = "" if before == now else f"other data ({', '.join(before)}, not {', '.join(now)}) and "
         raise RunError(
             f"{run.folder}: started with {data}other settings ({'; '.join(changed)}). "
@@ -143,7 +142,6 @@ def check_batches_per_step(folder: Path, accumulate: int, processes: int) -> Non
 
 
 def plural(count: int, noun: str) -> str:
-    """A number with "batch" or "process" in singular or plural."""
     return f"{count} {noun}{'es' if count > 1 else ''}"
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from dragoman.config.dump import any_table_schema
 from dragoman.config.fields import fields_of, type_hints, union_members
-from dragoman.config.json_schema import any_table_schema
 from dragoman.config.settings import Range, build
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.method import Method

@@ -11,8 +11,7 @@ import torch
 
 from dragoman.errors import RunError
 from dragoman.runs import Run, train
-from dragoman.runs.folder import RUN_FORMAT
-from dragoman.runs.lock import locked
+from dragoman.runs.folder import RUN_FORMAT, locked
 from dragoman.runs.resume import check_batches_per_step, resume_warnings
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 from dragoman.training.display import Display

@@ -39,8 +39,7 @@ from dragoman.auto.search.worker import OVERDUE, Job, Outcome, failure, outcome_
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.files import copy_into, make_folder, remove_folder, write_text
-from dragoman.runs.folder import MEMBERS_FILE, write_members
-from dragoman.runs.lock import locked
+from dragoman.runs.folder import MEMBERS_FILE, locked, write_members
 from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.training.runtime import resolve_device
 from dragoman.training.signals import stop_search_on_signals

@@ -84,7 +84,7 @@ def write_run(imported: Imported, path: Path, folder: Path, about: Mapping[str, 
     check_weights(model, imported.weights, folder)
     parameters = {name: imported.weights[name].contiguous() for name, _ in model.named_parameters()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with new_run(path, config, imported) as temporary:
+    with new_run(path, config, imported.source_tokenizer, imported.target_tokenizer, imported.report) as temporary:
         save_file(parameters, temporary / "weights.safetensors")
         (temporary / IMPORTED).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         temporary.rename(path)
