@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from dragoman.cli import cli
+from dragoman.commands.settings import SettingsCommand, accepted_at, from_text
+from dragoman.errors import ConfigError
 
 REFUSED, ANY = frozenset({2}), frozenset({0, 2})
 
@@ -204,18 +204,19 @@ def prepare(folder: Path) -> None:
 
 
 def number_cases(run: str) -> Iterator[Case]:
-    """Every number option of predict and evaluate with numbers that it does not take."""
-    for command in ("predict", "evaluate"):
-        for parameter in cli.commands[command].params:
-            if isinstance(parameter.type, click.IntRange | click.FloatRange):
-                for number in NUMBERS:
-                    try:
-                        parameter.type.convert(number, parameter, None)
-                        codes = ANY
-                    except click.BadParameter:
-                        codes = REFUSED
-                    if codes == REFUSED:
-                        yield Case((command, run, "test2.tsv", f"{parameter.opts[0]}={number}"), codes)
+    """Every number setting of predict and evaluate with numbers that it does not take."""
+    for name in ("predict", "evaluate"):
+        command = cli.commands[name]
+        assert isinstance(command, SettingsCommand)
+        settings_class = command.schema.settings_class(methods=False)
+        for setting in command.schema.static:
+            expected = accepted_at(settings_class, setting.place)
+            assert expected is not None
+            for number in NUMBERS if {int, float} & {*expected.scalars} else ():
+                try:
+                    command.schema.read({setting.place: (setting.place, from_text(expected, number))})
+                except ConfigError:
+                    yield Case((name, run, "test2.tsv", f"{setting.place}={number}"), REFUSED)
 
 
 def cases(run: str) -> Iterator[Case]:
