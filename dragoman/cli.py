@@ -119,7 +119,6 @@ def setting_hint(error: click.ClickException) -> str:
 
 
 def print_error(message: str, where: str = "dragoman") -> None:
-    """Print a message, each line after the name of the command."""
     for line in terminal.visible(message).split("\n"):
         click.echo(f"{where}: {line}", err=True)
 

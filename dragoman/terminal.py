@@ -24,7 +24,6 @@ class GuardedStream:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text with visible control characters."""
         self.stream.write(visible(text))
         return len(text)
 

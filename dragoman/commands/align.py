@@ -1,40 +1,48 @@
-"""`dragoman align` and `dragoman score-alignment`: link words of a source with words of a target."""
+"""`dragoman align`: link words of a source with words of a target, or with their place in a recording or image."""
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Iterable, Sized
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence, Sized
 from itertools import chain
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.core import ParameterSource
 
-from dragoman.commands.align_files import align_files
-from dragoman.commands.labels import refuse_options, require_search
-from dragoman.commands.layout import ReadingOptions, pair_files
-from dragoman.commands.media import check_media_options, reads_files, require_text_inputs
-from dragoman.commands.options import device_option, json_option, tag_option
-from dragoman.commands.printing import as_utf8
-from dragoman.commands.progress import progress_bar
+from dragoman.commands import inputs
+from dragoman.commands.checks import refuse_options, require_search
+from dragoman.commands.options import device_option, tag_option
+from dragoman.commands.printing import as_utf8, print_message
+from dragoman.commands.progress import progress
+from dragoman.data.examples import Fault, Pairs
+from dragoman.data.media.files import is_media
+from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
+from dragoman.training.display import Display
 
 if TYPE_CHECKING:
     from dragoman.analysis.alignment import Pair, WordAlignment
-    from dragoman.data.examples import Pairs
+    from dragoman.inference.predictor import Predictor
     from dragoman.runs import Run
 
 REPORTED = 1000  # pairs between two steps of the progress bar
+WINDOW = 256  # files whose features are in memory together
 FILES_NEEDED = "name either FILE or both --source and --target, or add --predict to align what the run outputs"
+# The arguments of a model that learns from the pairs, of a run that is a word aligner, and of a run that reads files.
+RAW_ARGUMENTS = {
+    "run", "file", "source", "target", "kind", "learn_from", "iterations", "threshold", "combine", "as_json", "device",
+}  # fmt: skip
+ALIGNER_ARGUMENTS = {
+    "run", "file", "source", "target", "predicting", "threshold", "combine", "batch_size", "tag", "as_json", "device",
+}  # fmt: skip
+FILE_ARGUMENTS = {"run", "file", "predicting", "media", "skip_unreadable", "batch_size", "as_json", "device"}
 
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
-@pair_files(reason=FILES_NEEDED)
+@inputs.pair_files(reason=FILES_NEEDED)
 @click.option(
     "--model", "kind", type=click.Choice(["ibm1", "ibm2", "ibm3", "hmm"]),
     help="Learn the alignment from the pairs themselves, without a run.",
@@ -62,7 +70,7 @@ FILES_NEEDED = "name either FILE or both --source and --target, or add --predict
 )  # fmt: skip
 @click.option("--gold", metavar="FILE", help="Gold links of these pairs: read the layer with the lowest error rate.")
 @click.option("--gold-from", type=click.Choice(["0", "1"]), help="The number of the first word in the --gold file.")
-@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs in a batch.")
+@click.option("--batch-size", type=click.IntRange(1), default=32, help="Pairs in a batch.")
 @tag_option
 @click.option("--media", metavar="PATH", help="Folder or archive with the files of a manifest. [default: the run's]")
 @click.option("--skip-unreadable", is_flag=True, help="Leave out and count recordings or pictures that cannot be read.")
@@ -71,19 +79,7 @@ FILES_NEEDED = "name either FILE or both --source and --target, or add --predict
     help="One object per line: source, target, links, weights; for files source, text, unit, words.",
 )  # fmt: skip
 @device_option
-def align(
-    run: str | None,
-    files: str | Pairs | None,
-    kind: str | None,
-    learn_from: str | None,
-    iterations: int | None,
-    predicting: bool,
-    media: str | None,
-    skip_unreadable: bool,
-    as_json: bool,
-    device: str,
-    **given: Any,
-) -> None:
+def align(run: str | None, files: str | Pairs | None, **given: Any) -> None:
     """Align words: one line of links per pair, "0-0 1-2", source before target, counted from 0.
 
     Each line of FILE has a source and a target, tab-separated (or .jsonl, .parquet). Words are separated by
@@ -109,143 +105,80 @@ def align(
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
     dragoman align runs/speech recordings/ --predict --json            the same for the run's transcript
     """
-    from dragoman.data.examples import Pairs
     from dragoman.runs import Run
 
-    if kind is not None:
-        align_raw(run if files is None else files, RawOptions(kind, learn_from, iterations or 5), given, as_json)
+    options = SimpleNamespace(**given)
+    if options.kind is not None:
+        align_raw(run if files is None else files, options)
         return
-    for name, value in (("--learn-from", learn_from), ("--iterations", iterations)):
+    for name, value in (("--learn-from", options.learn_from), ("--iterations", options.iterations)):
         if value is not None:
             raise DataError(f"{name} needs --model")
     if run is None:
         raise DataError("nothing to align with: name a run, or choose a model of the pairs with --model hmm")
     opened = Run(run)
-    check_media_options(opened, ReadingOptions(media=media, skip_unreadable=skip_unreadable))
-    if reads_files(opened):
-        file = files if isinstance(files, str) else None
-        align_files(opened, file, predicting, media, skip_unreadable, given["batch_size"], as_json, device)
+    inputs.check_media_options(opened, inputs.ReadingOptions(None, None, options.media, options.skip_unreadable))
+    if inputs.reads_files(opened):
+        align_files(opened, files if isinstance(files, str) else None, options)
         return
-    if predicting and isinstance(files, Pairs):
+    if options.predicting and isinstance(files, Pairs):
         raise DataError("--predict reads sources alone, from FILE or standard input: leave out --source and --target")
-    if not predicting and files is None:
+    if not options.predicting and files is None:
         raise DataError(FILES_NEEDED)
     if opened.config.model.kind == "word-aligner":
-        align_by_word_aligner(opened, files, given, predicting, as_json, device)
-        return
-    align_texts(run, files, AlignOptions(**given), predicting, as_json, device)
-
-
-ALIGNER_ARGUMENTS = {
-    "run", "file", "source", "target", "predicting", "threshold", "combine", "batch_size", "tag", "as_json", "device",
-}  # fmt: skip
-
-
-def align_by_word_aligner(
-    run: Run, files: str | Pairs | None, given: dict[str, Any], predicting: bool, as_json: bool, device: str
-) -> None:
-    """Print the links of every pair by a run that is a word aligner of both directions."""
-    from dragoman.analysis.align_files import predict_pairs, read_parallel
-    from dragoman.analysis.word_alignment import RunAligner
-    from dragoman.inference.load import load_predictor
-
-    refuse_options(run, ALIGNER_ARGUMENTS, "reads attention; {run} is a word aligner of both directions")
-    predictor = load_predictor(run.folder, device)
-    if predicting:
-        assert files is None or isinstance(files, str)
-        pairs = predict_pairs(predictor, files, given["tag"])
+        align_by_word_aligner(opened, files, options)
     else:
-        assert files is not None
-        pairs = read_parallel(predictor.config.data, files)
-    aligner = RunAligner(predictor)
-    alignments = aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"], given["tag"])
-    print_links(pairs, alignments, predicting, as_json)
+        align_texts(run, files, options)
 
 
-class RawOptions(NamedTuple):
-    """The options of a model that learns from the pairs themselves."""
-
-    kind: str
-    learn_from: str | None
-    iterations: int
-
-
-RAW_ARGUMENTS = {
-    "run", "file", "source", "target", "kind", "learn_from", "iterations", "threshold", "combine", "as_json", "device",
-}  # fmt: skip
-
-
-def align_raw(files: str | Pairs | None, options: RawOptions, given: dict[str, Any], as_json: bool) -> None:
-    """Learn an alignment model from pairs, and print the links of every pair."""
+def align_raw(files: str | Pairs | None, options: SimpleNamespace) -> None:
+    """Learn an alignment model from the pairs themselves, and print the links of every pair."""
     from dragoman.analysis.align_files import read_raw_pairs
     from dragoman.analysis.word_alignment import RawAligner
-    from dragoman.training.display import Display
 
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        if name not in RAW_ARGUMENTS and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise DataError(f"{parameter.opts[0]} goes with a run, found --model {options.kind}")
+    refuse_options(None, RAW_ARGUMENTS, f"goes with a run, found --model {options.kind}")
     if files is None:
         raise DataError("name either FILE or both --source and --target")
     pairs = read_raw_pairs(files)
     more: Iterable[Pair] = [] if options.learn_from is None else read_raw_pairs(options.learn_from)
     with Display(quiet=not sys.stderr.isatty()) as display:
-        aligner = RawAligner(options.kind, options.iterations, chain(pairs, more), display.preparing)
-    alignments = aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"], weights=as_json)
-    print_links(pairs, alignments, False, as_json)
+        aligner = RawAligner(options.kind, options.iterations or 5, chain(pairs, more), display.preparing)
+    combine = options.combine or "grow-diag-final-and"
+    print_links(pairs, aligner(pairs, combine, options.threshold, weights=options.as_json), options)
 
 
-@dataclass(frozen=True)
-class AlignOptions:
-    """The options of `dragoman align` for texts."""
+def align_by_word_aligner(run: Run, files: str | Pairs | None, options: SimpleNamespace) -> None:
+    """Print the links of every pair by a run that is a word aligner of both directions."""
+    from dragoman.analysis.word_alignment import RunAligner
+    from dragoman.inference.load import load_predictor
 
-    layer: str | None
-    head: int | None
-    shift: bool
-    threshold: float | None
-    reverse: str | None
-    combine: str | None
-    gold: str | None
-    gold_from: str | None
-    batch_size: int
-    tag: str | None
-
-    def __post_init__(self) -> None:
-        for name, value, needed, other in (
-            ("--combine", self.combine, "--reverse", self.reverse),
-            ("--gold-from", self.gold_from, "--gold", self.gold),
-        ):
-            if value is not None and other is None:
-                raise DataError(f"{name} needs {needed}")
-        if self.threshold is not None and math.isnan(self.threshold):
-            raise DataError("--threshold: found nan, expected a number")
+    refuse_options(run, ALIGNER_ARGUMENTS, "reads attention; {run} is a word aligner of both directions")
+    predictor = load_predictor(run.folder, options.device)
+    pairs = pairs_of(predictor, files, options)
+    combine = options.combine or "grow-diag-final-and"
+    print_links(pairs, RunAligner(predictor)(pairs, combine, options.threshold, options.tag), options)
 
 
-def align_texts(
-    run: str, files: str | Pairs | None, options: AlignOptions, predicting: bool, as_json: bool, device: str
-) -> None:
-    """Print the links of every pair."""
-    from dragoman.analysis.align_files import Aligner, choose_view, predict_pairs, read_parallel
-    from dragoman.data.readers.lines import read_lines
+def align_texts(run: str, files: str | Pairs | None, options: SimpleNamespace) -> None:
+    """Print the links of every pair by the attention of a run."""
+    from dragoman.analysis.align_files import Aligner, choose_view
     from dragoman.inference.load import load_predictor
     from dragoman.scoring.alignment import read_alignments
 
-    gold = None
-    if options.gold is not None:
-        first = None if not options.gold_from else int(options.gold_from)
-        gold = read_alignments(read_lines(options.gold), options.gold, first)
+    for name, needed in (("combine", "reverse"), ("gold_from", "gold")):
+        if getattr(options, name) is not None and getattr(options, needed) is None:
+            raise DataError(f"--{name.replace('_', '-')} needs --{needed}")
+    if options.threshold is not None and math.isnan(options.threshold):
+        raise DataError("--threshold: found nan, expected a number")
+    first = int(options.gold_from) if options.gold_from else None
+    gold = read_alignments(read_lines(options.gold), options.gold, first) if options.gold is not None else None
+    tasks = '"translate" or "transcribe"'
     if options.reverse is not None:
-        require_text_inputs("align", options.reverse)
-    require_search("align", run, '"translate" or "transcribe"')
-    predictor = load_predictor(run, device)
-    backward = None if options.reverse is None else load_predictor(options.reverse, device)
-    if predicting:
-        assert files is None or isinstance(files, str)
-        pairs = predict_pairs(predictor, files, options.tag)
-    else:
-        assert files is not None
-        pairs = read_parallel(predictor.config.data, files)
+        require_search("align", options.reverse, tasks, text=True)
+    require_search("align", run, tasks)
+    predictor = load_predictor(run, options.device)
+    backward = None if options.reverse is None else load_predictor(options.reverse, options.device)
+    pairs = pairs_of(predictor, files, options)
     aligner = choose_view(
         Aligner(
             predictor,
@@ -260,69 +193,121 @@ def align_texts(
         head=options.head,
         shifted=options.shift,
         gold=gold,
-        log=lambda text: click.echo(text, err=True),
+        log=print_message,
     )
-    print_links(pairs, aligner(pairs), predicting, as_json)
+    print_links(pairs, aligner(pairs), options)
 
 
-def print_links(pairs: Iterable[Pair], alignments: Iterable[WordAlignment], predicting: bool, as_json: bool) -> None:
-    """One line for every pair; with `predicting` it begins with the output."""
+def pairs_of(predictor: Predictor, files: str | Pairs | None, options: SimpleNamespace) -> list[Pair]:
+    """The pairs of files, or with --predict the lines of a file with the run's outputs."""
+    from dragoman.analysis.align_files import predict_pairs, read_parallel
+
+    if options.predicting:
+        assert not isinstance(files, Pairs)
+        return predict_pairs(predictor, files, options.tag)
+    assert files is not None
+    return read_parallel(predictor.config.data, files)
+
+
+def print_links(pairs: Iterable[Pair], alignments: Iterable[WordAlignment], options: SimpleNamespace) -> None:
+    """One line for every pair; with --predict it begins with the output."""
     from dragoman.analysis.align_files import as_json_line
 
     as_utf8()
-    watched = sys.stderr.isatty() and not sys.stdout.isatty()
-    total = len(pairs) if isinstance(pairs, Sized) else None
-    with progress_bar("pairs", total) if watched else nullcontext(lambda count: None) as done:
+    with progress("pairs", len(pairs) if isinstance(pairs, Sized) else None, output=True) as done:
         for number, (pair, links) in enumerate(zip(pairs, alignments, strict=True), 1):
-            sys.stdout.write(
-                (as_json_line(links) if as_json else f"{pair[1]}\t{links}" if predicting else str(links)) + "\n"
-            )
+            line = f"{pair[1]}\t{links}" if options.predicting else str(links)
+            sys.stdout.write((as_json_line(links) if options.as_json else line) + "\n")
             if number % REPORTED == 0:
                 done(REPORTED)
     sys.stdout.flush()
 
 
-@click.command("score-alignment")
-@click.argument("gold")
-@click.argument("hypothesis")
-@click.option(
-    "--gold-from", type=click.Choice(["0", "1"]), help="The number of the first word in GOLD. [default: 0, or 1 where "
-    "every line is one link]",
-)  # fmt: skip
-@click.option("--hypothesis-from", type=click.Choice(["0", "1"]), help="The same for HYPOTHESIS.")
-@click.option("--swap", is_flag=True, help="HYPOTHESIS has target words first: swap the sides of its links.")
-@json_option
-def score_alignment(
-    gold: str, hypothesis: str, gold_from: str | None, hypothesis_from: str | None, swap: bool, as_json: bool
-) -> None:
-    """Score word alignments against gold links: alignment error rate, precision, recall.
+# --- runs that read recordings or images of lines: when or where each word occurs
 
-    Both files have one line per pair such as "0-0 1-2", where GOLD may mark possible links as 1p2; or one line per
-    link, "PAIR SOURCE TARGET S|P" (also .gz and .zst). A possible link costs nothing, whether HYPOTHESIS has it or not
-    (Och and Ney 2003).
 
-    \b
-    dragoman score-alignment gold.txt links.txt
-    dragoman score-alignment gold.txt back.txt --swap --gold-from 1
-    """
-    from dragoman.data.readers.lines import read_lines
-    from dragoman.scoring.alignment import alignment_score, read_alignments, swap_direction
+class FileInput(NamedTuple):
+    """A file with its text."""
 
-    truth, other = (
-        read_alignments(read_lines(path), path, None if first is None else int(first))
-        for path, first in ((gold, gold_from), (hypothesis, hypothesis_from))
-    )
-    if not truth and not other:
-        raise DataError(f"nothing to score: found no line in {gold} and {hypothesis}")
-    links = [swap_direction(row.possible) if swap else row.possible for row in other]
-    numbers = {number for row in truth for link in row.possible for number in link}
-    if gold_from is None and numbers and 0 not in numbers:
-        click.echo(f"{gold}: found no word 0; if its words count from 1, add --gold-from 1", err=True)
-    scores = alignment_score(links, truth).as_dict()
-    if as_json:
-        click.echo(json.dumps(scores))
-        return
-    for name, key in (("AER", "aer"), ("precision", "precision"), ("recall", "recall")):
-        click.echo(f"{name:<15}{100 * scores[key]:>10.2f} %")
-    for key in ("links", "sure", "segments"):
-        click.echo(f"{key:<15}{scores[key]:>10,}")
+    name: str
+    line: str  # where the file is named, for errors
+    path: str
+    text: str = ""
+
+
+def align_files(run: Run, file: str | None, options: SimpleNamespace) -> None:
+    """Print one line per word, or with --json one object per file."""
+    from dragoman.analysis.ctc_alignment import require_transcriber
+    from dragoman.inference.load import load_predictor
+
+    refuse_options(run, FILE_ARGUMENTS, 'goes with texts; {run} has task = "{task}"')
+    predictor = load_predictor(run.folder, options.device)
+    require_transcriber(predictor)
+    files = (listed_inputs if options.predicting else manifest_inputs)(run, file, options.media)
+    unreadable: list[Any] = []
+    too_long: list[str] = []
+    unknown: list[str] = []
+    as_utf8()
+    with progress("files", len(files), output=True) as done:
+        for first in range(0, len(files), WINDOW):
+            for file_input, placed in place_words(predictor, files[first : first + WINDOW], options, unreadable):
+                if not placed.fits:
+                    too_long.append(file_input.name)
+                else:
+                    unknown += [word for word, place in placed.words if place is None]
+                name = inputs.printable(file_input.name)
+                lines = [placed.as_json_line(name)] if options.as_json else map("\t".join, placed.rows(name))
+                sys.stdout.write("".join(f"{line}\n" for line in lines))
+                done(1)
+    sys.stdout.flush()
+    print_first("too few frames for the text, so its words have no positions", too_long)
+    words = f"{len(unknown):,} word{'s' * (len(unknown) > 1)}"
+    print_first(f"no position for {words} outside the vocabulary", list(dict.fromkeys(unknown)))
+    inputs.print_unreadable(unreadable, "nothing is written for them")
+
+
+def manifest_inputs(run: Run, file: str | None, media: str | None) -> list[FileInput]:
+    """The files of a manifest and their texts."""
+    if file is None or is_media(file):
+        raise DataError(f"found {file or 'nothing'}, expected a manifest of files and texts; or add --predict")
+    data = inputs.ReadingOptions(media=media).applied(run.config.data, file)
+    examples = inputs.read_examples(run, file, "pair", data, several_references=True, purpose="align")
+    return [FileInput(item.source, item.location, item.model_input, item.references[0]) for item in examples]
+
+
+def listed_inputs(run: Run, file: str | None, media: str | None) -> list[FileInput]:
+    """The files that FILE stands for: itself, or those in a folder, an archive, a manifest or a list."""
+    named = inputs.named_locations(run, file, media)
+    names = ((name, name) for name in read_lines(file)) if named is None else named
+    line = inputs.line_names(run, file)
+    files = [FileInput(name, line(number), path) for number, (name, path) in enumerate(names, 1) if path.strip()]
+    if not files:
+        raise DataError(f"{file or 'standard input'}: found no name of a file, expected one or more")
+    return files
+
+
+def place_words(
+    predictor: Predictor, named: Sequence[FileInput], options: SimpleNamespace, unreadable: list[Any]
+) -> list[tuple[FileInput, Any]]:
+    """Every input with the positions of its words; a file that cannot be read is an error, or added to `unreadable`."""
+    from dragoman.analysis.ctc_alignment import force_align, read_media, transcribe
+
+    files, features = [], []
+    for item, content in zip(named, read_media(predictor, [item.path for item in named]), strict=True):
+        if not isinstance(content, Fault):
+            files.append(item)
+            features.append(content)
+        elif options.skip_unreadable:
+            unreadable.append(f"{item.line}: {content}")
+        else:
+            raise DataError(f"{item.line}: {content}; leave such files out with --skip-unreadable")
+    texts = [item.text for item in files]
+    if options.predicting:
+        texts = transcribe(predictor, [item.path for item in files], features, options.batch_size)
+    return list(zip(files, force_align(predictor, features, texts, options.batch_size), strict=True))
+
+
+def print_first(message: str, names: list[str]) -> None:
+    if names:
+        more = f" (and {len(names) - 3:,} more)" if len(names) > 3 else ""
+        print_message(f"{message}: {', '.join(map(inputs.printable, names[:3]))}{more}")

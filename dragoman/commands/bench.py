@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from dragoman.commands.labels import require_search
-from dragoman.commands.layout import pair_files
-from dragoman.commands.media import require_text_inputs
+from dragoman.commands.checks import require_search
+from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import device_option, json_option
-from dragoman.commands.printing import as_utf8
+from dragoman.commands.printing import as_utf8, print_message
+from dragoman.data.examples import Pairs
 from dragoman.errors import DataError
-
-if TYPE_CHECKING:
-    from dragoman.data.examples import Pairs
 
 
 @click.command()
@@ -29,15 +26,7 @@ if TYPE_CHECKING:
 @click.option("--plot", help="With --lengths: also draw it to this .png, .svg or .pdf file.")
 @json_option
 @device_option
-def bench(
-    run: str | None,
-    files: str | Pairs | None,
-    pairs: int | None,
-    rounds: int | None,
-    as_json: bool,
-    device: str,
-    **layers: Any,
-) -> None:
+def bench(run: str | None, files: str | Pairs | None, lengths: bool, as_json: bool, device: str, **given: Any) -> None:
     """Measure speed on this machine: a run's training and decoding, or layers against length.
 
     \b
@@ -47,28 +36,22 @@ def bench(
 
     bench trains a copy, so the run does not change. It leaves out what this machine lacks (a GPU, CTranslate2).
     """
-    lengths, max_length, plot = (layers[name] for name in ("lengths", "max_length", "plot"))
     if lengths == (run is not None):
         raise DataError("name a RUN or add --lengths: found " + ("both" if lengths else "neither"))
-    if lengths:
-        given = {"a file of pairs": files, "--pairs": pairs, "--rounds": rounds}
-        if unused := [name for name, value in given.items() if value is not None]:
-            raise DataError(f"{unused[0]} goes with a RUN, not with --lengths")
-        against_length(max_length or 4096, plot, as_json, device)
-        return
-    for name, value in (("--plot", plot), ("--max-length", max_length)):
-        if value is not None:
-            raise DataError(f"{name} goes with --lengths")
-    assert run is not None
-    measure_run(run, files, pairs or 256, rounds or 5, as_json, device)
+    of_run = {"a file of pairs": files, "--pairs": given["pairs"], "--rounds": given["rounds"]}
+    of_lengths = {"--plot": given["plot"], "--max-length": given["max_length"]}
+    if unused := next((name for name, value in (of_run if lengths else of_lengths).items() if value is not None), None):
+        raise DataError(f"{unused} goes with {'a RUN, not with --lengths' if lengths else '--lengths'}")
+    if run is None:
+        against_length(given["max_length"] or 4096, given["plot"], as_json, device)
+    else:
+        measure_run(run, files, given["pairs"] or 256, given["rounds"] or 5, as_json, device)
 
 
 def measure_run(run: str, files: str | Pairs | None, pairs: int, rounds: int, as_json: bool, device: str) -> None:
-    """Print the speed of training and decoding."""
     from dragoman.analysis import speed as benching
 
-    require_search("bench", run, '"translate"')
-    require_text_inputs("bench", run)
+    require_search("bench", run, text=True)
     rows, texts = benching.benchmark_data(run, device, files, pairs)
     as_utf8()
     speeds = []
@@ -85,7 +68,6 @@ def measure_run(run: str, files: str | Pairs | None, pairs: int, rounds: int, as
 
 
 def machine() -> str:
-    """Processor, threads, GPU and version of torch."""
     import torch
 
     graphics = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
@@ -113,11 +95,10 @@ def print_growth(fits: list[Any], sizes: list[Any]) -> None:
 def against_length(max_length: int, plot: str | None, as_json: bool, device: str) -> None:
     """Print time and memory of layers at every doubling up to the maximum length, and the fitted exponents."""
     from dragoman.analysis import cost
+    from dragoman.reports.plots import check_plot_path, draw_costs
     from dragoman.training.runtime import resolve_device
 
     if plot is not None:
-        from dragoman.reports.plots import check_plot_path
-
         check_plot_path(plot)
     lengths = [max_length >> shift for shift in range(6, -1, -1) if max_length >> shift >= 16]
     as_utf8()
@@ -140,6 +121,4 @@ def against_length(max_length: int, plot: str | None, as_json: bool, device: str
     else:
         print_growth(fits, sizes)
     if plot is not None:
-        from dragoman.reports.plots import draw_costs
-
-        click.echo(f"picture: {draw_costs(costs, fits, plot)}", err=True)
+        print_message(f"picture: {draw_costs(costs, fits, plot)}")

@@ -8,35 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.commands.inputs import read_examples
 from dragoman.commands.options import device_option, draws_option, json_option, metric_option, seed_option, units_option
-from dragoman.commands.printing import as_utf8
+from dragoman.commands.printing import as_utf8, print_message
+from dragoman.data.examples import Example
 from dragoman.errors import DataError
+from dragoman.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
-    from dragoman.data.examples import Example
     from dragoman.reports.inspection import View
-    from dragoman.runs.protocol import Budget
     from dragoman.tasks.config import Config
 
 
 @click.command()
 @click.argument("systems", nargs=-1, metavar="[REFERENCES] SYSTEM...")
 @click.option(
-    "--ladder",
-    metavar="PAIRS",
+    "--ladder", metavar="PAIRS",
     help="Train a classical model, plain RNN, LSTM, LSTM + attention, ConvS2S, Transformer on these pairs.",
-)
+)  # fmt: skip
 @click.option("--test", metavar="FILE", help="Test pairs for runs and configurations. [--ladder: a tenth of PAIRS]")
 @click.option("--output", "-o", metavar="FILE", help="Write a report: a page (.html) or its numbers (.json).")
-@click.option(
-    "--folder", default="runs/compare", show_default=True, help="Where configurations are trained; resumes there."
-)
+@click.option("--folder", default="runs/compare", help="Where configurations are trained; resumes there.")
 @click.option("--steps", type=click.IntRange(1), help="Training steps of every configuration. [default: the first's]")
 @click.option("--tokens", type=click.IntRange(1), help="Instead: target tokens that every configuration trains on.")
 @click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Instead: training minutes of every configuration."
 )
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of every configuration.")
+@click.option("--seeds", type=click.IntRange(1), default=1, help="Runs of every configuration.")
 @click.option("--sentence", help="Source sentence for the attention of each. [default: one of the test]")
 @click.option("--set", "overrides", multiple=True, metavar="PLACE=VALUE", help="A setting for all configurations.")
 @click.option("--source", help="Source lines of texts, for scores by length and the report.")
@@ -65,8 +63,6 @@ def compare(systems: tuple[str, ...], ladder: str | None, output: str | None, **
     dragoman compare --ladder pairs.tsv --minutes 10 --output ladder.html
     """
     if output is not None:
-        from dragoman.files import check_writable
-
         if Path(output).suffix.lower() not in (".html", ".json"):
             raise DataError(f"--output: found {output!r}, expected a file that ends in .html or .json")
         check_writable(output)
@@ -84,8 +80,6 @@ def compare(systems: tuple[str, ...], ladder: str | None, output: str | None, **
 
 
 def write_report(title: str, about: str, views: list[View], output: str | None) -> None:
-    """Write the page or the numbers."""
-    from dragoman.files import atomic_write
     from dragoman.reports.comparison import Comparison
     from dragoman.reports.inspection import listed, packed
     from dragoman.web.page import build_page, plain
@@ -93,46 +87,11 @@ def write_report(title: str, about: str, views: list[View], output: str | None) 
     if output is None:
         return
     data = Comparison(title, about, tuple(views)).data()
-    if output.lower().endswith(".json"):
-        content = json.dumps(plain(listed(data)))
-    else:
-        content = build_page(title, "compare-page", packed(data))
     with atomic_write(output) as beside:
+        numbers = output.lower().endswith(".json")
+        content = json.dumps(plain(listed(data))) if numbers else build_page(title, "compare-page", packed(data))
         beside.write_text(content, encoding="utf-8", newline="\n")
-    click.echo(f"report: {output}", err=True)
-
-
-def compare_outputs(files: tuple[str, ...], output: str | None, options: dict[str, Any]) -> None:
-    """Texts: REFERENCES, the baseline, and other systems."""
-    from dragoman.reports.comparison import compare_texts
-    from dragoman.reports.score_files import compare_files
-    from dragoman.reports.text_tables import comparison_lines
-    from dragoman.scoring.files import read_parallel_lines, read_references
-
-    refuse(options, ("test", "steps", "tokens", "minutes", "sentence"), "goes with runs and configurations")
-    references, *systems = files
-    if not systems:
-        raise DataError(f"nothing to compare: found {references} alone, expected references, a baseline and a system")
-    draws, seed = options["draws"], options["seed"]
-    table, standings = compare_files(
-        references, systems, options["metrics"], options["units"], draws, seed, options["plot"]
-    )
-    if output is not None:
-        from dragoman.data.readers.lines import read_lines
-
-        first = list(read_lines(systems[0]))
-        texts = {
-            name: first if name == systems[0] else read_parallel_lines(name, systems[0], len(first)) for name in systems
-        }
-        truth = read_references([references], systems[0], len(first))
-        source = options["source"]
-        sources = None if source is None else read_parallel_lines(source, systems[0], len(first))
-        write_report("Comparison", references, compare_texts(texts, truth, table, draws, seed, sources), output)
-    if options["as_json"]:
-        click.echo(json.dumps([standing.as_dict() for standing in standings], ensure_ascii=False))
-    else:
-        for line in comparison_lines(standings, table):
-            click.echo(line)
+    print_message(f"report: {output}")
 
 
 def refuse(options: dict[str, Any], names: tuple[str, ...], why: str) -> None:
@@ -142,8 +101,31 @@ def refuse(options: dict[str, Any], names: tuple[str, ...], why: str) -> None:
             raise DataError(f"--{name} {why}")
 
 
+def compare_outputs(files: tuple[str, ...], output: str | None, options: dict[str, Any]) -> None:
+    """Texts: REFERENCES, the baseline, and other systems."""
+    from dragoman.reports.comparison import compare_texts
+    from dragoman.reports.score_files import compare_files
+    from dragoman.reports.text_tables import comparison_lines
+    from dragoman.scoring.files import read_parallel_lines
+
+    refuse(options, ("test", "steps", "tokens", "minutes", "sentence"), "goes with runs and configurations")
+    references, *systems = files
+    if not systems:
+        raise DataError(f"nothing to compare: found {references} alone, expected references, a baseline and a system")
+    source, draws, seed = options["source"], options["draws"], options["seed"]
+    table, standings, outputs, truth = compare_files(
+        references, systems, options["metrics"], options["units"], draws, seed, options["plot"]
+    )
+    if output is not None:
+        sources = None if source is None else read_parallel_lines(source, systems[0], len(truth))
+        write_report("Comparison", references, compare_texts(outputs, truth, table, draws, seed, sources), output)
+    if options["as_json"]:
+        click.echo(json.dumps([standing.as_dict() for standing in standings], ensure_ascii=False))
+    else:
+        click.echo("\n".join(comparison_lines(standings, table)))
+
+
 def compare_models(systems: tuple[str, ...], output: str | None, options: dict[str, Any]) -> None:
-    """Run folders and configurations."""
     from dragoman.runs import Run
     from dragoman.tasks.config import load
 
@@ -163,37 +145,19 @@ def compare_models(systems: tuple[str, ...], output: str | None, options: dict[s
     if len(systems) < 2:
         raise DataError(f"nothing to compare: found one system ({systems[0]}), expected another")
     if configs:
-        runs |= dict(trained(configs, options))
-    finish("Comparison", runs, read_test(options["test"], runs), output, options)
+        runs |= train_configs(configs, options)
+    finish("Comparison", runs, None, output, options)
 
 
-def budget_of(options: dict[str, Any], config: Config) -> Budget:
-    """The budget that was asked for, else the steps of a configuration."""
-    from dragoman.runs.protocol import Budget
+def train_configs(configs: dict[str, Config], options: dict[str, Any]) -> dict[str, list[Path]]:
+    """Train every configuration with one budget, else the steps of the first; returns names and run folders."""
+    from dragoman.runs.protocol import Budget, train_all
 
     given = {name: options[name] for name in ("steps", "tokens", "minutes") if options[name] is not None}
     if len(given) > 1:
         raise DataError(f"found --{' and --'.join(given)}, expected one budget")
-    return Budget(**given) if given else Budget(steps=config.train.steps)
-
-
-def trained(configs: dict[str, Config], options: dict[str, Any]) -> Any:
-    """Train every configuration; yields names and run folders."""
-    from dragoman.runs.protocol import train_all
-
-    budget = budget_of(options, next(iter(configs.values())))
-    return train_all(
-        configs, Path(options["folder"]), budget, options["seeds"], lambda line: click.echo(line, err=True)
-    )
-
-
-def read_test(file: str, runs: dict[str, list[Path]]) -> list[Example]:
-    """The test pairs, read as the first run reads its data."""
-    from dragoman.commands.labels import read_examples
-    from dragoman.runs import Run
-
-    run = Run(next(iter(runs.values()))[0])
-    return read_examples(run.config.data, file, run.task.example_format(run.config), "pair", True, "compare on")
+    budget = Budget(**given) if given else Budget(steps=next(iter(configs.values())).train.steps)
+    return dict(train_all(configs, Path(options["folder"]), budget, options["seeds"], print_message))
 
 
 def compare_ladder(pairs: str, output: str | None, options: dict[str, Any]) -> None:
@@ -201,41 +165,34 @@ def compare_ladder(pairs: str, output: str | None, options: dict[str, Any]) -> N
     from dragoman.auto.ladder import hold_out, ladder
 
     refuse(options, ("plot", "source"), "goes with texts")
-    folder = Path(options["folder"])
     test: list[Example] | None = None
     if options["test"] is None:
-        pairs, test = hold_out(pairs, folder)
+        pairs, test = hold_out(pairs, Path(options["folder"]))
     device = () if options["device"] == "auto" else (f"train.device={options['device']}",)
     configs, steps = ladder(pairs, (*device, *options["overrides"]))
-    runs = dict(trained(configs, options))
-    tested = test if test is not None else read_test(options["test"], runs)
-    finish("The ladder", runs, tested, output, options, [(step.name, step.change, step.why) for step in steps])
+    runs = train_configs(configs, options)
+    finish("The ladder", runs, test, output, options, [(step.name, step.change, step.why) for step in steps])
 
 
 def finish(
     title: str,
     runs: dict[str, list[Path]],
-    test: list[Example],
+    test: list[Example] | None,
     output: str | None,
     options: dict[str, Any],
     steps: list[tuple[str, str, str]] | None = None,
 ) -> None:
-    """Test all runs, print their scores and write the report."""
+    """Test all runs on `test`, or on the pairs of --test, print their scores and write the report."""
     from dragoman.reports.comparison import compare_runs
     from dragoman.reports.ladder_story import story_view
+    from dragoman.runs import Run
     from dragoman.scoring.registry import metrics_by_name
 
-    _, views = compare_runs(
-        runs,
-        test,
-        metrics=options["metrics"],
-        draws=options["draws"],
-        seed=options["seed"],
-        device=options["device"],
-        sentence=options["sentence"],
-        cost=output is not None,
-        say=lambda line: click.echo(line, err=True),
-    )
+    if test is None:  # read as the first run reads its data
+        first = Run(next(iter(runs.values()))[0])
+        test = read_examples(first, options["test"], "pair", several_references=True, purpose="compare on")
+    measured = {name: options[name] for name in ("metrics", "draws", "seed", "device", "sentence")}
+    _, views = compare_runs(runs, test, **measured, cost=output is not None, say=print_message)
     if steps is not None:
         views.insert(0, story_view(steps, views))
     scores = next(view for view in views if view.kind == "scores").data

@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dragoman.commands.labels import PREDICT_ARGUMENTS, read_examples, refuse_options, texts_of
+from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
+from dragoman.commands.inputs import read_examples
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8, print_prompt, print_unseen, print_warning
-from dragoman.commands.progress import progress_bar
+from dragoman.commands.progress import progress
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.config.settings import Range, setting
+from dragoman.data.examples import Pairs
+from dragoman.data.readers.base import READERS
+from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.config import MAX_SAMPLES, MAX_TOKENS
+from dragoman.decoding.constraints.spec import object_from_json
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:
-    from dragoman.data.examples import Pairs
     from dragoman.runs import Run
 
 WINDOW = 1024  # prompts read ahead
@@ -87,7 +90,7 @@ def complete(
     typed = not prompts and file in (None, "-")
     if typed and sys.stdin is None:
         raise DataError("standard input is closed: give a PROMPT, or name a --file")
-    lines = iter(prompts) if prompts else texts_of(file)
+    lines = iter(prompts) if prompts else prompts_of(read_lines(file), file)
     completer = load_completer(run, device)
     as_utf8()
     interactive = typed and sys.stdin.isatty()
@@ -118,6 +121,19 @@ def complete(
         raise DataError(f"{file or 'standard input'}: found no line, expected prompts, one per line")
 
 
+def prompts_of(lines: Iterator[str], file: str | None) -> Iterator[str]:
+    """The prompts on the lines of a file or of standard input; the lines of a .jsonl file are objects."""
+    objects = file is not None and not READERS.of(file).delimiter
+    for number, line in enumerate(lines, 1):
+        if not objects or not line.strip():
+            yield line
+            continue
+        table = object_from_json(line, f"{file}:{number}")
+        if other := next((name for name in table if name != "source"), None):
+            raise DataError(f"{file}:{number}: found the field '{other}', expected \"source\" alone")
+        yield str(table["source"])
+
+
 ABOUT = {
     "word_perplexity": ("word perplexity", ".2f", "e^(nats per word); the end of a line is a word"),
     "perplexity": ("token perplexity", ".2f", "comparable with the same tokenizer alone"),
@@ -129,17 +145,15 @@ ABOUT = {
 }
 
 
-def evaluate_text(run: Run, files: str | Pairs, settings: Settings, as_json: bool, device: str) -> None:
-    """Print the perplexities of a text."""
+def evaluate_text(run: Run, files: str | Pairs, batch_size: int, as_json: bool, device: str) -> None:
     from dragoman.inference.completer import Completer
 
     allowed = PREDICT_ARGUMENTS - {"data.columns", "data.header"}
-    refuse_options(run, allowed, "has no meaning for a text: {run} is a language model", settings)
+    refuse_options(run, allowed, "has no meaning for a text: {run} is a language model")
     completer = Completer(run, device)
-    examples = read_examples(run.config.data, files, run.task.example_format(run.config), "line")
-    text = [example.references[0] for example in examples]
-    with progress_bar("tokens") if sys.stderr.isatty() else nullcontext() as progress:
-        scores = completer.evaluate(text, batch_size=settings.batch_size, progress=progress)
+    text = [example.references[0] for example in read_examples(run, files, "line")]
+    with progress("tokens") as done:
+        scores = completer.evaluate(text, batch_size=batch_size, progress=done)
     as_utf8()
     if as_json:
         click.echo(json.dumps(scores))

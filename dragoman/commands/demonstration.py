@@ -42,7 +42,6 @@ def hashed(word: str) -> float:
 
 
 def split() -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
-    """Training pairs, and held-out words with all their pronunciations."""
     pairs: dict[tuple[str, str], None] = {}
     held: dict[str, list[str]] = {}
     for word, sounds in dictionary():

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dragoman.commands.checks import EVALUATE_ARGUMENTS, refuse_options
 from dragoman.commands.complete import evaluate_text
-from dragoman.commands.labels import EVALUATE_ARGUMENTS, print_label_scores, read_examples, refuse_options
-from dragoman.commands.layout import ReadingOptions, check_pair_files, pair_files
-from dragoman.commands.media import check_media_options, print_unreadable
+from dragoman.commands.inputs import ReadingOptions, check_media_options, pair_files, print_unreadable, read_examples
 from dragoman.commands.options import device_option, json_option
-from dragoman.commands.printing import as_utf8, print_method_report, print_scores, print_warning
-from dragoman.commands.progress import progress_bar
+from dragoman.commands.printing import as_utf8, print_label_scores, print_method_report, print_scores, print_warning
+from dragoman.commands.progress import progress
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.config.settings import Range, setting
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.readers.base import READERS
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import ConfigError, DataError
+from dragoman.files import atomic_write
 
 FEW_WORDS = 2  # BLEU of single words is 0, since they have no word pairs
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig
-    from dragoman.data.examples import Example, Fault, Pairs
     from dragoman.inference.prediction import Prediction
     from dragoman.runs import Run
 
@@ -49,7 +47,6 @@ class ScoringSettings:
     skip_unknown: bool = setting(False, help="leave out and count examples whose labels training did not have")
 
     def problems(self) -> Iterator[str]:
-        """Settings that would have no effect."""
         for name in ("draws", "draws_seed"):
             if getattr(self, name) is not None and not self.intervals:
                 yield f"{name}: needs --intervals"
@@ -72,13 +69,11 @@ SCHEMA = Schema(DecodingSettings, EvaluateSettings, daily={**DAILY, **FLAGS}, wi
 @click.command(cls=SettingsCommand, schema=SCHEMA)
 @click.argument("run")
 @click.argument("words", nargs=-1, metavar="[FILE] [PLACE=VALUE]...")
-@pair_files("Reference", among_words=True)
+@pair_files("Reference", among_words=True, required=True)
 @json_option
 @click.option("--output", help="Also write the outputs to this file, one per line.")
 @device_option
-def evaluate(
-    run: str, files: str | Pairs | None, settings: Settings, as_json: bool, output: str | None, device: str
-) -> None:
+def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, output: str | None, device: str) -> None:
     """Score a run on pairs: BLEU, chrF, WER, CER, exact match, loss and perplexity.
 
     \b
@@ -108,74 +103,49 @@ def evaluate(
     CTC model cannot output a reference that is longer than its frames allow; loss, perplexity and token accuracy leave
     such references out, and "too_long" counts them.
     """
+    from dragoman.inference.baselines import baselines_of
+    from dragoman.inference.labeler import labeler_of
+    from dragoman.inference.load import load_predictor
     from dragoman.runs import Run
+    from dragoman.scoring.registry import select_metrics
 
-    files = check_pair_files(files)
     opened, reading = Run(run), settings.data
     check_media_options(opened, reading)
     if opened.task.is_language_model:
-        evaluate_text(opened, files, settings, as_json, device)
+        evaluate_text(opened, files, settings.batch_size, as_json, device)
         return
     data = reading.applied(opened.config.data, files)
-    if opened.task.head_decoder is not None:
-        refuse_options(opened, EVALUATE_ARGUMENTS, 'is for runs that output texts; {run} has task = "{task}"', settings)
-    elif settings.evaluation.skip_unknown:
-        raise DataError(f'evaluation.skip_unknown is for labels and tags; {run} has task = "{opened.task.name}"')
-    evaluate_examples(opened, data, files, settings, as_json, output, device)
-    if trained_on(opened, files):
-        print_warning(
-            f"{files} is training data of this run, so the scores say little about new inputs; `dragoman info {run}` "
-            "has those of the validation data"
-        )
-
-
-def trained_on(run: Run, files: str | Pairs) -> bool:
-    """Whether the run was trained on this file."""
-    from dragoman.data.config import paths_of
-
-    trained = {Path(path).resolve() for path in paths_of(run.config.data.train)}
-    return all(Path(path).resolve() in trained for path in paths_of(files))
-
-
-def evaluate_examples(
-    run: Run,
-    data: DataConfig,
-    files: str | Pairs,
-    settings: Settings,
-    as_json: bool,
-    output: str | None,
-    device: str,
-) -> None:
-    """Evaluate a run that predicts texts, labels, numbers or tags, and print its scores."""
-    from dragoman.files import atomic_write
-    from dragoman.inference.labeler import labeler_of
-    from dragoman.inference.load import load_predictor
-    from dragoman.scoring.registry import select_metrics
-
     scoring: ScoringSettings = settings.evaluation
-    searches = run.task.head_decoder is None
+    searches = opened.task.head_decoder is None
+    arguments: dict[str, Any] = {"metrics": scoring.metrics, "skip_unreadable": reading.skip_unreadable}
     if searches:
-        select_metrics(scoring.metrics, run.config.data.units)
-        loaded: Any = load_predictor(run.folder, device, settings.decoding(scores=False))
+        if scoring.skip_unknown:
+            raise DataError(f'evaluation.skip_unknown is for labels and tags; {run} has task = "{opened.task.name}"')
+        select_metrics(scoring.metrics, opened.config.data.units)
+        loaded: Any = load_predictor(run, device, settings.decoding(scores=False))
+        draws = {name: value for name in ("draws", "draws_seed") if (value := getattr(scoring, name)) is not None}
+        arguments |= {"intervals": scoring.intervals, **draws}
     else:
-        loaded = labeler_of(run, device)
+        refuse_options(opened, EVALUATE_ARGUMENTS, 'is for runs that output texts; {run} has task = "{task}"')
+        loaded = labeler_of(opened, device)
         if output is not None and not loaded.writes:
-            raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
+            raise ConfigError(f'--output: task = "{opened.task.name}" has scores, but no answers to write')
+        arguments |= {"batch_size": settings.batch_size, "skip_unknown": scoring.skip_unknown}
     kind = "pair" if searches else "example"
-    examples = read_examples(data, files, run.task.example_format(run.config), kind, several_references=searches)
+    examples = read_examples(opened, files, kind, data, several_references=searches)
     if scoring.baseline and loaded.reads_files:
-        raise DataError(f"--baseline needs sources of text; {run.folder} reads files")
+        raise DataError(f"--baseline needs sources of text; {run} reads files")
     unreadable: list[Fault] = []
-    arguments = evaluation_arguments(settings, searches)
-    arguments["on_unreadable"] = unreadable.append if settings.data.skip_unreadable else None
-    with progress_bar(f"{kind}s", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
-        scores, predictions = loaded.evaluate(examples, progress=progress, on_warning=print_warning, **arguments)
+    if reading.skip_unreadable:
+        arguments["on_unreadable"] = unreadable.append
+    with progress(f"{kind}s", len(examples)) as done:
+        scores, predictions = loaded.evaluate(examples, progress=done, on_warning=print_warning, **arguments)
     if output is not None:
         with atomic_write(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
-    if not loaded.reads_files and (found := baselines_of(loaded, examples, scoring)):
-        scores["baselines"] = found
+    if not loaded.reads_files and (baselines := baselines_of(loaded, examples, scoring.metrics, scoring.baseline)):
+        scores["baselines"] = baselines
     as_utf8()
     if searches:
         print_method_report(loaded)
@@ -183,43 +153,27 @@ def evaluate_examples(
             scores["alignment"] = align_outputs(predictions, examples, scoring.characters, show=not as_json)
         warn_of_columns(files, data, examples)
         few = sum(len(example.references[0].split()) for example in examples) / len(examples) < FEW_WORDS
-        hidden = {"bleu"} if few and not scoring.metrics and run.config.train.metric != "bleu" else set()
+        hidden = {"bleu"} if few and not scoring.metrics and opened.config.train.metric != "bleu" else set()
         print_scores(scores, as_json, hidden)
-    elif as_json:
-        click.echo(json.dumps(scores, ensure_ascii=False))
     else:
-        print_label_scores(loaded, scores)
+        print_label_scores(loaded, scores, as_json)
     print_unreadable(unreadable, "no score counts them")
+    warn_of_training_data(opened, files)
 
 
-def evaluation_arguments(settings: Settings, searches: bool) -> dict[str, Any]:
-    """What `evaluate` of a predictor or labeler takes."""
-    scoring: ScoringSettings = settings.evaluation
-    if not searches:
-        return {
-            "batch_size": settings.batch_size, "metrics": scoring.metrics, "skip_unknown": scoring.skip_unknown,
-        }  # fmt: skip
-    draws = {name: value for name in ("draws", "draws_seed") if (value := getattr(scoring, name)) is not None}
-    shared = {"metrics": scoring.metrics, "intervals": scoring.intervals}
-    return {**shared, "skip_unreadable": settings.data.skip_unreadable, **draws}
+def warn_of_training_data(run: Run, files: str | Pairs) -> None:
+    from dragoman.data.config import paths_of
 
-
-def baselines_of(loaded: Any, examples: list[Example], scoring: ScoringSettings) -> dict[str, Any]:
-    """The scores of baselines that need no training."""
-    from dragoman.inference.baselines import label_baselines, text_baselines
-    from dragoman.inference.evaluation import metric_names
-
-    run = loaded.run
-    if run.task.head_decoder is not None:
-        return label_baselines(loaded, examples, scoring.metrics, all_=scoring.baseline)
-    units = run.config.data.units
-    return text_baselines(run, examples, metric_names(scoring.metrics, run.task, units), units, all_=scoring.baseline)
+    trained = {Path(path).resolve() for path in paths_of(run.config.data.train)}
+    if all(Path(path).resolve() in trained for path in paths_of(files)):
+        print_warning(
+            f"{files} is training data of this run, so the scores say little about new inputs; `dragoman info "
+            f"{run.folder}` has those of the validation data"
+        )
 
 
 def warn_of_columns(files: str | Pairs, data: DataConfig, pairs: list[Example]) -> None:
     """Say that further columns of a file are read as references, unless the user named the columns."""
-    from dragoman.data.readers.base import READERS
-
     several = max(len(pair.references) for pair in pairs)
     if several > 1 and isinstance(files, str) and not data.columns and READERS.of(files).delimiter:
         print_warning(
@@ -239,10 +193,11 @@ def align_outputs(
 
     unit: Any = "characters" if characters else "words"
     readable = [pair for pair in zip(predictions, pairs, strict=True) if pair[0] is not NO_PREDICTION]
-    found = edit_alignments([one.text for one, _ in readable], [one.references for _, one in readable], units=unit)
+    texts, references = [output.text for output, _ in readable], [pair.references for _, pair in readable]
+    alignments = edit_alignments(texts, references, units=unit)
     if show:
         click.echo("each reference above its output; S substituted, I inserted, D deleted\n")
-    for line in alignment_lines(found, unit, table=False) if show else ():
-        click.echo(line)
+        for line in alignment_lines(alignments, unit, table=False):
+            click.echo(line)
     kinds = ("substitutions", "insertions", "deletions", "matches")
-    return [{kind: getattr(one, kind) for kind in kinds} for one in found]
+    return [{kind: getattr(alignment, kind) for kind in kinds} for alignment in alignments]

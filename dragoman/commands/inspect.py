@@ -1,28 +1,28 @@
-"""`dragoman info`, `attention`, `probe` and `calibrate`: inspect a run."""
+"""`dragoman info`, `inspect`, `attention`, `probe` and `calibrate`: see what a run is and does."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.commands.labels import refuse_options, require_search
-from dragoman.commands.layout import pair_files
-from dragoman.commands.media import require_text_inputs
+from dragoman.commands.checks import refuse_options, require_search
+from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
-from dragoman.commands.printing import as_utf8, print_unseen, print_warning
-from dragoman.commands.search import print_leaderboard
+from dragoman.commands.printing import as_utf8, print_message, print_unseen, print_warning
+from dragoman.data.examples import Pairs
+from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
+from dragoman.files import atomic_write, check_writable
 
-if TYPE_CHECKING:
-    from dragoman.data.examples import Pairs
+PICTURES = (".svg", ".png", ".pdf")
 
 
 @click.command()
 @click.argument("run")
-@click.option("--depth", type=click.IntRange(1), default=3, show_default=True, help="Levels of layers to list.")
+@click.option("--depth", type=click.IntRange(1), default=3, help="Levels of layers to list.")
 @click.option("--plot", help="Also draw the training curve to this .png, .svg or .pdf file.")
 @json_option
 def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
@@ -32,33 +32,103 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     dragoman info runs/my
     dragoman info runs/my --depth 5 --plot curve.png
     """
-    from dragoman.reports.run_summary import print_run_information, run_information
+    from dragoman.reports.plots import check_plot_path, draw_curves
+    from dragoman.reports.run_summary import curve_labels, print_run_information, run_information
+    from dragoman.runs import Run
 
+    opened = Run(run)
     if plot is not None:
-        from dragoman.reports.plots import check_plot_path
-        from dragoman.runs import Run
-
         check_plot_path(plot)
-        Run(run).check_single("--plot draws the curve of one")
+        opened.check_single("--plot draws the curve of one")
     information = run_information(run, depth)
     if as_json:
         click.echo(json.dumps(information))
     else:
         print_run_information(information)
-        print_leaderboard(run)
+        leaderboard = Path(run) / "leaderboard.md"  # of a run that a search made
+        if leaderboard.is_file():
+            click.echo(f"\nsearch:\n{leaderboard.read_text(encoding='utf-8').rstrip()}")
     if plot is not None:
-        from dragoman.reports.plots import draw_curves
-        from dragoman.reports.run_summary import curve_labels
+        title = opened.folder.resolve().name
+        print_message(f"curve: {draw_curves(opened.metrics(), plot, *curve_labels(opened), title)}")
 
-        folder = Run(run)
-        title = folder.folder.resolve().name
-        click.echo(f"curve: {draw_curves(folder.metrics(), plot, *curve_labels(folder), title)}", err=True)
+
+@click.command()
+@click.argument("run")
+@click.argument("text")
+@click.option("--target", help="Explain this output instead of the run's own prediction.")
+@click.option(
+    "--output", "-o", default="inspect.html", metavar="FILE",
+    help="A page (.html), all numbers (.json), or one figure (.svg, .png, .pdf).",
+)  # fmt: skip
+@click.option(
+    "--view", "kind", metavar="NAME", help="The figure of .svg, .png or .pdf. [default: the first that the run has]"
+)
+@click.option("--layer", metavar="NAME", help="Layer of --view attention, states or positions. [default: the last]")
+@beam_option
+@tag_option
+@device_option
+def inspect(
+    run: str,
+    text: str,
+    target: str | None,
+    output: str,
+    kind: str | None,
+    layer: str | None,
+    beam: int | None,
+    tag: str | None,
+    device: str,
+) -> None:
+    """See inside a run: what it does with TEXT, step by step, as one page that needs no network.
+
+    \b
+    attention   every layer and head over words, with input x gradient beside it
+    next        probabilities of the next token, with temperature, top-k and top-p
+    beam        beam search as a tree; what would have followed a pruned branch
+    states      gates, hidden and cell states of recurrent layers over time
+    gradients   how far gradients reach back in time
+    whatif      the output without a head, a gate or a word
+    labels, surprise, media, tables, positions, layers
+
+    A run has the views that its model has parts for. TEXT is the path of a file for a run that captions or transcribes.
+
+    \b
+    dragoman inspect runs/my "ein kleiner Hund" --output page.html
+    dragoman inspect runs/my "ein kleiner Hund" --target "a big dog" --output page.html
+    dragoman inspect runs/my "ein kleiner Hund" --view attention --output attention.svg
+    dragoman inspect runs/my "ein kleiner Hund" --output numbers.json
+    """
+    from dragoman.inference.load import load_run
+    from dragoman.reports.inspection import inspect as look
+    from dragoman.reports.inspection_plots import draw_view
+    from dragoman.reports.plots import check_plot_path
+    from dragoman.web.page import build_page
+
+    suffix = Path(output).suffix.lower()
+    if suffix not in (".html", ".json", *PICTURES):
+        raise DataError(f"--output: found {output!r}, expected a file that ends in .html, .json, .svg, .png or .pdf")
+    if suffix not in PICTURES and (kind is not None or layer is not None):
+        raise DataError(f"{'--view' if kind is not None else '--layer'} goes with .svg, .png or .pdf: found {output}")
+    (check_plot_path if suffix in PICTURES else check_writable)(output)
+    inspection = look(load_run(run, device), text, target, tag=tag, beam=beam)
+    for note in inspection.notes:
+        print_message(f"note: {note}")
+    if suffix in PICTURES:
+        click.echo(draw_view(inspection, output, kind, layer))
+        return
+    with atomic_write(output) as beside:
+        if suffix == ".json":
+            content = json.dumps(inspection.as_dict())
+        else:
+            content = build_page(f"{inspection.title}: inspect", "inspect-page", inspection.page_data())
+        beside.write_text(content, encoding="utf-8", newline="\n")
+    click.echo(output)
 
 
 @click.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
-@click.option("--out", default="attention.png", show_default=True, help="Picture to write: .png, .svg or .pdf.")
+@click.option("--out", default="attention.png", help="Picture to write: .png, .svg or .pdf.")
 @tag_option
 def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> None:
     """Draw the attention of each output token over the input TEXT.
@@ -106,7 +176,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     help="repetition, copying, length, gender or stereotype; may be repeated. [default: all that suit the run]",
 )  # fmt: skip
 @click.option("--sentences", metavar="FILE", help="Source sentences for repetition and length.")
-@click.option("--examples", type=click.IntRange(0), default=2, show_default=True, help="Examples to show of each kind.")
+@click.option("--examples", type=click.IntRange(0), default=2, help="Examples to show of each kind.")
 @beam_option
 @tag_option
 @json_option
@@ -142,7 +212,6 @@ def probe(
     """
     from dragoman.analysis.probe_texts import probe_texts
     from dragoman.analysis.probes import PROBES, run_probes, suitable_probes
-    from dragoman.data.readers.lines import read_lines
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_predictor
     from dragoman.reports.text_tables import probe_lines
@@ -150,36 +219,33 @@ def probe(
 
     if sentences is not None and names and all(PROBES[name].english for name in names if name in PROBES):
         raise DataError(f"--sentences is for the probes of repetition and length: found {', '.join(names)}")
-    require_text_inputs("probe", run)
-    require_search("probe", run, '"translate"')
+    require_search("probe", run, text=True)
     texts, warning = probe_texts(Run(run), None if sentences is None else list(read_lines(sentences)))
     chosen = suitable_probes(names, texts)
     if warning:
         print_warning(warning)
     if skipped := [name for name in PROBES if not names and name not in chosen]:
-        click.echo(f"skipped: {', '.join(skipped)}; their inputs are English, which this run does not read", err=True)
+        print_message(f"skipped: {', '.join(skipped)}; their inputs are English, which this run does not read")
     predictor = load_predictor(run, device)
     reports = StreamOptions(on_warning=print_warning, input_name="probe input {}".format)
-    results = run_probes(
-        lambda texts: [output.text for output in predictor.stream(texts, stream=reports, tag=tag, beam=beam)],
-        chosen,
-        texts=texts,
-        examples=examples,
-    )
+
+    def outputs(sources: Sequence[str]) -> list[str]:
+        return [output.text for output in predictor.stream(sources, stream=reports, tag=tag, beam=beam)]
+
+    results = run_probes(outputs, chosen, texts=texts, examples=examples)
     as_utf8()
     if as_json:
         click.echo(json.dumps([result.as_dict() for result in results], ensure_ascii=False))
     else:
-        for line in probe_lines(results):
-            click.echo(line)
+        click.echo("\n".join(probe_lines(results)))
 
 
 @click.command()
 @click.argument("run")
 @pair_files(reason="name FILE, or both --source and --target, or neither for the pairs that training set aside")
 @click.option("--plot", help="Also draw the reliability diagram to this .png, .svg or .pdf file.")
-@click.option("--bins", type=click.IntRange(1), default=15, show_default=True, help="Bins of the reliability diagram.")
-@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs in a batch.")
+@click.option("--bins", type=click.IntRange(1), default=15, help="Bins of the reliability diagram.")
+@click.option("--batch-size", type=click.IntRange(1), default=32, help="Pairs in a batch.")
 @tag_option
 @json_option
 @device_option
@@ -207,13 +273,11 @@ def calibrate(
     """
     from dragoman.analysis import calibration as confidence
     from dragoman.inference.load import load_predictor
+    from dragoman.reports.plots import check_plot_path, draw_reliability
 
     if plot is not None:
-        from dragoman.reports.plots import check_plot_path
-
         check_plot_path(plot)
-    require_text_inputs("calibrate", run)
-    require_search("calibrate", run, '"translate"')
+    require_search("calibrate", run, text=True)
     predictor = load_predictor(run, device)
     rows = None if files is None else confidence.read_rows(predictor, files, tag)
     calibration = confidence.calibrate(predictor, rows, bins=bins, batch_size=batch_size)
@@ -221,16 +285,12 @@ def calibrate(
     if as_json:
         click.echo(json.dumps(calibration.as_dict()))
     else:
-        for line in calibration.lines():
-            click.echo(line)
-        click.echo(f"written: {path}")
+        click.echo("\n".join((*calibration.lines(), f"written: {path}")))
     if plot is not None:
-        from dragoman.reports.plots import draw_reliability
-
         panels = {
             "tokens, as trained": calibration.before.reliability,
             "tokens, calibrated": calibration.after.reliability,
             "outputs, as trained": calibration.outputs.before,
             "outputs, calibrated": calibration.outputs.after,
         }
-        click.echo(f"picture: {draw_reliability(panels, plot, title=Path(run).name)}", err=True)
+        print_message(f"picture: {draw_reliability(panels, plot, title=Path(run).name)}")

@@ -58,8 +58,8 @@ def presets(name: str | None) -> None:
 
 
 @click.command()
-@click.option("--run", "run_folder", default="runs/demo", show_default=True, help="The run folder.")
-@click.option("--preset", default="demo-rnn", show_default=True, help="demo-rnn or demo-transformer.")
+@click.option("--run", "run_folder", default="runs/demo", help="The run folder.")
+@click.option("--preset", default="demo-rnn", help="demo-rnn or demo-transformer.")
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
 def demo(run_folder: str, preset: str, overrides: tuple[str, ...]) -> None:
     """Learn English pronunciation from the CMU dictionary, in about three minutes on two CPU cores.

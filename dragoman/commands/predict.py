@@ -12,29 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.commands.labels import PREDICT_ARGUMENTS, refuse_options
-from dragoman.commands.layout import ReadingOptions
-from dragoman.commands.media import (
-    check_media_options,
-    input_locations,
-    line_names,
-    print_unreadable,
-    printable,
-    reads_files,
-)
+from dragoman.commands import inputs
+from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import Refused, as_utf8, print_method_report, print_prompt, print_unseen, print_warning
-from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.commands.progress import count_lines, is_watched, progress_bar
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.commands.shards import ShardSettings, predict_shards
-from dragoman.commands.sources import read_sources
 from dragoman.config.settings import setting
+from dragoman.data.examples import Fault
+from dragoman.data.readers.base import SourceRow
+from dragoman.data.readers.lines import read_lines
+from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_input
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import DataError, RunError
+from dragoman.files import atomic_write
 
 if TYPE_CHECKING:
-    from dragoman.data.examples import Fault
-    from dragoman.decoding.constraints.spec import ConstrainedInput
     from dragoman.decoding.labels import LabelPrediction
     from dragoman.decoding.options import DecodingOptions
     from dragoman.inference.inputs import StreamOptions
@@ -46,7 +40,9 @@ if TYPE_CHECKING:
 class PredictSettings:
     """What `predict` has beside the settings of decoding."""
 
-    data: ReadingOptions = setting(ReadingOptions(), help="how FILE is read; what is not given is as in training")
+    data: inputs.ReadingOptions = setting(
+        inputs.ReadingOptions(), help="how FILE is read; what is not given is as in training"
+    )
     shards: ShardSettings = setting(ShardSettings(), help="any amount of text")
     beam_trace: str | None = setting(None, help="a file for all that the search ranked: one JSON object per input")
 
@@ -101,28 +97,28 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     opened, reading, shards = Run(run), settings.data, settings.shards
     if opened.task.is_language_model:
         raise RunError(f"{run}: this run is a language model; use `dragoman complete`")
-    check_media_options(opened, reading)
+    inputs.check_media_options(opened, reading)
     if opened.task.head_decoder is not None:
         shard_places = {place for place in settings.spelled if place.startswith("shards.")}
-        refuse_options(opened, {*PREDICT_ARGUMENTS, *shard_places}, settings=settings)
+        refuse_options(opened, {*PREDICT_ARGUMENTS, *shard_places})
     if settings.n_best > 1 and not as_json:
         raise DataError(f"--n-best {settings.n_best} needs --json: plain output has one line for every input line")
     options = settings.decoding(scores=as_json)
     if shards.folder is None:
-        write_predictions(Inputs(opened, file, reading, as_json), options, settings.beam_trace, device)
+        write_predictions(InputLines(opened, file, reading, as_json), options, settings.beam_trace, device)
     elif settings.beam_trace is not None:
         raise DataError("found --shards and beam_trace, expected one of them")
     else:
-        predict_shards(opened, file, reading, options, as_json, device, shards)
+        predict_shards(opened, settings, file, as_json, options, device)
 
 
 @dataclass
-class Inputs:
+class InputLines:
     """The inputs of a command: lines of a file or of standard input, or files that a run reads."""
 
     run: Run
     file: str | None
-    reading: ReadingOptions
+    reading: inputs.ReadingOptions
     as_json: bool  # one object per output, which names its file
     unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
     refused: Refused = field(default_factory=Refused)
@@ -135,15 +131,13 @@ class Inputs:
         self.shown: dict[str, bool] = {}  # what JSON objects have beside the usual fields
         self.typed = self.file in (None, "-")
         self.interactive = self.typed and sys.stdin.isatty()  # a person waits for the output of every line
-        self.files = reads_files(self.run)
-        self.locations = input_locations(self.run, self.file, self.reading.media) if self.files else None
-        self.input_name = line_names(self.run, str(self.file)) if self.files and not self.typed else "input {}".format
+        self.files = inputs.reads_files(self.run)
+        named = inputs.named_locations(self.run, self.file, self.reading.media) if self.files else None
+        self.locations = None if named is None else (path for _, path in named)
+        self.input_name = inputs.line_names(self.run, self.file if self.files else None)
 
     def texts(self, options: DecodingOptions) -> Iterator[ConstrainedInput]:
         """The inputs with their constraints; names of files are remembered in `sources`."""
-        from dragoman.data.readers.base import SourceRow
-        from dragoman.data.readers.lines import read_lines
-        from dragoman.decoding.constraints.spec import constrained_input
         from dragoman.inference.inputs import common_constraints
 
         constraints, searched = common_constraints(options), self.run.task.head_decoder is None
@@ -151,7 +145,7 @@ class Inputs:
             lines = read_lines(self.file) if self.locations is None else self.locations
             sources: Iterator[SourceRow] = map(SourceRow, lines)
         else:
-            sources = read_sources(self.run, self.file, self.reading)
+            sources = inputs.read_sources(self.run, self.file, self.reading)
 
         def constrained() -> Iterator[ConstrainedInput]:
             for number, (text, record) in enumerate(sources, 1):
@@ -160,14 +154,13 @@ class Inputs:
                         f'{self.file}:{number}: found the field "{name}", which constrains a search; a label needs none'
                     )
                 if self.as_json and self.files:
-                    self.sources.append(printable(text))
+                    self.sources.append(inputs.printable(text))
                 yield constrained_input(text, record, f"{self.file}:{number}", constraints)
 
         return constrained()
 
     def stream_options(self, stack: ExitStack, beam_trace: str | None) -> StreamOptions:
         """How to read and report; files and the progress bar close with `stack`."""
-        from dragoman.files import atomic_write
         from dragoman.inference.inputs import WINDOW, StreamOptions
 
         progress = on_trace = None
@@ -178,7 +171,7 @@ class Inputs:
             def on_trace(text: str, nodes: list[dict[str, Any]]) -> None:
                 print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=trace)
 
-        if sys.stderr.isatty() and not sys.stdout.isatty() and not self.interactive:
+        if is_watched(output=True) and not self.interactive:
             total = None if self.typed or self.locations is not None else count_lines(self.file)
             progress = stack.enter_context(progress_bar("lines", total))
         return StreamOptions(
@@ -207,29 +200,28 @@ class Inputs:
         return json.dumps(table, ensure_ascii=False)
 
 
-def write_predictions(inputs: Inputs, options: DecodingOptions, beam_trace: str | None, device: str) -> None:
-    """Write the predictions of a run to standard output."""
+def write_predictions(lines: InputLines, options: DecodingOptions, beam_trace: str | None, device: str) -> None:
     from dragoman.inference.labeler import labeler_of
     from dragoman.inference.load import load_predictor
 
-    texts, run = inputs.texts(options), inputs.run
+    texts, run = lines.texts(options), lines.run
     searches = run.task.head_decoder is None
     predictor: Any = load_predictor(run.folder, device, options) if searches else labeler_of(run, device)
     arguments = {} if searches else {"batch_size": options.batch_size}
     if options.method is not None and options.method.exact:
-        inputs.shown["probability"] = True
+        lines.shown["probability"] = True
     as_utf8()
     with ExitStack() as stack:
-        stream = inputs.stream_options(stack, beam_trace)
-        print_prompt(inputs.interactive)
+        stream = lines.stream_options(stack, beam_trace)
+        print_prompt(lines.interactive)
         for number, prediction in enumerate(predictor.stream(texts, stream=stream, **arguments), 1):
-            sys.stdout.write(inputs.line(prediction, number) + "\n")
-            if inputs.interactive:
+            sys.stdout.write(lines.line(prediction, number) + "\n")
+            if lines.interactive:
                 sys.stdout.flush()
-                print_unseen(inputs.unseen)
+                print_unseen(lines.unseen)
         sys.stdout.flush()
     if searches:
         print_method_report(predictor)
-    print_unseen(inputs.unseen)
-    print_unreadable([*inputs.unreadable.values()], "each has an empty line")
-    inputs.refused.exit()
+    print_unseen(lines.unseen)
+    inputs.print_unreadable([*lines.unreadable.values()], "each has an empty line")
+    lines.refused.exit()

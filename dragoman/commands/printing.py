@@ -1,4 +1,4 @@
-"""Printing that several commands share."""
+"""Printing that several commands share: data to standard output, messages to standard error."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from dragoman.inference.labeler import Labeler
     from dragoman.inference.long_inputs import InputTooLongError
     from dragoman.inference.predictor import Predictor
     from dragoman.inference.unseen import UnseenInputs
@@ -27,15 +28,25 @@ def print_prompt(interactive: bool, answer: str = "output") -> None:
         click.echo(f"type a line and press Enter for its {answer}; Ctrl+D ends", err=True)
 
 
+def print_message(message: str) -> None:
+    click.echo(message, err=True)
+
+
 def print_warning(message: str) -> None:
-    """Print a warning to standard error."""
-    click.echo(f"warning: {message}", err=True)
+    print_message(f"warning: {message}")
 
 
 def print_unseen(unseen: UnseenInputs) -> None:
     """Print one line about the inputs with characters or words that training did not have, if there are any."""
     if message := unseen.message():
         print_warning(message)
+
+
+def pair_line(source: str, target: str, as_object: bool) -> str:
+    """A line of a file of pairs, which `train` reads: a JSON object, or two columns without other tabs."""
+    if as_object:
+        return json.dumps({"source": source, "target": target}, ensure_ascii=False) + "\n"
+    return "\t".join(text.replace("\t", " ") for text in (source, target)) + "\n"
 
 
 class Refused:
@@ -100,3 +111,28 @@ def print_scores(scores: dict[str, Any], as_json: bool, hidden: Set[str] = froze
     if "unreadable" in scores:
         click.echo(f"{'unreadable':<15}{scores['unreadable']:>10,}")
     click.echo(f"{'segments':<15}{scores['segments']:>10,}")
+
+
+def print_label_scores(labeler: Labeler, scores: dict[str, Any], as_json: bool) -> None:
+    """Scores for a person, and precision, recall, F₁ and count of every label; or all as one JSON object."""
+    if as_json:
+        click.echo(json.dumps(scores, ensure_ascii=False))
+        return
+    from dragoman.scoring.registry import metrics_for
+
+    for name, metric in metrics_for(labeler.head_decoder.outputs).items():
+        if name in scores:
+            baseline = baseline_text(scores, name)
+            click.echo(f"{metric.label:<15}{metric.format(scores[name]):>10}   {baseline}{metric.about}")
+    click.echo(f"{'loss':<15}{scores['loss']:>10.4g}")
+    click.echo(f"{'examples':<15}{scores['segments']:>10,}")
+    if "unknown" in scores:
+        click.echo(f"{'left out':<15}{scores['unknown']:>10,}   labels that training did not have")
+    labels: dict[str, dict[str, float]] = scores.get("labels", {})
+    if not labels:
+        return
+    width = max(15, *(len(label) + 2 for label in labels))
+    click.echo(f"\n{'label':<{width}}{'precision':>10}{'recall':>10}{'F1':>10}{'count':>10}")
+    for label, row in labels.items():
+        numbers = "".join(f"{100 * row[name]:>10.2f}" for name in ("precision", "recall", "f1"))
+        click.echo(f"{label:<{width}}{numbers}{row['count']:>10,}")

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import click
 
+from dragoman.data.readers.base import READERS, compression_of
 from dragoman.terminal import unguarded
+from dragoman.training.display import duration
 
 BLOCK = 1 << 20
 
@@ -40,6 +42,20 @@ def progress_bar(unit: str, total: int | None = None) -> Iterator[Callable[[int]
         yield done
 
 
+@contextmanager
+def progress(unit: str, total: int | None = None, output: bool = False) -> Iterator[Callable[[int], None]]:
+    """A progress bar if a person watches; with `output` not where the outputs appear on the same terminal."""
+    if is_watched(output):
+        with progress_bar(unit, total) as done:
+            yield done
+    else:
+        yield lambda count: None
+
+
+def is_watched(output: bool = False) -> bool:
+    return sys.stderr.isatty() and not (output and sys.stdout.isatty())
+
+
 class LongWork:
     """Prints how long tracked work will take once that is known, and again whenever the time has doubled.
 
@@ -53,7 +69,6 @@ class LongWork:
         self.started = self.due = 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Hear of some work."""
         now = self.clock()
         if not done:
             self.started, self.due = now, now + self.FIRST
@@ -63,15 +78,11 @@ class LongWork:
         left = elapsed * (total - done) / done
         self.due = now + max(elapsed, self.FIRST)
         if left >= self.WORTH:
-            from dragoman.training.display import duration
-
             click.echo(f"{what}: {done / total:.0%} done, about {duration(left)} left", err=True)
 
 
 def count_lines(path: str | Path | None) -> int | None:
     """The number of lines of a plain file; None for a stream, and for compressed files, which would be read twice."""
-    from dragoman.data.readers.base import READERS, compression_of
-
     if path is None or not Path(path).is_file() or not READERS.of(path).lines or compression_of(path):
         return None
     count, last = 0, b"\n"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,7 @@ def typed_lines(interactive: bool) -> Iterator[str]:
     if not interactive:
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
-    save = load_history()
-    try:
+    with history():
         while True:
             try:
                 yield input("> ")
@@ -66,26 +66,25 @@ def typed_lines(interactive: bool) -> Iterator[str]:
                 return
             except KeyboardInterrupt:
                 click.echo("^C (Ctrl+D leaves)")
-    finally:
-        save()
 
 
-def load_history() -> Callable[[], None]:
-    """Read earlier lines; returns what writes them back."""
+@contextmanager
+def history() -> Iterator[None]:
+    """Arrow keys find the lines of earlier sessions inside the block."""
     try:
         import readline
     except ImportError:  # Windows
-        return lambda: None
+        yield
+        return
     path = HISTORY.expanduser()
     if path.is_file():
         readline.read_history_file(path)
-
-    def save() -> None:
+    try:
+        yield
+    finally:
         path.parent.mkdir(parents=True, exist_ok=True)
         readline.set_history_length(1000)
         readline.write_history_file(path)
-
-    return save
 
 
 class Session:
@@ -112,11 +111,12 @@ class Session:
         return True
 
     def command(self, name: str = "", value: str = "") -> bool:
-        """Run a command that begins with a colon."""
         if name in ("quit", "q", "exit"):
             return False
-        if name in SEARCH_COMMANDS and not self.searches:
-            raise ConfigError(f':{name} is for runs that search for a text; this one has task = "{self.task}"')
+        if name in SEARCH_COMMANDS and not self.run.searches:
+            raise ConfigError(
+                f':{name} is for runs that search for a text; this one has task = "{self.run.run.task.name}"'
+            )
         if name in ("beam", "n"):
             if not value.isdigit() or not int(value):
                 raise ConfigError(f":{name}: found '{value}', expected a number from 1 on, as in :{name} 4")
@@ -140,27 +140,13 @@ class Session:
             click.echo(HELP)
         return True
 
-    @property
-    def task(self) -> str:
-        """The task of the run."""
-        return str(self.run.run.task.name)
-
-    @property
-    def searches(self) -> bool:
-        """Whether the run finds its outputs by a search."""
-        from dragoman.inference.predictor import Predictor
-
-        return isinstance(self.run, Predictor)
-
     def answer(self) -> None:
         """Print the output of the last text, and its alternatives."""
-        from dragoman.inference.completer import Completer
-
-        if isinstance(self.run, Completer):
+        if self.run.continues:
             ((completed,),) = self.run.complete([self.text], allow_unknown=True, one_line=True)
             click.echo(completed.text)
             return
-        if not self.searches:
+        if not self.run.searches:
             click.echo(self.outputs()[0].text)
             return
         if self.samples:
@@ -176,7 +162,6 @@ class Session:
             click.echo(f"  {number}. {other.text}   ({other.score:.3f})")
 
     def outputs(self, **options: Any) -> list[Any]:
-        """The output of the last text."""
         return list(self.run.stream([self.text], on_warning=print_warning, **options))
 
     def why(self) -> None:

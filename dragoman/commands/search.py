@@ -6,19 +6,29 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from dragoman.commands.options import options
+from dragoman.data.examples import Pairs
 from dragoman.errors import DataError
+from dragoman.training.display import Display
 
 if TYPE_CHECKING:
     from dragoman.auto.search.run import Search, SearchOptions
     from dragoman.auto.search.state import SearchState
-    from dragoman.training.display import Display
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+class Request(NamedTuple):
+    """What `train` and `check` are told."""
+
+    what: str | None  # a data file, a configuration or a run folder; None: two parallel files
+    files: str | Pairs | None  # the data; None for a configuration or a run folder
+    overrides: tuple[str, ...]
+    folder: str
+
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
@@ -27,40 +37,16 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
     name = "duration"
 
     def convert(self, value: Any, parameter: Any, context: Any) -> float:
-        """The time in seconds."""
         if isinstance(value, int | float):
             return float(value)
         text = str(value).strip().lower()
-        if re.fullmatch(r"\d+(\.\d+)?", text):
-            seconds = float(text)
-        elif re.fullmatch(r"(\d+(\.\d+)?[dhms])+", text):
-            parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
-            seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
-        else:
+        if not re.fullmatch(r"(\d+(\.\d+)?[dhms])+|\d+(\.\d+)?", text):
             self.fail(f"found {value!r}, expected a time such as 90s, 20m or 1h30m")
+        parts = re.findall(r"(\d+(?:\.\d+)?)([dhms]?)", text)
+        seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
         if seconds <= 0:
             self.fail(f"found {value!r}, expected a time above zero, such as 20m")
         return seconds
-
-
-search_options = options(
-    [
-        click.option(
-            "--time", "seconds", type=Duration(), metavar="TIME",
-            help="Search: try several configurations in this time (90s, 20m, 1h30m) and train the best to the end.",
-        ),
-        click.option(
-            "--trials", type=click.IntRange(1), metavar="N",
-            help="Search: try at most N configurations. [default: as many as --time allows; without --time all that "
-            "fit the data]",
-        ),
-        click.option(
-            "--ensemble", type=click.IntRange(1), metavar="K", default=1,
-            help="Search: train the best K models and keep them as one run that predicts as an ensemble. Limit the "
-            "search with --time or --trials.",
-        ),
-    ]
-)  # fmt: skip
 
 
 def is_search(asked: SearchOptions, folder: str | None) -> bool:
@@ -72,14 +58,7 @@ def is_search(asked: SearchOptions, folder: str | None) -> bool:
     return folder is not None and has_search(Path(folder)) and not load_search(Path(folder)).done
 
 
-def train_by_search(
-    what: str | None,
-    files: Any,
-    overrides: tuple[str, ...],
-    folder: Path,
-    asked: SearchOptions,
-    display: Display,
-) -> None:
+def train_by_search(request: Request, asked: SearchOptions, display: Display) -> None:
     """Start a search, or go on with the one in the folder."""
     from dragoman.auto.baseline import copying_line
     from dragoman.auto.configure import configure_candidates
@@ -87,6 +66,8 @@ def train_by_search(
     from dragoman.auto.search.state import has_search, load_search
     from dragoman.auto.search.trial_config import is_length_given
 
+    what, files, overrides, place = request
+    folder = Path(place)
     check_folder(folder)
     with leaderboard(display) as show:
         search = Search(folder, display.info, show, asked.started)
@@ -116,7 +97,6 @@ def train_by_search(
 
 
 def plan_line(search: Search, asked: SearchOptions) -> str:
-    """What the search is going to do."""
     from dragoman.auto.search.state import load_search
 
     state = load_search(search.folder)
@@ -173,11 +153,3 @@ def leaderboard(display: Display) -> Iterator[Callable[[SearchState], None]]:
             live.update(table, refresh=True)
 
         yield show
-
-
-def print_leaderboard(run: str) -> None:
-    """The leaderboard of a run that a search made; nothing for any other run."""
-    path = Path(run) / "leaderboard.md"
-    if path.is_file():
-        click.echo("\nsearch:")
-        click.echo(path.read_text(encoding="utf-8").rstrip())

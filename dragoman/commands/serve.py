@@ -6,7 +6,8 @@ import os
 
 import click
 
-from dragoman.commands.settings import Schema, Settings, SettingsCommand, nested
+from dragoman.commands.settings import Schema, Settings, SettingsCommand
+from dragoman.config.overrides import nested
 from dragoman.config.settings import as_table, build, merge
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.serving.config import ModelConfig, ServeConfig
@@ -48,7 +49,6 @@ def serve(runs: tuple[str, ...], config_file: str | None, pairs: tuple[str, ...]
 def server_config(
     runs: tuple[str, ...], config_file: str | None, pairs: tuple[str, ...], settings: Settings
 ) -> ServeConfig:
-    """The settings of a file, changed by those of the command line."""
     from dragoman.serving.config import load_config
 
     table = as_table(load_config(config_file) if config_file is not None else ServeConfig())
@@ -56,14 +56,13 @@ def server_config(
     if not models:
         raise ConfigError("found no run to serve, expected RUN or models in --config")
     for place in settings.spelled:
-        table = merge(table, nested(place, settings.value(place)))
-    if (token := os.environ.get("DRAGOMAN_TOKEN")) and not settings.is_given("token"):
+        table = merge(table, nested(place.split("."), settings.value(place)))
+    if (token := os.environ.get("DRAGOMAN_TOKEN")) and "token" not in settings.spelled:
         table["token"] = token
     return build(ServeConfig, table | {"models": models})
 
 
 def named_models(runs: tuple[str, ...], pairs: tuple[str, ...]) -> list[ModelConfig]:
-    """The runs of the command line with their languages."""
     if pairs and len(pairs) != len(runs):
         raise ConfigError(f"found {len(runs)} RUN and {len(pairs)} times --languages, expected one for each or none")
     models = []

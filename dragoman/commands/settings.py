@@ -17,7 +17,7 @@ import click
 from dragoman.config.dump import Setting, describe
 from dragoman.config.fields import Accepted, accepted, fields_of, kind_of, type_hints
 from dragoman.config.loader import build
-from dragoman.config.overrides import merge, parse_value
+from dragoman.config.overrides import merge, nested, parse_value
 from dragoman.errors import ConfigError, hint
 
 if TYPE_CHECKING:
@@ -105,13 +105,22 @@ class Schema:
     def has_method(self) -> bool:
         return self._places is None and any("method" in fields_of(part) for part in self.parts)
 
+    @property
+    def methods(self) -> dict[str, Any]:
+        """The decoding methods of the command by kind. They import torch, and plug-ins may add some at any time."""
+        from dragoman.decoding.methods import METHODS
+
+        return {kind: entry for kind, entry in METHODS.items() if self.kinds is None or kind in self.kinds}
+
     def settings_class(self, methods: bool = True) -> Any:
         """The dataclass of all settings; the table of methods is read now, so that late entries count."""
         made: list[tuple[str, Any, Any]] = []
         for part in self.parts:
             for name, own in fields_of(part).items():
                 if methods or name != "method":
-                    annotation = _method_type(self.kinds) if name == "method" else type_hints(part)[name]
+                    annotation = type_hints(part)[name]
+                    if name == "method":
+                        annotation = reduce(operator.or_, [*(entry.config for entry in self.methods.values()), None])
                     # A field object belongs to one class.
                     made.append((name, annotation, field(default=own.default, metadata=own.metadata)))
 
@@ -142,7 +151,7 @@ class Schema:
         settings_class = self.settings_class()
         table: dict[str, Any] = {}
         for place, (_, value) in assignments.items():
-            table = dict(merge(table, nested(place, value)))
+            table = dict(merge(table, nested(place.split("."), value)))
         spelled = {place: spelling for place, (spelling, _) in assignments.items()}
         self._check_method(settings_class, spelled)
         try:
@@ -174,10 +183,6 @@ class Settings:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.values, name)
 
-    def is_given(self, place: str) -> bool:
-        """Whether the user set a place, or one in the table of this name."""
-        return any(own == place or own.startswith(f"{place}.") for own in self.spelled)
-
     def value(self, place: str) -> Any:
         value = self.values
         for key in place.split("."):
@@ -185,7 +190,6 @@ class Settings:
         return value
 
     def decoding(self, *, scores: bool = True) -> DecodingOptions:
-        """The decoding options, checked."""
         from dragoman.decoding.settings import decoding_options
 
         search = [place.partition(".")[2] for place in self.spelled if place.startswith("search.")]
@@ -204,12 +208,14 @@ class SettingsCommand(click.Command):
         """With `keep_unknown` a word with an unknown place is no setting: it may be a prompt."""
         super().__init__(*arguments, **attributes)
         self.schema, self.several, self.keep_unknown = schema, several, keep_unknown
-        self.flags = {_parameter_name(flag): flag for flag in schema.flags()}
+        self.flags: dict[str, Flag] = {}
         self.negatable = {setting.place for setting in schema.static if setting.default != "false"}
         settings_class = schema.settings_class(methods=False)
-        for name, flag in self.flags.items():
-            expected = accepted_at(settings_class, flag.place)
-            self.params.append(_click_option(name, flag, expected, flag.place in self.negatable))
+        for flag in schema.flags():
+            expected = accepted_at(settings_class, flag.place) or accepted(str)
+            option = _click_option(flag, expected, flag.place in self.negatable)
+            self.flags[str(option.name)] = flag
+            self.params.append(option)
         self.params.append(
             click.Option(
                 ["--help-settings"], is_flag=True, expose_value=False, is_eager=True, callback=_print_settings,
@@ -231,7 +237,8 @@ class SettingsCommand(click.Command):
                 ctx.meta.setdefault(NOTES, []).append(_note(flag, value))
             if flag.kind:
                 assign(assignments, "method.kind", flag.name, flag.kind)
-            given = flag.value if flag.value is not None else _from_flag(accepted_at(settings_class, flag.place), value)
+            expected = accepted_at(settings_class, flag.place) or accepted(str)
+            given = _from_flag(expected, value) if flag.value is None else flag.value
             assign(assignments, flag.place, flag.name, given)
         others = self._read_words(settings_class, ctx.params.pop("words", ()), assignments)
         if self.several:
@@ -278,7 +285,12 @@ class SettingsCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         with formatter.section("Settings, written PLACE=VALUE (--help-settings has defaults and details)"):
-            formatter.write_dl([(place, text) for place, text in short_table(self.schema)])
+            schema = self.schema
+            rows = [(setting.place, setting.note) for setting in schema.static if setting.place not in schema.daily]
+            for kind, entry in schema.methods.items() if schema.has_method else ():
+                names = ", ".join(f"method.{name}" for name in fields_of(entry.config))
+                rows.append((f"method={kind}", f"{entry.about} ({names})"))
+            formatter.write_dl(rows)
 
 
 def assign(
@@ -293,12 +305,6 @@ def assign(
             names = (before, spelling) if before != spelling else (f"{place}={earlier}", f"{place}={value}")
             raise ConfigError(f"found {' and '.join(names)}, expected one of them")
     assignments[place] = (spelling, value)
-
-
-def nested(place: str, value: object) -> dict[str, Any]:
-    """The table in which only this place has a value."""
-    first, _, rest = place.partition(".")
-    return {first: nested(rest, value) if rest else value}
 
 
 def accepted_at(cls: type, place: str) -> Accepted | None:
@@ -325,20 +331,6 @@ def from_text(expected: Accepted, text: str) -> object:
     return text if isinstance(value, int | float) and not fits and str in expected.scalars else value
 
 
-def short_table(schema: Schema) -> Iterator[tuple[str, str]]:
-    """Each setting with its help, and each method with the names of its settings."""
-    for setting in schema.static:
-        if setting.place not in schema.daily:
-            yield setting.place, setting.note
-    if schema.has_method:
-        from dragoman.decoding.methods import METHODS
-
-        for kind, entry in METHODS.items():
-            if schema.kinds is None or kind in schema.kinds:
-                names = ", ".join(f"method.{name}" for name in fields_of(entry.config))
-                yield f"method={kind}", f"{entry.about} ({names})"
-
-
 def _print_settings(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     """Print every setting of a command: place, default, what it accepts and what it does."""
     if not value or ctx.resilient_parsing:
@@ -353,18 +345,6 @@ def _print_settings(ctx: click.Context, parameter: click.Parameter, value: bool)
     ctx.exit()
 
 
-def _method_type(kinds: Sequence[str] | None) -> Any:
-    """The union of the settings of all decoding methods, or of some kinds."""
-    from dragoman.decoding.methods import METHODS
-
-    classes: list[Any] = [entry.config for kind, entry in METHODS.items() if kinds is None or kind in kinds]
-    return reduce(operator.or_, [*classes, None])
-
-
-def _parameter_name(flag: Flag) -> str:
-    return flag.name.lstrip("-").replace("-", "_")
-
-
 def _flag_help(setting: Setting) -> str:
     default = "the run's" if setting.place.startswith("search.") else setting.default
     default = default.strip('"')
@@ -372,30 +352,27 @@ def _flag_help(setting: Setting) -> str:
     return f"{setting.note[0].upper()}{setting.note[1:]}.{shown}"
 
 
-def _click_option(name: str, flag: Flag, expected: Accepted | None, negatable: bool) -> click.Option:
+def _click_option(flag: Flag, expected: Accepted, negatable: bool) -> click.Option:
     """The option of a flag; the strict loader reads its text, so that it has no type of its own."""
     shown: dict[str, Any] = {"hidden": flag.hidden, "help": flag.help, "default": None}
-    if flag.value is not None or (expected is not None and bool in expected.scalars and not negatable):
-        return click.Option([flag.name, name], is_flag=True, **{**shown, "default": False})
-    if expected is not None and bool in expected.scalars:
-        return click.Option([f"{flag.name}/--no-{flag.name[2:]}", name], **shown)
-    if expected is not None and expected.lists:
-        return click.Option([flag.name, name], multiple=True, metavar="TEXT", **{**shown, "default": ()})
-    number = flag.name == "--seed" or (expected is not None and not expected.choices and str not in expected.scalars)
-    return click.Option([flag.name, name], metavar="N" if number else "TEXT", **shown)
+    if flag.value is not None or (bool in expected.scalars and not negatable):
+        return click.Option([flag.name], is_flag=True, **{**shown, "default": False})
+    if bool in expected.scalars:
+        return click.Option([f"{flag.name}/--no-{flag.name[2:]}"], **shown)
+    if expected.lists:
+        return click.Option([flag.name], multiple=True, metavar="TEXT", **{**shown, "default": ()})
+    number = flag.name == "--seed" or (not expected.choices and str not in expected.scalars)
+    return click.Option([flag.name], metavar="N" if number else "TEXT", **shown)
 
 
-def _from_flag(expected: Accepted | None, value: Any) -> object:
+def _from_flag(expected: Accepted, value: Any) -> object:
     """The value of a flag; text stays as it was typed."""
-    if isinstance(value, bool) or expected is None:
-        return value
     if isinstance(value, tuple):
         return [_from_flag(expected.lists[0], item) for item in value]
-    return value if str in expected.scalars else parse_value(value)
+    return value if isinstance(value, bool) or str in expected.scalars else parse_value(value)
 
 
 def _note(flag: Flag, value: Any) -> str:
-    """The setting to use in place of a flag of an older version."""
     shown = str(value).lower() if isinstance(value, bool) else " ".join(value) if isinstance(value, tuple) else value
     chosen = f"method={flag.kind} " if flag.kind else ""
     return f"note: {flag.name} is now the setting {chosen}{flag.place}={shown}"

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
-
-from dragoman.commands.layout import ReadingOptions
-from dragoman.commands.printing import print_warning
-from dragoman.commands.progress import progress_bar
+from dragoman.commands.inputs import reads_files
+from dragoman.commands.printing import print_message, print_warning
+from dragoman.commands.progress import progress
+from dragoman.commands.settings import Settings
 from dragoman.config.settings import Range, setting
 from dragoman.errors import ConfigError, DataError
 
@@ -40,7 +37,6 @@ class ShardSettings:
     cluster: str | None = setting(None, help="let a Dask cluster do the shards, as tcp://host:8786")
 
     def problems(self) -> Iterator[str]:
-        """Settings that would have no effect."""
         named = [name for name in ("processes", "part", "cluster") if getattr(self, name) is not None]
         if self.folder is None and named:
             yield f"{named[0]}: needs --shards FOLDER"
@@ -68,23 +64,16 @@ def worker_part(part: str | None) -> tuple[int, int]:
 
 
 def predict_shards(
-    run: Run,
-    file: str | None,
-    reading: ReadingOptions,
-    decoding: DecodingOptions,
-    as_json: bool,
-    device: str,
-    shards: ShardSettings,
+    run: Run, settings: Settings, file: str | None, as_json: bool, decoding: DecodingOptions, device: str
 ) -> None:
     """Do the shards that are not done, and say how far the job is."""
-    from dragoman.commands.media import reads_files
     from dragoman.inference.shards.plan import Job, check_input
 
-    if file in (None, "-"):
+    reading, shards = settings.data, settings.shards
+    if file is None or file == "-":
         raise DataError("--shards needs a FILE: standard input cannot be cut into shards")
     if reads_files(run):
         raise DataError(f"--shards: {run.folder} reads recordings or pictures, expected a run that reads text")
-    assert file is not None
     assert shards.folder is not None
     check_input(Path(file))
     data = reading.applied(run.config.data, file)
@@ -99,26 +88,32 @@ def predict_shards(
 
 
 def do_shards(job: Job, shards: ShardSettings) -> None:
-    """Work here, in processes or on a cluster."""
-    if shards.cluster is not None:
-        from dragoman.inference.shards.cluster import work_on_cluster
-
-        with shards_bar(job) as progress:
-            work_on_cluster(job, shards.cluster, progress)
-    elif shards.processes is not None and shards.processes > 1:
-        from dragoman.inference.shards.local import work_in_processes
-
-        with shards_bar(job) as progress:
-            work_in_processes(job, shards.processes, progress)
-    else:
+    if shards.cluster is None and (shards.processes or 1) == 1:
         from dragoman.inference.shards.work import work
 
-        part = worker_part(shards.part)
-        if sys.stderr.isatty():
-            with progress_bar("rows") as done:
-                work(job, part, done)
+        with progress("rows") as done:
+            work(job, worker_part(shards.part), done)
+        return
+    from dragoman.inference.shards.cluster import work_on_cluster
+    from dragoman.inference.shards.local import work_in_processes
+
+    with progress("shards", len(job.shards)) as advance:
+        if shards.cluster is not None:
+            work_on_cluster(job, shards.cluster, counted(advance))
         else:
-            work(job, part)
+            work_in_processes(job, shards.processes or 1, counted(advance))
+
+
+def counted(advance: Callable[[int], None]) -> Callable[[int], None]:
+    """A function that takes how many are done in all, and tells `advance` how many more."""
+    shown = 0
+
+    def report(done: int) -> None:
+        nonlocal shown
+        advance(done - shown)
+        shown = done
+
+    return report
 
 
 def device_of_worker(device: str) -> str:
@@ -130,25 +125,7 @@ def device_of_worker(device: str) -> str:
     return device
 
 
-@contextmanager
-def shards_bar(job: Job) -> Iterator[Callable[[int], None]]:
-    """A progress bar of the shards that are done."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    shown = 0
-    with progress_bar("shards", len(job.shards)) as bar:
-
-        def progress(done: int) -> None:
-            nonlocal shown
-            bar(done - shown)
-            shown = done
-
-        yield progress
-
-
 def print_state(job: Job, folder: str) -> None:
-    """How far the job is, on standard error."""
     records = [record for shard in job.shards if (record := job.record(shard)) is not None]
     rows, failed = sum(record["rows"] for record in records), sum(record["failed"] for record in records)
     suffix = "jsonl" if job.as_json else "txt"
@@ -160,6 +137,6 @@ def print_state(job: Job, folder: str) -> None:
     if failed:
         state += f", {failed:,} failed (reasons in {folder}/part-*.rejected.jsonl)"
     if len(records) < len(job.shards):
-        click.echo(f"{state}; others work on the rest, or the same command goes on with it", err=True)
+        print_message(f"{state}; others work on the rest, or the same command goes on with it")
     else:
-        click.echo(f"{state}; all outputs in order: cat {folder}/part-*.{suffix}", err=True)
+        print_message(f"{state}; all outputs in order: cat {folder}/part-*.{suffix}")

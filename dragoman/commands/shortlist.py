@@ -7,29 +7,16 @@ from pathlib import Path
 
 import click
 
-from dragoman.commands.labels import require_search
+from dragoman.commands.checks import require_search
 from dragoman.commands.options import json_option
+from dragoman.files import check_writable
 
 
 @click.command()
 @click.argument("run")
-@click.option(
-    "--likely", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Translations per source token."
-)
-@click.option(
-    "--frequent",
-    type=click.IntRange(0),
-    default=500,
-    show_default=True,
-    help="Frequent tokens in every list.",
-)
-@click.option(
-    "--pairs",
-    type=click.IntRange(1),
-    default=100_000,
-    show_default=True,
-    help="Maximum number of training pairs.",
-)
+@click.option("--likely", type=click.IntRange(1, 10_000), default=50, help="Translations per source token.")
+@click.option("--frequent", type=click.IntRange(0), default=500, help="Frequent tokens in every list.")
+@click.option("--pairs", type=click.IntRange(1), default=100_000, help="Maximum number of training pairs.")
 @click.option("--output", metavar="FILE", help="File to write. [default: shortlist.safetensors in the run folder]")
 @json_option
 def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | None, as_json: bool) -> None:
@@ -45,16 +32,15 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     """
     from dragoman.analysis.shortlist import build_shortlist
     from dragoman.decoding.shortlist import NAME, shortlist_model
-    from dragoman.files import check_writable
     from dragoman.inference.load import load_predictor
 
     path = Path(run) / NAME if output is None else Path(output)
-    require_search("shortlist", run, '"translate"')
+    require_search("shortlist", run)
     predictor = load_predictor(run, "cpu", engine="torch")
     shortlist_model(predictor.single_model("a shortlist restricts the output layer of one"))
     check_writable(path)
-    found, coverage = build_shortlist(predictor.run, likely, frequent, pairs)
-    found.save(path, predictor.source_tokenizer, predictor.target_tokenizer)
+    learned, coverage = build_shortlist(predictor.run, likely, frequent, pairs)
+    learned.save(path, predictor.source_tokenizer, predictor.target_tokenizer)
     if as_json:
         click.echo(json.dumps({"file": str(path), "coverage": coverage.share, "listed": coverage.length}))
         return

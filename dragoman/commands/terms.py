@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from dragoman.commands.layout import check_pair_files, pair_files
-from dragoman.commands.printing import as_utf8
-from dragoman.commands.progress import progress_bar
-
-if TYPE_CHECKING:
-    from dragoman.data.examples import Pairs
+from dragoman.commands.inputs import pair_files
+from dragoman.commands.printing import as_utf8, print_message
+from dragoman.commands.progress import progress
+from dragoman.data.examples import Pairs
+from dragoman.training.display import Display
 
 MODELS = ("ibm1", "ibm2", "ibm3", "hmm")
 
 
 @click.command()
-@pair_files("Target")
-@click.option("--model", type=click.Choice(MODELS), default="hmm", show_default=True, help="The word alignment model.")
-@click.option("--max-words", type=click.IntRange(1, 7), default=3, show_default=True, help="Words of a term.")
-@click.option("--min-count", type=click.IntRange(1), default=3, show_default=True, help="Occurrences of the pair.")
+@pair_files(required=True)
+@click.option("--model", type=click.Choice(MODELS), default="hmm", help="The word alignment model.")
+@click.option("--max-words", type=click.IntRange(1, 7), default=3, help="Words of a term.")
+@click.option("--min-count", type=click.IntRange(1), default=3, help="Occurrences of the pair.")
 @click.option(
-    "--min-share", type=click.FloatRange(0.0, 1.0), default=0.5, show_default=True,
+    "--min-share", type=click.FloatRange(0.0, 1.0), default=0.5,
     help="Share of the source term's occurrences that have this translation.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One object per line: source, target, times, share.")
-def terms(
-    files: str | Pairs | None, model: str, max_words: int, min_count: int, min_share: float, as_json: bool
-) -> None:
+def terms(files: str | Pairs, model: str, as_json: bool, **limits: Any) -> None:
     """Extract terms and their translations from sentence pairs, most frequent first.
 
     terms aligns the words of all pairs, and prints the words and phrases that are mostly translated in one way: source,
@@ -45,21 +41,15 @@ def terms(
     """
     from dragoman.analysis.align_files import read_raw_pairs
     from dragoman.analysis.word_alignment import RawAligner, extract_terms
-    from dragoman.training.display import Display
 
-    pairs = read_raw_pairs(check_pair_files(files))
+    pairs = read_raw_pairs(files)
     with Display(quiet=not sys.stderr.isatty()) as display:
         aligner = RawAligner(model, 5, pairs, display.preparing)
-    with progress_bar("pairs", aligner.count) if sys.stderr.isatty() else nullcontext() as progress:
-        extracted = extract_terms(
-            aligner(pairs, weights=False), max_words=max_words, min_count=min_count, min_share=min_share,
-            done=progress or (lambda count: None),
-        )  # fmt: skip
+    with progress("pairs", aligner.count) as done:
+        extracted = extract_terms(aligner(pairs, weights=False), done=done, **limits)
     as_utf8()
     for term in extracted:
-        line = json.dumps(term._asdict(), ensure_ascii=False) if as_json else "\t".join(
-            (term.source, term.target, str(term.times), f"{term.share:.3f}")
-        )  # fmt: skip
-        click.echo(line)
+        row = (term.source, term.target, str(term.times), f"{term.share:.3f}")
+        click.echo(json.dumps(term._asdict(), ensure_ascii=False) if as_json else "\t".join(row))
     if not extracted:
-        click.echo("found no term; lower --min-count or --min-share", err=True)
+        print_message("found no term; lower --min-count or --min-share")

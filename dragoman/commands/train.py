@@ -1,4 +1,4 @@
-"""`dragoman train` and `dragoman check`: train from files, a configuration or a run folder."""
+"""`dragoman train`, `check` and `distil`: train from files, a configuration, a run folder or the outputs of a run."""
 
 from __future__ import annotations
 
@@ -11,58 +11,56 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.commands.search import is_search, search_options, train_by_search
+from dragoman.commands.checks import require_search
+from dragoman.commands.options import device_option
+from dragoman.commands.search import Duration, Request, is_search, train_by_search
+from dragoman.config import settings
+from dragoman.data.examples import Pairs
 from dragoman.errors import DataError
+from dragoman.files import run_name
+from dragoman.training.display import Display, duration
 
 if TYPE_CHECKING:
-    from dragoman.data.config import Files
     from dragoman.data.split import Progress
     from dragoman.tasks.config import Config
-    from dragoman.training.display import Display
 
 
-def resolve(
-    what: str | None,
-    source: str | None,
-    target: str | None,
-    overrides: tuple[str, ...],
-    say: Callable[[str], None],
-    progress: Progress,
-    despite_faults: bool = False,
-) -> tuple[Config, str]:
-    """The configuration and the run folder for a .toml file, a data file, a run folder or two parallel files.
-
-    With `despite_faults` faulty lines of data files are no error yet.
-    """
-    from dragoman.config import settings
-    from dragoman.files import run_name
-    from dragoman.tasks import config as configuration
-
+def read_request(
+    what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...], folder: str | None = None
+) -> Request:
+    """Check the arguments; without a `folder` a run lies in runs/NAME."""
     if what is not None and "=" in what and not Path(what).exists():
-        overrides = (what, *overrides)
-        what = None
+        overrides, what = (what, *overrides), None
     if (source is None) != (target is None):
         raise DataError("--source and --target go together: found one, expected both")
-    if what is None and source is None:
-        raise DataError("nothing to train on: name a data file, a configuration (.toml) or a run folder")
     if what is not None and source is not None:
         raise DataError(f"found both '{what}' and --source/--target, expected one of them")
-    if what is not None and Path(what).is_dir():
-        from dragoman.runs import resume_config
+    if source is not None and target is not None:
+        return Request(None, Pairs(source, target), overrides, folder or str(Path("runs") / run_name(source)))
+    if what is None:
+        raise DataError("nothing to train on: name a data file, a configuration (.toml) or a run folder")
+    if Path(what).is_dir():
+        return Request(what, None, overrides, folder or what)
+    files = None if what.lower().endswith(".toml") else what
+    return Request(what, files, overrides, folder or str(Path("runs") / run_name(what)))
 
-        return resume_config(what, overrides), what
-    if what is not None and what.lower().endswith(".toml"):
+
+def resolve(request: Request, say: Callable[[str], None], progress: Progress, despite_faults: bool = False) -> Config:
+    """The configuration that a request means; with `despite_faults` faulty lines of data files are no error yet."""
+    from dragoman.auto import configure as automatic
+    from dragoman.tasks import config as configuration
+
+    what, files, overrides, _ = request
+    if files is None:
+        assert what is not None
+        if Path(what).is_dir():
+            from dragoman.runs import resume_config
+
+            return resume_config(what, overrides)
         config = configuration.load(what, overrides)
         for place, lost in settings.dropped_settings(settings.read_toml(what), settings.override({}, overrides)):
             say(f"left out of {what}: {', '.join(lost)}, settings of another kind of {place}")
-        return config, str(Path("runs") / run_name(what))
-
-    from dragoman.auto import configure as automatic
-    from dragoman.data.examples import Pairs
-
-    files = Pairs(source, target) if source is not None and target is not None else what
-    assert files is not None
-    folder = Path("runs") / run_name(what or source or "")
+        return config
     config, reasons = (configure_despite_faults if despite_faults else automatic.configure)(files, overrides, progress)
     for reason in reasons:
         say(reason)
@@ -75,13 +73,14 @@ def resolve(
                 f"warning: another kind of {place} drops {', '.join(lost)} of preset {preset}; its sizes are now the "
                 "defaults of the new kind"
             )
-    return config, str(folder)
+    return config
 
 
-def configure_despite_faults(files: Files, overrides: tuple[str, ...], progress: Progress) -> tuple[Config, list[str]]:
+def configure_despite_faults(
+    files: str | Pairs, overrides: tuple[str, ...], progress: Progress
+) -> tuple[Config, list[str]]:
     """As `auto.configure.configure`, but skip faulty lines: the check reports them later."""
     from dragoman.auto import configure as automatic
-    from dragoman.config import settings
 
     data = settings.override({}, overrides).get("data")
     if isinstance(data, dict) and "faults" in data:
@@ -107,7 +106,20 @@ def what_to_train(function: Any) -> Any:
 @click.option(
     "--restart", is_flag=True, help="Discard the weights of an existing run and train it from the first step."
 )
-@search_options
+@click.option(
+    "--time", "seconds", type=Duration(), metavar="TIME",
+    help="Search: try several configurations in this time (90s, 20m, 1h30m) and train the best to the end.",
+)  # fmt: skip
+@click.option(
+    "--trials", type=click.IntRange(1), metavar="N",
+    help="Search: try at most N configurations. [default: as many as --time allows; without --time all that fit the "
+    "data]",
+)  # fmt: skip
+@click.option(
+    "--ensemble", type=click.IntRange(1), metavar="K", default=1,
+    help="Search: train the best K models and keep them as one run that predicts as an ensemble. Limit the search "
+    "with --time or --trials.",
+)  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
 def train(
     what: str | None,
@@ -138,55 +150,33 @@ def train(
     of --run, which torchrun would take for its own --run-path.
     """
     started = time.time()  # the imports below take seconds, which count for --time
+    from dragoman.auto.baseline import copying_line
     from dragoman.auto.search.run import SearchOptions
     from dragoman.runs import train as train_run
-    from dragoman.training.display import Display
     from dragoman.training.distributed import ProcessGroup
 
     display = Display(quiet=quiet or not ProcessGroup().is_main)
     search = SearchOptions(**asked, started=started)
-    if is_search(search, run_folder or what):
+    request = read_request(what, source, target, overrides, run_folder)
+    if is_search(search, run_folder or request.what):
         if restart:
             raise click.UsageError(
                 "--restart: a search cannot be restarted; delete its folder, or name another with --run"
             )
-        train_by_search(what, *named_files(what, source, target, overrides, run_folder), search, display)
+        train_by_search(request, search, display)
         return
-    config, folder = resolve(what, source, target, overrides, display.info, display.preparing)
-    folder = run_folder or folder
-    progress = train_run(config, folder, display, restart)
+    config = resolve(request, display.info, display.preparing)
+    progress = train_run(config, request.folder, display, restart)
     if ProcessGroup().is_main:
-        from dragoman.auto.baseline import copying_line
-
-        if (line := copying_line(folder)) and not quiet:
+        if (line := copying_line(request.folder)) and not quiet:
             display.warning(line)
-        report_trained(folder, config, progress, display)
-
-
-def named_files(
-    what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...], run_folder: str | None
-) -> tuple[Files | None, tuple[str, ...], Path]:
-    """The data files, the overrides and the run folder of a search; no files for a configuration or a run folder."""
-    from dragoman.data.examples import Pairs
-    from dragoman.files import run_name
-
-    if source is not None and target is not None and what is not None and "=" in what:
-        overrides, what = (what, *overrides), None
-    if source is not None and target is not None and what is None:
-        return Pairs(source, target), overrides, Path(run_folder or Path("runs") / run_name(source))
-    if what is None or ("=" in what and not Path(what).exists()):
-        raise DataError("--time, --trials and --ensemble need a data file, or --source and --target")
-    if Path(what).is_dir():
-        return None, overrides, Path(run_folder or what)
-    files = None if what.lower().endswith(".toml") else what
-    return files, overrides, Path(run_folder or Path("runs") / run_name(what))
+        report_trained(request.folder, config, progress, display)
 
 
 def longer_line(folder: str, config: Config, progress: Any) -> str:
     """How much more training would likely bring, if the score still rose at the end; else empty."""
     from dragoman.runs import Run
     from dragoman.scoring.registry import higher_is_better, metrics_by_name
-    from dragoman.training.display import duration
 
     metric, steps = config.train.metric, config.train.steps
     sign = 1 if higher_is_better(metric) else -1
@@ -236,9 +226,7 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
 
 @click.command()
 @what_to_train
-@click.option(
-    "--show", type=click.IntRange(0), default=1000, show_default=True, help="Maximum of faulty lines to name."
-)
+@click.option("--show", type=click.IntRange(0), default=1000, help="Maximum of faulty lines to name.")
 def check(what: str | None, overrides: tuple[str, ...], source: str | None, target: str | None, show: int) -> None:
     """Check a run before it starts.
 
@@ -250,14 +238,44 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     dragoman check my.toml train.batch_tokens=8192 --show 20
     """
     from dragoman.auto.check import check as prove
-    from dragoman.training.display import Display
 
+    request = read_request(what, source, target, overrides)
     with Display(quiet=not sys.stderr.isatty()) as display:  # a progress line, if a person waits
 
         def say(line: str) -> None:
             display.close()  # end the progress line first
             click.echo(line)
 
-        config, _ = resolve(what, source, target, overrides, say, display.preparing, despite_faults=True)
+        config = resolve(request, say, display.preparing, despite_faults=True)
         warnings = prove(config, say, show, display.preparing)
     click.echo(f"the run can start, but see the warnings ({warnings})" if warnings else "all is well")
+
+
+@click.command()
+@click.argument("run")
+@click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
+@click.option("--run", "student", help="The run folder of the student. [default: RUN-student]")
+@click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
+@device_option
+def distil(run: str, overrides: tuple[str, ...], student: str | None, quiet: bool, device: str) -> None:
+    """Train one model on the outputs of a run or an ensemble, and show what it loses.
+
+    The teacher translates all training sources; the student learns from its outputs and the references (sequence-level
+    knowledge distillation, Kim and Rush 2016). It has the settings of the teacher's first model unless you change them.
+    The same command resumes a student that was stopped.
+
+    \b
+    dragoman train pairs.tsv --time 1h --ensemble 5 --run runs/five
+    dragoman distil runs/five --run runs/one
+    dragoman distil runs/big --run runs/fast model.decoder.layers=1
+    """
+    from dragoman.auto.distil import distil as distil_run
+    from dragoman.runs import Run
+
+    require_search("distil", run)
+    folder = Path(student or f"{run.rstrip('/')}-student")
+    with Display(quiet=quiet) as display:
+        result = distil_run(run, folder, overrides, device, display)
+    for line in result.lines(Run(folder).config.train.metric):
+        click.echo(line)
+    click.echo(f"run folder: {folder}")

@@ -5,21 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.commands.labels import require_search
+from dragoman.commands.checks import require_search
 from dragoman.commands.options import device_option
-from dragoman.commands.progress import progress_bar
+from dragoman.commands.printing import print_message, print_warning
+from dragoman.commands.progress import progress
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
+from dragoman.data.languages import languages_of_name
+from dragoman.data.readers.lines import check_file
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import ConfigError, DataError
+from dragoman.files import atomic_write, cache_home, check_writable, digest, run_of_part, same_file, write_text
 
 if TYPE_CHECKING:
-    from dragoman.documents.base import Reading
     from dragoman.documents.run import Translation
 
 SCHEMA = Schema(
@@ -36,23 +39,23 @@ SCHEMA = Schema(
 @click.argument("run")
 @click.argument("words", nargs=-1, required=True, metavar="FILE... [PLACE=VALUE]...")
 @click.option("-o", "--output", help="The translated file, or a folder for several. [default: FILE.LANGUAGE.SUFFIX]")
-@click.option("--from", "source", metavar="CODE", default="", help="Source language, where a .tmx has several.")
-@click.option("--to", "target", metavar="CODE", default="", help="Target language, as .xlf and .tmx name it.")
+@click.option("--from", "source", metavar="CODE", help="Source language, where a .tmx has several.")
+@click.option("--to", "target", metavar="CODE", help="Target language, as .xlf and .tmx name it.")
 @click.option("--force", is_flag=True, help="Replace output files that exist, even those that were edited.")
 @click.option("--all", "everything", is_flag=True, help="Translate also what has a translation already.")
 @click.option("--no-review", is_flag=True, help="Mark translations as done: no fuzzy flag in .po, no review in .xlf.")
-@click.option("--encoding", default="", help="Encoding of a file that is not UTF-8 and does not say so, as latin-1.")
+@click.option("--encoding", help="Encoding of a file that is not UTF-8 and does not say so, as latin-1.")
 @device_option
 def translate(
     run: str,
     files: tuple[str, ...],
     output: str | None,
-    source: str,
-    target: str,
+    source: str | None,
+    target: str | None,
     force: bool,
     everything: bool,
     no_review: bool,
-    encoding: str,
+    encoding: str | None,
     device: str,
     settings: Settings,
 ) -> None:
@@ -82,48 +85,30 @@ def translate(
     refuses to replace any other file; --force replaces it.
     """
     from dragoman.documents.base import Reading
-    from dragoman.documents.registry import FORMATS
+    from dragoman.documents.registry import FORMATS, open_document
+    from dragoman.documents.run import DocumentTranslator
+    from dragoman.inference.load import load_predictor
 
-    require_search("translate", run, '"translate"')
+    require_search("translate", run)
     if not files:
         raise DataError("found no FILE to translate, only settings")
-    language = target or settings.tag or run_languages(run)[1]
+    language = target or settings.tag or languages_of_name(Path(run).resolve().name)[1]
     outputs = output_files(files, output, language)
     if not force:
         refuse_edited(outputs)
     for file in files:
         if Path(file).suffix.lower() not in FORMATS:
             raise DataError(f"{file}: found {Path(file).suffix or 'no suffix'!r}, expected one of {', '.join(FORMATS)}")
-    reading = Reading(source, language, encoding, review=not no_review)
-    translate_files(run, files, outputs, reading, everything, device, settings)
-
-
-def translate_files(
-    run: str,
-    files: tuple[str, ...],
-    outputs: list[str],
-    reading: Reading,
-    everything: bool,
-    device: str,
-    settings: Settings,
-) -> None:
-    """Translate each file into its output; the run is opened once."""
-    from dragoman.data.readers.lines import check_file
-    from dragoman.documents.registry import open_document
-    from dragoman.documents.run import DocumentTranslator
-    from dragoman.inference.load import load_predictor
-
     for file in files:
         check_file(Path(file))
+    reading = Reading(source or "", language, encoding or "", review=not no_review)
     decoding = settings.decoding()
     predictor = load_predictor(run, device, decoding)
     failed = 0
     for file, written in zip(files, outputs, strict=True):
         document = open_document(file, Path(file).read_bytes(), reading)
-        bar = progress_bar("sentences") if sys.stderr.isatty() else nullcontext()
-        with bar as progress:
-            translator = DocumentTranslator(predictor, decoding, progress or (lambda count: None))
-            translation = translator.translate(document, everything)
+        with progress("sentences") as done:
+            translation = DocumentTranslator(predictor, decoding, done).translate(document, everything)
         if written == "-":
             sys.stdout.buffer.write(translation.data)
         else:
@@ -132,35 +117,22 @@ def translate_files(
         failed += len(translation.faults)
     if failed:
         units = f"{failed:,} unit{'s' if failed > 1 else ''}"
-        click.echo(f"{units} could not be translated and {'are' if failed > 1 else 'is'} left as before", err=True)
+        print_message(f"{units} could not be translated and {'are' if failed > 1 else 'is'} left as before")
         raise click.exceptions.Exit(1)
 
 
 def print_translation(file: str, written: str, translation: Translation) -> None:
-    """Say what became of the units of a document."""
     counts = ", ".join(f"{count:,} {name}" for name, count in translation.counts.items() if count) or "no text"
     sure = sum(translation.confidences) / len(translation.confidences) if translation.confidences else None
     quality = "" if sure is None else f"; mean token probability {sure:.0%}"
-    click.echo(f"{written}: {counts}{quality}" if written != "-" else f"{file}: {counts}{quality}", err=True)
-    for warning in translation.warnings:
-        click.echo(f"warning: {file}: {warning}", err=True)
-    for fault in translation.faults[:10]:
-        click.echo(f"warning: {file}: {fault}; left as it is", err=True)
+    print_message(f"{file if written == '-' else written}: {counts}{quality}")
+    for warning in (*translation.warnings, *(f"{fault}; left as it is" for fault in translation.faults[:10])):
+        print_warning(f"{file}: {warning}")
     if len(translation.faults) > 10:
-        click.echo(f"warning: and {len(translation.faults) - 10:,} more", err=True)
-
-
-def run_languages(run: str) -> tuple[str, str]:
-    """Source and target language by the name of a run, such as "en-de"; empty where it does not say."""
-    from dragoman.data.languages import languages_of_name
-
-    return languages_of_name(Path(run).resolve().name)
+        print_warning(f"and {len(translation.faults) - 10:,} more")
 
 
 def output_files(files: tuple[str, ...], output: str | None, language: str) -> list[str]:
-    """The file to write for each file."""
-    from dragoman.files import check_writable, run_of_part, same_file
-
     if output == "-" and len(files) > 1:
         raise ConfigError(f"--output -: found {len(files)} files, expected one")
     folder = output is not None and output != "-" and (len(files) > 1 or output.endswith("/") or Path(output).is_dir())
@@ -195,15 +167,12 @@ def output_files(files: tuple[str, ...], output: str | None, language: str) -> l
 
 def record_of(path: str) -> Path:
     """Where the cache keeps a hash of what was last written to a path."""
-    from dragoman.files import cache_home
-
     name = hashlib.blake2b(str(Path(path).resolve()).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     return cache_home() / "translated" / name
 
 
 def refuse_edited(outputs: list[str]) -> None:
     """Raise DataError if an output exists that translate did not write, or that somebody has changed since."""
-    from dragoman.files import digest
 
     def is_own(path: Path) -> bool:
         with suppress(OSError):
@@ -221,8 +190,6 @@ def refuse_edited(outputs: list[str]) -> None:
 
 def write_output(path: str, data: bytes) -> None:
     """Write a translated file, and note its hash, so that the same command may replace it."""
-    from dragoman.files import atomic_write, write_text
-
     with atomic_write(path) as beside:
         beside.write_bytes(data)
     with suppress(OSError):  # without a cache, the next call asks for --force

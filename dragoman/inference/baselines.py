@@ -11,6 +11,7 @@ from dragoman.data.examples import Example
 from dragoman.data.split import TrainValidSplit
 from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
 from dragoman.errors import DataError, DragomanError
+from dragoman.inference.evaluation import metric_names
 from dragoman.inference.labeler import Labeler
 from dragoman.runs import Run
 from dragoman.scoring.label_metrics import score_labels
@@ -30,6 +31,15 @@ def training_examples(run: Run) -> Iterator[Example]:
         ).train("reading")
     except DragomanError as error:
         raise DataError(f"--baseline reads the training data of {run.folder} again: {error}") from None
+
+
+def baselines_of(loaded: Any, examples: Sequence[Example], metrics: Sequence[str], all_: bool) -> Baselines:
+    """The scores of baselines that need no training; with `all_` also of those that read the training data."""
+    run = loaded.run
+    if run.task.head_decoder is not None:
+        return label_baselines(loaded, examples, metrics, all_=all_)
+    units = run.config.data.units
+    return text_baselines(run, examples, metric_names(metrics, run.task, units), units, all_=all_)
 
 
 def can_copy(examples: Sequence[Example]) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from dragoman.data.config import file_list
-from dragoman.data.examples import Example, Fault
+from dragoman.data.config import DataConfig, file_list
+from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.readers.memory import examples_of, files_of, rows_of
 from dragoman.data.split import read_examples as read_all
@@ -43,11 +43,14 @@ class Evaluation(NamedTuple, Generic[Output]):
         return f"<Evaluation of {self.scores.get('segments', len(self.predictions)):,} examples: {', '.join(shown)}>"
 
 
-def read_examples(run: Run, path: str | Path, several_references: bool = False) -> list[Example]:
-    """The examples of a file, read as the run read its own data; a faulty line is an error."""
+def read_examples(
+    run: Run, files: str | Path | Pairs, several_references: bool = False, data: DataConfig | None = None
+) -> list[Example]:
+    """The examples of files, read as `data` says or as the run read its own data; a faulty line is an error."""
     example_format = run.task.example_format(run.config)
+    named = str(files) if isinstance(files, Path) else files
     items = list(
-        read_all(run.config.data, str(path), several_references=several_references, example_format=example_format)
+        read_all(data or run.config.data, named, several_references=several_references, example_format=example_format)
     )
     if faults := [item for item in items if isinstance(item, Fault)]:
         raise DataError(summarize_faults(faults, len(faults)))

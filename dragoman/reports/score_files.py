@@ -159,8 +159,8 @@ def compare_files(
     draws: int,
     seed: int,
     plot: str | None = None,
-) -> tuple[dict[str, TextMetric], list[SystemScore]]:
-    """The scores of the outputs in files, each compared with the first, the baseline."""
+) -> tuple[dict[str, TextMetric], list[SystemScore], dict[str, list[str]], list[list[str]]]:
+    """The scores of the outputs in files, each compared with the first, the baseline; also outputs and references."""
     if len(systems) < 2:
         raise DataError(f"nothing to compare: found one system ({systems[0]}), expected a baseline and another")
     if doubled := next((path for path in systems if systems.count(path) > 1), None):
@@ -177,4 +177,4 @@ def compare_files(
     scores = compare_systems(outputs, texts, metrics, draws=draws, seed=seed)
     if plot is not None:
         draw_comparison(scores, metrics, plot)
-    return metrics, scores
+    return metrics, scores, outputs, texts

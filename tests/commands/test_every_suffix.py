@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from dragoman import register
-from dragoman.commands.media import named_locations
+from dragoman.commands.inputs import named_locations
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers import READERS

@@ -1,20 +1,24 @@
-"""One rule for the files that commands write: never an input of the command, never a part of a run."""
+"""What commands refuse before they work: outputs that would overwrite inputs or runs, and options without effect."""
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from dragoman.commands.settings import Settings
-from dragoman.errors import DataError
+from dragoman.commands.inputs import reads_files
+from dragoman.commands.settings import Settings, SettingsCommand
+from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.files import check_writable, run_of_part, same_file
+
+if TYPE_CHECKING:
+    from dragoman.runs import Run
 
 # The arguments that name a file to write, in every command that has them.
 OUTPUTS = ("out", "output", "plot", "beam_trace", "page", "html", "report", "rejects")
@@ -22,17 +26,15 @@ PLAIN = ("output", "beam_trace", "rejects")  # others are pictures and pages, wh
 # A command may write its own part of a run.
 OWN_PARTS = {"shortlist": "shortlist.safetensors"}
 FOLDER_OUTPUTS = ("translate",)  # --output may be a folder; the command checks the files in it
-
-
-def checked_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that refuses bad outputs before it does any work."""
-
-    @functools.wraps(function)
-    def checked(*arguments: Any, **given: Any) -> Any:
-        check_outputs(click.get_current_context())
-        return function(*arguments, **given)
-
-    return checked
+# Arguments, and places of settings, of `predict` and `evaluate` for runs that need no search.
+PREDICT_ARGUMENTS = {
+    "run", "words", "as_json", "device", "batch_size", "data.columns", "data.header", "data.media",
+    "data.skip_unreadable",
+}  # fmt: skip
+EVALUATE_ARGUMENTS = {
+    *PREDICT_ARGUMENTS, "source", "target", "output", "evaluation.metrics", "evaluation.skip_unknown",
+    "evaluation.baseline",
+}  # fmt: skip
 
 
 def check_outputs(context: click.Context) -> None:
@@ -79,7 +81,6 @@ def existing_paths(value: Any) -> Iterator[str]:
 
 
 def data_files(config: Path) -> Iterator[str]:
-    """The data files that a configuration names."""
     try:
         data = tomllib.loads(config.read_text(encoding="utf-8")).get("data", {})
     except (OSError, ValueError):  # the command says what is wrong with it
@@ -89,3 +90,46 @@ def data_files(config: Path) -> Iterator[str]:
         for entry in entries if isinstance(entries, list) else [entries]:
             paths = entry.values() if isinstance(entry, dict) else [entry]
             yield from (path for path in paths if isinstance(path, str))
+
+
+# --- options that have no effect, and runs that a command cannot use
+
+
+def given_options(context: click.Context) -> dict[str, str]:
+    """The options and settings that were given: their names, and how the user spelled them."""
+    command, settings = context.command, context.params.get("settings")
+    flags = command.flags if isinstance(command, SettingsCommand) else {}
+    given = dict(settings.spelled) if isinstance(settings, Settings) else {}
+    for parameter in command.params:
+        name = parameter.name or ""
+        if name not in flags and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            given[name] = parameter.opts[0] if isinstance(parameter, click.Option) else name
+    return given
+
+
+def refuse_options(
+    run: Run | None,
+    allowed: set[str],
+    reason: str = 'is for runs that search for an output text; {run} has task = "{task}"',
+) -> None:
+    """Raise an error for every option or setting that was given and is not allowed: none is ever ignored."""
+    given = given_options(click.get_current_context())
+    if refused := next((spelled for name, spelled in given.items() if name not in allowed), None):
+        about = {} if run is None else {"run": run.folder, "task": run.task.name}
+        raise ConfigError(f"{refused} {reason.format(**about)}")
+
+
+def require_search(command: str, folder: str, tasks: str = '"translate"', text: bool = False) -> None:
+    """Raise an error for a run whose outputs need no search, and with `text` for one that reads files.
+
+    `tasks` are those that the command works with.
+    """
+    from dragoman.runs import Run
+
+    run = Run(folder)
+    if text and reads_files(run):
+        raise ConfigError(f'{command} needs a run that reads text; {folder} has task = "{run.task.name}"')
+    if run.task.head_decoder is not None:
+        raise RunError(
+            f'{folder}: found task = "{run.task.name}", which needs no search; {command} needs task = {tasks}'
+        )
