@@ -94,14 +94,9 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     frequent one. --baseline also reads the training data again, and scores the most frequent target of the same source
     and the target of the nearest one. A run that is not better has learned nothing useful.
 
-    A run that classifies has accuracy, macro_f1, f1 and matthews; one that regresses mse, pearson and spearman; one
-    that tags accuracy, macro_f1, span_f1 and exact_match. Labels and tags are also scored one by one. A masked
-    language model has accuracy and pseudo_perplexity of masked tokens. For a language model FILE is a text, and the
-    scores are its perplexities by word, token and character.
-
-    A run that transcribes or captions reads a manifest: the path of a recording or picture, then its text or texts. A
-    CTC model cannot output a reference that is longer than its frames allow; loss, perplexity and token accuracy leave
-    such references out, and "too_long" counts them.
+    Labels, numbers and tags have metrics of their own: see docs/tasks.md. For a language model FILE is a text, and the
+    scores are its perplexities by word, token and character. A run that transcribes or captions reads a manifest: the
+    path of a recording or picture, then its text or texts.
     """
     from dragoman.inference.baselines import baselines_of
     from dragoman.inference.labeler import labeler_of

@@ -200,9 +200,8 @@ def probe(
     gender       he and she with the same occupation: what else changes?
     stereotype   nurse, programmer, …: which gender does the output choose where the source has none?
 
-    probe reads a sample of the run's training data to see what the run reads. The inputs of copying, gender and
-    stereotype are English, so these need a run with English sentences as source. repetition and length take words and
-    sentences of the training data where those are not English, or of --sentences. A run that reads single words has no
+    The inputs of copying, gender and stereotype are English, so these need a run with English sentences as source.
+    repetition and length take others from the training data, or from --sentences. A run that reads single words has no
     probes.
 
     \b

@@ -78,17 +78,15 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     An object in FILE.jsonl may have, for this line alone, "prefix", "forbid", "require", "allow", "pattern" or
     "constrain" (an object of names and texts), which replace the constraints of these names.
 
-    With --shards a FILE (plain text, .tsv, .csv, .jsonl, .parquet) is cut into shards. Each becomes a file part-….txt
-    in the folder; the same command resumes after any interruption, and several may work on one folder at once. A row
-    that fails has an empty line, and a line with its reason in part-….rejected.jsonl. See docs/shards.md.
+    With --shards each part of FILE becomes a file in the folder; the same command resumes after any interruption, and
+    several may work on one folder at once. See docs/shards.md.
 
     A run that classifies, regresses or tags needs no search: options of the search are errors, and --json adds
     probabilities. Separate two texts by a tab, and words or the numbers of a series by spaces.
 
-    A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them, a
-    manifest (.tsv, .csv, .jsonl, .parquet) as for training, or a list of paths, one per line ("page.tar.gz::7.png" is
-    inside an archive). In a folder or archive predict reads the recordings (or pictures) sorted by name, and counts the
-    other files. The output has one line per file in that order; --json names the file as "source".
+    A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them (sorted
+    by name), a manifest as for training, or a list of paths, one per line. The output has one line per file; --json
+    names the file as "source".
     """
     from dragoman.runs import Run
 

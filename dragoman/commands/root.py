@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dragoman import plugins
-from dragoman.commands.align import align
+from dragoman.commands.align import align, terms
 from dragoman.commands.back_translate import back_translate
 from dragoman.commands.bench import bench
 from dragoman.commands.checks import check_outputs
@@ -25,7 +25,6 @@ from dragoman.commands.repl import repl
 from dragoman.commands.score import score, score_alignment
 from dragoman.commands.serve import serve
 from dragoman.commands.shortlist import shortlist
-from dragoman.commands.terms import terms
 from dragoman.commands.train import check, distil, train
 from dragoman.commands.translate import translate
 from dragoman.errors import hint

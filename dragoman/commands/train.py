@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from dragoman.tasks.config import Config
 
 
-def read_request(
-    what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...], folder: str | None = None
-) -> Request:
-    """Check the arguments; without a `folder` a run lies in runs/NAME."""
+def read_request(what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...]) -> Request:
+    """Check the arguments that name data or a configuration."""
     if what is not None and "=" in what and not Path(what).exists():
         overrides, what = (what, *overrides), None
     if (source is None) != (target is None):
@@ -36,13 +35,14 @@ def read_request(
     if what is not None and source is not None:
         raise DataError(f"found both '{what}' and --source/--target, expected one of them")
     if source is not None and target is not None:
-        return Request(None, Pairs(source, target), overrides, folder or str(Path("runs") / run_name(source)))
+        return Request(None, Pairs(source, target), overrides, str(Path("runs") / run_name(source)))
     if what is None:
         raise DataError("nothing to train on: name a data file, a configuration (.toml) or a run folder")
     if Path(what).is_dir():
-        return Request(what, None, overrides, folder or what)
-    files = None if what.lower().endswith(".toml") else what
-    return Request(what, files, overrides, folder or str(Path("runs") / run_name(what)))
+        return Request(what, None, overrides, what)
+    return Request(
+        what, None if what.lower().endswith(".toml") else what, overrides, str(Path("runs") / run_name(what))
+    )
 
 
 def resolve(request: Request, say: Callable[[str], None], progress: Progress, despite_faults: bool = False) -> Config:
@@ -92,12 +92,17 @@ def configure_despite_faults(
     return replace(config, data=replace(config.data, faults="stop")), reasons
 
 
-def what_to_train(function: Any) -> Any:
-    """Adds the arguments that name data or a configuration."""
-    function = click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")(function)
-    function = click.argument("what", required=False, metavar="[FILE|CONFIG|RUN]")(function)
-    function = click.option("--target", help="Target lines, one for each source line.")(function)
-    return click.option("--source", help="Source lines of a pair of parallel files.")(function)
+def what_to_train(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the arguments that name data or a configuration to a command, which gets them as `request`."""
+
+    @functools.wraps(function)
+    def gathered(what: Any, source: Any, target: Any, overrides: Any, **given: Any) -> None:
+        function(request=read_request(what, source, target, overrides), **given)
+
+    gathered = click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")(gathered)
+    gathered = click.argument("what", required=False, metavar="[FILE|CONFIG|RUN]")(gathered)
+    gathered = click.option("--target", help="Target lines, one for each source line.")(gathered)
+    return click.option("--source", help="Source lines of a pair of parallel files.")(gathered)
 
 
 @click.command()
@@ -121,16 +126,7 @@ def what_to_train(function: Any) -> Any:
     "with --time or --trials.",
 )  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
-def train(
-    what: str | None,
-    overrides: tuple[str, ...],
-    source: str | None,
-    target: str | None,
-    run_folder: str | None,
-    restart: bool,
-    quiet: bool,
-    **asked: Any,
-) -> None:
+def train(request: Request, run_folder: str | None, restart: bool, quiet: bool, **asked: Any) -> None:
     """Train a model, or resume a run.
 
     \b
@@ -155,9 +151,10 @@ def train(
     from dragoman.runs import train as train_run
     from dragoman.training.distributed import ProcessGroup
 
+    if run_folder:
+        request = request._replace(folder=run_folder)
     display = Display(quiet=quiet or not ProcessGroup().is_main)
     search = SearchOptions(**asked, started=started)
-    request = read_request(what, source, target, overrides, run_folder)
     if is_search(search, run_folder or request.what):
         if restart:
             raise click.UsageError(
@@ -227,7 +224,7 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
 @click.command()
 @what_to_train
 @click.option("--show", type=click.IntRange(0), default=1000, help="Maximum of faulty lines to name.")
-def check(what: str | None, overrides: tuple[str, ...], source: str | None, target: str | None, show: int) -> None:
+def check(request: Request, show: int) -> None:
     """Check a run before it starts.
 
     check reads the configuration and every data line (it names each fault as file:line), measures lengths, padding and
@@ -239,7 +236,6 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     """
     from dragoman.auto.check import check as prove
 
-    request = read_request(what, source, target, overrides)
     with Display(quiet=not sys.stderr.isatty()) as display:  # a progress line, if a person waits
 
         def say(line: str) -> None:
