@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.inference.load import load_predictor
-from dragoman.scoring import score_table
+from dragoman.scoring.report import score_table
 
 ACTIONS = {"walk": "I_WALK", "look": "I_LOOK", "run": "I_RUN", "jump": "I_JUMP"}
 TURNS = {"left": "I_TURN_LEFT", "right": "I_TURN_RIGHT"}

@@ -22,7 +22,7 @@ import torch
 from dragoman.commands.demonstration import hashed, split
 from dragoman.inference.load import load_predictor
 from dragoman.runs import train
-from dragoman.scoring import score_text
+from dragoman.scoring.report import score_table
 from dragoman.tasks import config as configuration
 from dragoman.training.display import Display
 
@@ -123,9 +123,7 @@ def letter_by_letter(pairs: list[tuple[str, str]], held: dict[str, list[str]]) -
             for letter, sound in zip(word, sounds.split(), strict=True):
                 seen.setdefault(letter, Counter())[sound] += 1
     said = [" ".join(seen[letter].most_common(1)[0][0] for letter in word if letter in seen) for word in held]
-    found = score_text(said, list(held.values()), units="phonemes").per
-    assert found is not None
-    return found
+    return float(score_table(said, list(held.values()), units="phonemes")["per"])
 
 
 def learn(name: str, pairs: list[tuple[str, str]], held: dict[str, list[str]], steps: int) -> Table:
@@ -149,9 +147,9 @@ def learn(name: str, pairs: list[tuple[str, str]], held: dict[str, list[str]], s
         seconds = time.perf_counter() - started
         predictor = load_predictor(f"{folder}/run", "cpu")
         said = [prediction.text for prediction in predictor.predict(list(held))]
-        scores = score_text(said, list(held.values()), units="phonemes")
+        scores = score_table(said, list(held.values()), units="phonemes")
         count = sum(part.numel() for part in predictor.model.parameters())
-    return {"name": name, "per": scores.per, "wer": scores.wer, "parameters": count, "seconds": round(seconds, 1)}
+    return {"name": name, "per": scores["per"], "wer": scores["wer"], "parameters": count, "seconds": round(seconds, 1)}
 
 
 def main() -> None:

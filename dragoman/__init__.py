@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dragoman.inference.prediction import Prediction
     from dragoman.inference.predictor import Predictor
     from dragoman.scoring.metric import Units
-    from dragoman.scoring.scores import Scores
+    from dragoman.scoring.report import Scores
     from dragoman.scoring.significance import SystemScore
     from dragoman.tasks.config import Config
     from dragoman.training.display import Display
@@ -65,7 +65,7 @@ _LATE = {
     "Labeler": "dragoman.inference.labeler",
     "Prediction": "dragoman.inference.prediction",
     "Predictor": "dragoman.inference.predictor",
-    "Scores": "dragoman.scoring.scores",
+    "Scores": "dragoman.scoring.report",
 }
 
 Folders: TypeAlias = str | Path | Sequence[str | Path]
@@ -231,9 +231,10 @@ def score(
 
     With `draws` (1000, say) bootstrap samples the result has 95 % confidence intervals.
     """
-    from dragoman.scoring.scores import score_outputs
+    from dragoman.scoring.report import score_outputs
 
-    return score_outputs(outputs, references, metrics, units, draws, seed)
+    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    return score_outputs(outputs, references, names, units=units, draws=draws, seed=seed)
 
 
 def compare(
@@ -249,9 +250,10 @@ def compare(
 
     Every score has a 95 % interval; every difference has p-values by paired bootstrap and approximate randomisation.
     """
-    from dragoman.scoring.scores import compare_outputs
+    from dragoman.scoring.report import compare_outputs
 
-    return compare_outputs(systems, references, metrics, units, draws, seed)
+    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    return compare_outputs(systems, references, names, units, draws=draws, seed=seed)
 
 
 def __getattr__(name: str) -> object:

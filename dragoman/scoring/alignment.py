@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dragoman.errors import DataError
@@ -85,57 +84,41 @@ def swap_direction(links: Iterable[Link]) -> Links:
     return frozenset((target, source) for source, target in links)
 
 
-class LinkCounts(NamedTuple):
-    """The counts of one sentence pair, in the symbols of Och and Ney (2003)."""
+class AlignmentScore(NamedTuple):
+    """The counts of a corpus, in the symbols of Och and Ney (2003), and its scores (equations 18 and 19)."""
 
+    segments: int
     predicted: int  # |A|
     sure: int  # |S|
     predicted_sure: int  # |A ∩ S|
     predicted_possible: int  # |A ∩ P|
 
-
-@dataclass(frozen=True)
-class AlignmentScore:
-    """Scores of a corpus from the counts of its sentence pairs (Och and Ney 2003, equations 18 and 19)."""
-
-    segments: tuple[LinkCounts, ...]
-
-    def _total(self, name: str) -> int:
-        return sum(getattr(counts, name) for counts in self.segments)
-
-    @property
-    def precision(self) -> float:
-        """The share of predicted links that are possible; 1 without predicted links."""
-        return self._total("predicted_possible") / size if (size := self._total("predicted")) else 1.0
-
-    @property
-    def recall(self) -> float:
-        """The share of sure links that are predicted; 1 without sure links."""
-        return self._total("predicted_sure") / size if (size := self._total("sure")) else 1.0
-
     @property
     def error_rate(self) -> float:
         """1 − (|A∩S| + |A∩P|) / (|A| + |S|); without possible links it is 1 − F₁."""
-        size = self._total("predicted") + self._total("sure")
-        return 1 - (self._total("predicted_sure") + self._total("predicted_possible")) / size if size else 0.0
+        size = self.predicted + self.sure
+        return 1 - (self.predicted_sure + self.predicted_possible) / size if size else 0.0
 
     def as_dict(self) -> dict[str, float | int]:
-        """The scores for JSON; rates are fractions."""
+        """Fractions and counts for JSON. Precision is 1 without predicted links, recall is 1 without sure ones."""
         return {
             "aer": self.error_rate,
-            "precision": self.precision,
-            "recall": self.recall,
-            "links": self._total("predicted"),
-            "sure": self._total("sure"),
-            "segments": len(self.segments),
+            "precision": self.predicted_possible / self.predicted if self.predicted else 1.0,
+            "recall": self.predicted_sure / self.sure if self.sure else 1.0,
+            "links": self.predicted,
+            "sure": self.sure,
+            "segments": self.segments,
         }
 
 
 def alignment_score(predicted: Sequence[Iterable[Link]], gold: Sequence[GoldAlignment]) -> AlignmentScore:
     if len(predicted) != len(gold):
         raise DataError(f"found {len(predicted):,} alignments, expected {len(gold):,} as in the gold alignments")
-    return AlignmentScore(tuple(_counts(frozenset(links), truth) for links, truth in zip(predicted, gold, strict=True)))
-
-
-def _counts(links: Links, truth: GoldAlignment) -> LinkCounts:
-    return LinkCounts(len(links), len(truth.sure), len(links & truth.sure), len(links & truth.possible))
+    pairs = [(frozenset(links), truth) for links, truth in zip(predicted, gold, strict=True)]
+    return AlignmentScore(
+        len(pairs),
+        sum(len(links) for links, _ in pairs),
+        sum(len(truth.sure) for _, truth in pairs),
+        sum(len(links & truth.sure) for links, truth in pairs),
+        sum(len(links & truth.possible) for links, truth in pairs),
+    )

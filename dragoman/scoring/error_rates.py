@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -23,46 +22,7 @@ from dragoman.scoring.metric import (
 )
 
 SymbolUnits = Literal["words", "characters"]
-
-
-@dataclass(frozen=True)
-class ErrorRate:
-    """The edits of every segment, and the length of its closest reference."""
-
-    edits: tuple[int, ...]
-    lengths: tuple[int, ...]
-
-    @property
-    def value(self) -> float:
-        """All edits divided by the length of all references; may exceed 1.
-
-        Empty references count as length one in all: 0.0 for an empty output, else the number of edits. jiwer counts the
-        same way.
-        """
-        return sum(self.edits) / max(1, sum(self.lengths))
-
-    def statistics(self, references: References, tokens: str) -> Statistics:
-        rows = list(zip(self.edits, self.lengths, strict=True))
-        return Statistics(as_rows(rows), signature(references, case="mixed", tok=tokens))
-
-
-def word_error_rate(hypotheses: Sequence[str], references: References) -> ErrorRate:
-    """The edit rate over whitespace-separated tokens, each segment against its closest reference."""
-    return _error_rate(hypotheses, references, "words")
-
-
-def character_error_rate(hypotheses: Sequence[str], references: References) -> ErrorRate:
-    """The edit rate over characters, inner spaces included, each segment against its closest reference."""
-    return _error_rate(hypotheses, references, "characters")
-
-
-def exact_matches(hypotheses: Sequence[str], references: References) -> tuple[bool, ...]:
-    """Whether each hypothesis equals one of its references, whitespace at the ends aside."""
-    check_segments(hypotheses, references)
-    return tuple(
-        hypothesis.strip() in {text.strip() for text in texts}
-        for hypothesis, texts in zip(hypotheses, references, strict=True)
-    )
+SIGNED: dict[SymbolUnits, str] = {"words": "space", "characters": "char"}
 
 
 def symbols(text: str, units: SymbolUnits) -> Sequence[str]:
@@ -89,11 +49,6 @@ def _closest_references(
         yield hypothesis, *closest_reference(hypothesis, [symbols(text, units) for text in texts])
 
 
-def _error_rate(hypotheses: Sequence[str], references: References, units: SymbolUnits) -> ErrorRate:
-    closest = list(_closest_references(hypotheses, references, units))
-    return ErrorRate(tuple(edits for _, edits, _ in closest), tuple(len(reference) for *_, reference in closest))
-
-
 def edit_alignments(
     hypotheses: Sequence[str], references: References, *, units: SymbolUnits = "words", substitution: int = 1
 ) -> list[EditAlignment]:
@@ -116,27 +71,24 @@ def count_edit_kinds(hypotheses: Sequence[str], references: References, units: S
     return kinds | {"reference": sum(len(alignment.left) for alignment in aligned)}
 
 
-# --- statistics and metrics
-
-
-def count_word_edits(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Edits and reference length in whitespace-separated tokens."""
-    return word_error_rate(hypotheses, references).statistics(references, "space")
-
-
-def count_character_edits(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Edits and reference length in characters."""
-    return character_error_rate(hypotheses, references).statistics(references, "char")
+def count_edits(hypotheses: Sequence[str], references: References, units: SymbolUnits = "words") -> Statistics:
+    """Edits, and the length of the closest reference, in whitespace-separated tokens or characters."""
+    closest = _closest_references(hypotheses, references, units)
+    rows = [(edits, len(reference)) for _, edits, reference in closest]
+    return Statistics(as_rows(rows), signature(references, case="mixed", tok=SIGNED[units]))
 
 
 def count_exact_matches(hypotheses: Sequence[str], references: References) -> Statistics:
-    """1 for a segment that matches a reference, and 1 for every segment."""
-    rows = [(float(match), 1.0) for match in exact_matches(hypotheses, references)]
+    """1 for a segment that equals a reference, whitespace at the ends aside, and 1 for every segment."""
+    rows = [
+        (float(hypothesis.strip() in {text.strip() for text in texts}), 1.0)
+        for hypothesis, texts in zip(hypotheses, references, strict=True)
+    ]
     return Statistics(as_rows(rows), signature(references, case="mixed", tok="none"))
 
 
 def combine_error_rate(sums: FloatArray) -> FloatArray:
-    """Edits divided by reference length; an empty reference counts as length one."""
+    """Edits divided by reference length; may exceed 1. Empty references count as length one in all, as in jiwer."""
     return np.asarray(sums[..., 0] / np.maximum(1, sums[..., 1]))
 
 
@@ -145,25 +97,20 @@ def combine_inaccuracy(sums: FloatArray) -> FloatArray:
 
 
 edit_rate = partial(TextMetric, higher_is_better=False, combine=combine_error_rate)
+match_rate = partial(TextMetric, count=count_exact_matches)
+count_characters = partial(count_edits, units="characters")
 METRICS = (
-    edit_rate("wer", "WER", "word edits per reference word", outputs=("words",), count=count_word_edits),
+    edit_rate("wer", "WER", "word edits per reference word", outputs=("words",), count=count_edits),
     # The literature on grapheme-to-phoneme conversion calls the share of words that are not exactly right WER.
-    TextMetric(
+    match_rate(
         "wer",
         "WER",
         "share of words whose phonemes are not exactly right",
         outputs=("phonemes",),
         higher_is_better=False,
-        count=count_exact_matches,
         combine=combine_inaccuracy,
     ),
-    edit_rate("cer", "CER", "character edits per reference character", count=count_character_edits),
-    edit_rate("per", "PER", "phoneme edits per reference phoneme", outputs=("phonemes",), count=count_word_edits),
-    TextMetric(
-        "exact_match",
-        "exact match",
-        "share of outputs equal to a reference",
-        count=count_exact_matches,
-        combine=mean_score,
-    ),
+    edit_rate("cer", "CER", "character edits per reference character", count=count_characters),
+    edit_rate("per", "PER", "phoneme edits per reference phoneme", outputs=("phonemes",), count=count_edits),
+    match_rate("exact_match", "exact match", "share of outputs equal to a reference", combine=mean_score),
 )

@@ -54,25 +54,16 @@ class TextLikelihood:
         """Perplexity per token; comparable only between models with the same tokenizer."""
         return _perplexity(self.nats, self.tokens)
 
-    @property
-    def word_perplexity(self) -> float:
-        return _perplexity(self.nats, self.size.words)
-
-    @property
-    def character_nats(self) -> float:
-        return self.nats / max(1, self.size.characters)
-
-    @property
-    def character_perplexity(self) -> float:
-        return _perplexity(self.nats, self.size.characters)
-
-    @property
-    def byte_bits(self) -> float:
-        return self.nats / math.log(2) / max(1, self.size.bytes)
-
     def scores(self) -> dict[str, float]:
-        names = ("loss", "perplexity", "word_perplexity", "character_perplexity", "character_nats", "byte_bits")
-        return {name: getattr(self, name) for name in names}
+        size = self.size
+        return {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "word_perplexity": _perplexity(self.nats, size.words),
+            "character_perplexity": _perplexity(self.nats, size.characters),
+            "character_nats": self.nats / max(1, size.characters),
+            "byte_bits": self.nats / math.log(2) / max(1, size.bytes),
+        }
 
 
 def _perplexity(nats: float, count: int) -> float:

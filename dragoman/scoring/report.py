@@ -1,45 +1,38 @@
-"""Scores of a set of outputs by several metrics, as `evaluate` and `score` report them."""
+"""Scores of a set of outputs by several metrics, for `dragoman.score`, `evaluate` and validation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from dragoman.errors import DataError
 from dragoman.scoring.metric import References, Units
 from dragoman.scoring.registry import EVALUATION_DEFAULTS, select_metrics, text_statistics
-from dragoman.scoring.significance import intervals
+from dragoman.scoring.significance import SystemScore, compare, intervals
 
 
 @dataclass(frozen=True)
-class TextScores:
-    """The scores of one set of outputs: BLEU and chrF from 0 to 100, the others as fractions."""
+class Scores(Mapping[str, float]):
+    """Scores by the name of their metric: `scores["bleu"]`, `dict(scores)`."""
 
+    values_by_name: dict[str, float] = field(repr=False)
     segments: int
-    bleu: float
-    chrf: float
-    wer: float
-    cer: float
-    exact_match: float
-    per: float | None
-    signatures: dict[str, str]
+    signatures: dict[str, str]  # how each metric was counted, to be published with its score
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, if asked for
 
-    def as_dict(self) -> dict[str, Any]:
-        """The scores for JSON, without the phoneme error rate where there is none."""
-        scores = asdict(self)
-        if self.per is None:
-            del scores["per"]
-        return scores
+    def __getitem__(self, name: str) -> float:
+        return self.values_by_name[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_name)
 
-def score_text(hypotheses: Sequence[str], references: References, *, units: Units = "words") -> TextScores:
-    """The default metrics of an evaluation, each with the signature that says how it was counted.
+    def __len__(self) -> int:
+        return len(self.values_by_name)
 
-    `references` has one or more texts per segment; their number may differ between segments. With phonemes the edit
-    rate over whitespace-separated tokens is `per`, and `wer` is the share of inputs that match no reference exactly, as
-    the literature on grapheme-to-phoneme conversion reports it.
-    """
-    return TextScores(**{"per": None} | score_table(hypotheses, references, units=units))
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in self.items())
+        return f"<Scores of {self.segments:,} segments: {shown}>"
 
 
 def score_table(
@@ -62,3 +55,39 @@ def score_table(
     if draws:
         table["intervals"] = intervals(metrics, counts, draws, seed)
     return table | {"signatures": {name: statistics.signature for name, statistics in counts.items()}}
+
+
+def reference_lists(references: Sequence[str | Sequence[str]], outputs: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """The references of each segment as a list; DataError unless every system has as many outputs."""
+    for name, texts in {"references": references, **outputs}.items():
+        if isinstance(texts, str):
+            raise TypeError(f"{name}: found one text, expected a list of texts")
+    for name, texts in outputs.items():
+        if len(texts) != len(references):
+            raise DataError(f"{name}: found {len(texts):,} texts, expected {len(references):,}, one for each reference")
+    if not references:
+        raise DataError("nothing to score: found no text")
+    return [[texts] if isinstance(texts, str) else list(texts) for texts in references]
+
+
+def score_outputs(
+    outputs: Sequence[str], references: Sequence[str | Sequence[str]], names: Sequence[str], **options: Any
+) -> Scores:
+    """The scores by the named metrics as an object; `options` are those of `score_table`."""
+    table = score_table(outputs, reference_lists(references, {"outputs": outputs}), names, **options)
+    segments, signatures, bounds = table.pop("segments"), table.pop("signatures"), table.pop("intervals", {})
+    return Scores(table, segments, signatures, {name: (low, high) for name, (low, high) in bounds.items()})
+
+
+def compare_outputs(
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[str | Sequence[str]],
+    names: Sequence[str],
+    units: Units,
+    **options: Any,
+) -> list[SystemScore]:
+    """The scores of each system, compared with the first; `options` are those of `compare`."""
+    if len(systems) < 2:
+        raise DataError(f"nothing to compare: found {len(systems)} system, expected a baseline and another")
+    metrics = select_metrics(names or EVALUATION_DEFAULTS[units], units)
+    return compare(systems, reference_lists(references, systems), metrics, **options)

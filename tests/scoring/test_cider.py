@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from dragoman.scoring import score_table
 from dragoman.scoring.cider import words
+from dragoman.scoring.report import score_table
 
 VOCABULARY = ["a", "dog", "runs", "man", "red", "ball", "the", "jumps"]
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
-from dragoman.scoring import EditAlignment, EditOperation, align_edits, edit_distance
-from dragoman.scoring.edit import all_edit_alignments
+from dragoman.scoring.edit import EditAlignment, EditOperation, align_edits, all_edit_alignments, edit_distance
 
 ALPHABETS = ("ab", "abcdefgh", "aäßñ語🦊\u0301 \n")
 texts = st.text(alphabet="abcé語", max_size=90)

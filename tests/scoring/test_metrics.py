@@ -7,6 +7,7 @@ import logging
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jiwer
@@ -16,14 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import DataError
-from dragoman.scoring import (
-    ErrorRate,
-    TextScores,
-    character_error_rate,
-    exact_matches,
-    score_text,
-    word_error_rate,
-)
+from dragoman.scoring.registry import metrics_for
+from dragoman.scoring.report import score_table
 from dragoman.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +38,15 @@ WORDS = [
     "!",
     "ok",
 ]
+
+
+def counts(metric: str, hypotheses: list[str], references: list[list[str]]) -> list[tuple[float, ...]]:
+    """The statistics of every segment: edits and reference length, or matches and 1."""
+    return [tuple(row) for row in metrics_for("words")[metric].statistics(hypotheses, references).rows.tolist()]
+
+
+def rate(metric: str, hypotheses: list[str], references: list[list[str]]) -> float:
+    return score_table(hypotheses, references, [metric])[metric]
 
 
 def sentence(draw: random.Random, shortest: int = 1) -> str:
@@ -66,135 +70,135 @@ def test_error_rates_equal_jiwer(seed: int) -> None:
     hypotheses[3] = ""
     hypotheses[4] = "  the   cat "
     single = [texts[0] for texts in references]
-    assert word_error_rate(hypotheses, references).value == pytest.approx(jiwer.wer(single, hypotheses), abs=1e-12)
-    assert character_error_rate(hypotheses, references).value == pytest.approx(jiwer.cer(single, hypotheses), abs=1e-12)
+    assert rate("wer", hypotheses, references) == pytest.approx(jiwer.wer(single, hypotheses), abs=1e-12)
+    assert rate("cer", hypotheses, references) == pytest.approx(jiwer.cer(single, hypotheses), abs=1e-12)
 
 
 def test_error_rates_keep_segment_statistics() -> None:
-    rate = word_error_rate(["a b c", "x", ""], [["a c"], ["x"], ["p q"]])
-    assert rate == ErrorRate(edits=(1, 0, 2), lengths=(2, 1, 2))
-    assert rate.value == 3 / 5
-    assert character_error_rate([" a b\n"], [["a  b"]]) == ErrorRate(edits=(1,), lengths=(4,))
+    hypotheses, references = ["a b c", "x", ""], [["a c"], ["x"], ["p q"]]
+    assert counts("wer", hypotheses, references) == [(1, 2), (0, 1), (2, 2)]
+    assert rate("wer", hypotheses, references) == 3 / 5
+    assert counts("cer", [" a b\n"], [["a  b"]]) == [(1, 4)]
 
 
 def test_error_rate_takes_the_closest_and_of_those_the_longest_reference() -> None:
-    assert word_error_rate(["a b c"], [["x y z", "a b", "a b c d", "a"]]) == ErrorRate((1,), (4,))
+    assert counts("wer", ["a b c"], [["x y z", "a b", "a b c d", "a"]]) == [(1, 4)]
     # Closest means fewest edits, even where another reference would give the smaller rate (2/4 < 1/1).
-    assert word_error_rate(["a b"], [["a b c d", "a"]]) == ErrorRate((1,), (1,))
+    assert counts("wer", ["a b"], [["a b c d", "a"]]) == [(1, 1)]
 
 
 def test_error_rate_without_reference_symbols() -> None:
-    assert word_error_rate([""], [[" "]]).value == 0.0
-    assert word_error_rate(["a b"], [[""]]).value == 2.0 == jiwer.wer([""], ["a b"])
+    assert rate("wer", [""], [[" "]]) == 0.0
+    assert rate("wer", ["a b"], [[""]]) == 2.0 == jiwer.wer([""], ["a b"])
     # One empty reference among others changes only the sum.
-    assert word_error_rate(["a b", "c"], [[""], ["c"]]).value == 2.0
+    assert rate("wer", ["a b", "c"], [[""], ["c"]]) == 2.0
 
 
 def test_error_rate_may_exceed_one() -> None:
-    assert word_error_rate(["a b c"], [["x"]]).value == 3.0
+    assert rate("wer", ["a b c"], [["x"]]) == 3.0
 
 
 @given(st.lists(st.text("ab ", max_size=8), min_size=1, max_size=4), st.text("ab ", max_size=8))
 @settings(deadline=None)
 def test_another_reference_never_adds_edits(texts: list[str], hypothesis: str) -> None:
-    for rate in (word_error_rate, character_error_rate):
-        assert rate([hypothesis], [texts]).edits[0] == min(rate([hypothesis], [[t]]).edits[0] for t in texts)
+    for metric in ("wer", "cer"):
+        fewest = min(counts(metric, [hypothesis], [[text]])[0][0] for text in texts)
+        assert counts(metric, [hypothesis], [texts])[0][0] == fewest
 
 
 def test_exact_matches() -> None:
     hypotheses = ["a b ", "A b", "a  b", "", "c"]
     references = [["x", "\ta b"], ["a b"], ["a b"], ["x", " "], ["x", "y"]]
-    assert exact_matches(hypotheses, references) == (True, False, False, True, False)
+    assert counts("exact_match", hypotheses, references) == [(1, 1), (0, 1), (0, 1), (1, 1), (0, 1)]
 
 
 @pytest.mark.parametrize("references", [1, 2, 4])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_bleu_and_chrf_equal_sacrebleu(seed: int, references: int) -> None:
     hypotheses, texts = corpus(seed, segments=40, references=references)
-    scores = score_text(hypotheses, texts)
+    scores = score_table(hypotheses, texts)
     streams = [list(stream) for stream in zip(*texts, strict=True)]
-    assert 5 < scores.bleu < 99
-    assert scores.bleu == pytest.approx(sacrebleu.corpus_bleu(hypotheses, streams).score, abs=1e-9)
-    assert scores.chrf == pytest.approx(sacrebleu.corpus_chrf(hypotheses, streams).score, abs=1e-9)
-    assert scores.segments == 40
-    assert f"nrefs:{references}|case:mixed|eff:no|tok:13a|smooth:exp|" in scores.signatures["bleu"]
-    assert f"nrefs:{references}|case:mixed|eff:yes|nc:6|nw:0|space:no|" in scores.signatures["chrf"]
-    assert scores.signatures["bleu"].endswith(f"version:{sacrebleu.__version__}")
+    assert 5 < scores["bleu"] < 99
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, streams).score, abs=1e-9)
+    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(hypotheses, streams).score, abs=1e-9)
+    assert scores["segments"] == 40
+    assert f"nrefs:{references}|case:mixed|eff:no|tok:13a|smooth:exp|" in scores["signatures"]["bleu"]
+    assert f"nrefs:{references}|case:mixed|eff:yes|nc:6|nw:0|space:no|" in scores["signatures"]["chrf"]
+    assert scores["signatures"]["bleu"].endswith(f"version:{sacrebleu.__version__}")
 
 
 def test_references_in_varying_number() -> None:
     hypotheses, texts = corpus(9, segments=40, references=3)
     ragged = [choices[: 1 + number % 3] for number, choices in enumerate(texts)]
-    scores = score_text(hypotheses, ragged)
+    scores = score_table(hypotheses, ragged)
     # A reference given twice changes neither clipped counts, closest length nor best F: ragged = repeated.
     padded = [(choices * 3)[:3] for choices in ragged]
     streams = [list(stream) for stream in zip(*padded, strict=True)]
-    assert scores.bleu == pytest.approx(sacrebleu.corpus_bleu(hypotheses, streams).score, abs=1e-9)
-    assert scores.chrf == pytest.approx(sacrebleu.corpus_chrf(hypotheses, streams).score, abs=1e-9)
-    assert scores.bleu != pytest.approx(score_text(hypotheses, texts).bleu, abs=1e-6)
-    assert all(signature.startswith("nrefs:var|") for signature in scores.signatures.values())
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, streams).score, abs=1e-9)
+    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(hypotheses, streams).score, abs=1e-9)
+    assert scores["bleu"] != pytest.approx(score_table(hypotheses, texts)["bleu"], abs=1e-6)
+    assert all(signature.startswith("nrefs:var|") for signature in scores["signatures"].values())
 
 
 def test_order_of_references_does_not_matter() -> None:
     hypotheses, texts = corpus(4, segments=30, references=3)
     ragged = [choices[: 1 + number % 3] for number, choices in enumerate(texts)]
-    forwards, backwards = score_text(hypotheses, ragged), score_text(hypotheses, [r[::-1] for r in ragged])
-    assert backwards.wer == forwards.wer
-    assert backwards.cer == forwards.cer
-    assert backwards.bleu == pytest.approx(forwards.bleu, abs=1e-9)
+    forwards, backwards = score_table(hypotheses, ragged), score_table(hypotheses, [r[::-1] for r in ragged])
+    assert backwards["wer"] == forwards["wer"]
+    assert backwards["cer"] == forwards["cer"]
+    assert backwards["bleu"] == pytest.approx(forwards["bleu"], abs=1e-9)
 
 
 def test_scores_of_words() -> None:
     hypotheses, references = ["the cat sat", "a dog ran off"], [["the cat sat"], ["a dog ran"]]
-    scores = score_text(hypotheses, references)
-    assert scores.wer == word_error_rate(hypotheses, references).value == 1 / 6
-    assert scores.cer == character_error_rate(hypotheses, references).value == 4 / 20
-    assert scores.exact_match == 0.5
-    assert scores.per is None
+    scores = score_table(hypotheses, references)
+    assert scores["wer"] == rate("wer", hypotheses, references) == 1 / 6
+    assert scores["cer"] == rate("cer", hypotheses, references) == 4 / 20
+    assert scores["exact_match"] == 0.5
+    assert "per" not in scores
     own = f"nrefs:1|case:mixed|tok:{{}}|version:dragoman-{__version__}"
-    assert scores.signatures["wer"] == own.format("space")
-    assert scores.signatures["cer"] == own.format("char")
-    assert scores.signatures["exact_match"] == own.format("none")
-    assert set(scores.signatures) == {"bleu", "chrf", "wer", "cer", "exact_match"}
+    assert scores["signatures"]["wer"] == own.format("space")
+    assert scores["signatures"]["cer"] == own.format("char")
+    assert scores["signatures"]["exact_match"] == own.format("none")
+    assert set(scores["signatures"]) == {"bleu", "chrf", "wer", "cer", "exact_match"}
 
 
 def test_scores_of_phonemes() -> None:
     hypotheses = ["K AE T", "D AA G", "HH AW S", "AH"]
     references = [["K AE T"], ["D AO G", "D AA G"], ["HH AW Z"], ["EY", "AH B"]]
-    scores = score_text(hypotheses, references, units="phonemes")
-    assert scores.per == word_error_rate(hypotheses, references).value == 2 / 11
-    assert scores.wer == 0.5
-    assert scores.exact_match == 0.5
-    assert scores.signatures["per"].startswith("nrefs:var|case:mixed|tok:space|")
-    assert scores.signatures["wer"].startswith("nrefs:var|case:mixed|tok:none|")
+    scores = score_table(hypotheses, references, units="phonemes")
+    assert scores["per"] == rate("wer", hypotheses, references) == 2 / 11
+    assert scores["wer"] == 0.5
+    assert scores["exact_match"] == 0.5
+    assert scores["signatures"]["per"].startswith("nrefs:var|case:mixed|tok:space|")
+    assert scores["signatures"]["wer"].startswith("nrefs:var|case:mixed|tok:none|")
 
 
 def test_phonemes_and_words_differ_only_in_wer_and_per() -> None:
     hypotheses, references = corpus(2, segments=10, references=1)
-    words = score_text(hypotheses, references)
-    phonemes = score_text(hypotheses, references, units="phonemes")
-    assert phonemes.per == words.wer
-    assert phonemes.wer == pytest.approx(1 - words.exact_match)
-    assert phonemes.wer != words.wer
-    assert (phonemes.bleu, phonemes.chrf, phonemes.cer) == (words.bleu, words.chrf, words.cer)
+    words = score_table(hypotheses, references)
+    phonemes = score_table(hypotheses, references, units="phonemes")
+    assert phonemes["per"] == words["wer"]
+    assert phonemes["wer"] == pytest.approx(1 - words["exact_match"])
+    assert phonemes["wer"] != words["wer"]
+    assert (phonemes["bleu"], phonemes["chrf"], phonemes["cer"]) == (words["bleu"], words["chrf"], words["cer"])
 
 
-def test_as_dict_is_valid_json() -> None:
-    words = score_text(["the cat sat on it"], [["the cat sat on it"]])
-    assert json.loads(json.dumps(words.as_dict())) == words.as_dict()
-    assert "per" not in words.as_dict()
-    assert TextScores(**words.as_dict(), per=None) == words
-    phonemes = score_text(["K AE T"], [["K AE P"]], units="phonemes")
-    assert phonemes.as_dict()["per"] == 1 / 3
-    assert TextScores(**json.loads(json.dumps(phonemes.as_dict()))) == phonemes
+def test_the_table_is_valid_json() -> None:
+    words = score_table(["the cat sat on it"], [["the cat sat on it"]])
+    assert json.loads(json.dumps(words)) == words
+    assert "per" not in words
+    assert score_table(["K AE T"], [["K AE P"]], units="phonemes")["per"] == 1 / 3
 
 
 def test_scores_are_case_sensitive() -> None:
-    scores = score_text(["THE CAT SAT ON IT"], [["the cat sat on it"]])
-    assert (scores.bleu, scores.chrf, scores.exact_match, scores.wer) == (0.0, 0.0, 0.0, 1.0)
+    scores = score_table(["THE CAT SAT ON IT"], [["the cat sat on it"]])
+    assert (scores["bleu"], scores["chrf"], scores["exact_match"], scores["wer"]) == (0.0, 0.0, 0.0, 1.0)
 
 
-@pytest.mark.parametrize("score", [score_text, word_error_rate, character_error_rate, exact_matches])
+@pytest.mark.parametrize(
+    "score", [score_table, partial(rate, "wer"), partial(rate, "cer"), partial(rate, "exact_match")]
+)
 class TestUnusableInput:
     def test_nothing(self, score) -> None:
         with pytest.raises(DataError, match="nothing to score: "):
@@ -222,10 +226,10 @@ def test_nothing_is_logged_or_printed(
     hypothesis: str, reference: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        scores = score_text([hypothesis] * 150, [[reference]] * 150, units="phonemes")
+        scores = score_table([hypothesis] * 150, [[reference]] * 150, units="phonemes")
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
-    assert scores.bleu == pytest.approx(100.0 if hypothesis.endswith(".") else 0.0)
+    assert scores["bleu"] == pytest.approx(100.0 if hypothesis.endswith(".") else 0.0)
 
 
 def test_the_silenced_warning_exists(caplog: pytest.LogCaptureFixture) -> None:
@@ -233,7 +237,7 @@ def test_the_silenced_warning_exists(caplog: pytest.LogCaptureFixture) -> None:
     lines = ["a b c d ."] * 150
     loud = sacrebleu.corpus_bleu(lines, [lines])
     assert any("tokenized period" in record.message for record in caplog.records)
-    assert score_text(lines, [[line] for line in lines]).bleu == pytest.approx(loud.score, abs=1e-9)
+    assert score_table(lines, [[line] for line in lines])["bleu"] == pytest.approx(loud.score, abs=1e-9)
 
 
 def test_import_does_not_pull_in_sacrebleu() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dragoman.scoring.registry import metrics_for, segment_cost_metrics
-from dragoman.scoring.report import score_text
+from dragoman.scoring.report import score_table
 
 NOT_ZERO_WHEN_EQUAL = ("meteor_exact_stem", "rouge-2")  # one chunk has a penalty; one word has no 2-gram
 
@@ -39,11 +39,11 @@ def test_costs_follow_from_the_scores_of_one_segment() -> None:
     hypotheses, references = ["a b c", "a", "x y"], [["a b d"], ["a"], ["x z y"]]
     for segment in zip(hypotheses, references, strict=True):
         one = [segment[0]], [segment[1]]
-        scores = score_text(*one)
-        assert costs["wer"].costs(*one) == pytest.approx([scores.wer])
-        assert costs["cer"].costs(*one) == pytest.approx([scores.cer])
-        assert costs["chrf"].costs(*one) == pytest.approx([1 - scores.chrf / 100])
-        assert costs["exact_match"].costs(*one) == [1 - scores.exact_match]
+        scores = score_table(*one)
+        assert costs["wer"].costs(*one) == pytest.approx([scores["wer"]])
+        assert costs["cer"].costs(*one) == pytest.approx([scores["cer"]])
+        assert costs["chrf"].costs(*one) == pytest.approx([1 - scores["chrf"] / 100])
+        assert costs["exact_match"].costs(*one) == [1 - scores["exact_match"]]
         assert costs["per"].costs(*one) == costs["wer"].costs(*one)
     assert costs["bleu"].costs(["a b c d e"], [["a b c d e"]]) == pytest.approx([0.0], abs=1e-9)
     assert 0 < costs["bleu"].costs(["a b c d f"], [["a b c d e"]])[0] < 1

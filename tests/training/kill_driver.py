@@ -259,7 +259,7 @@ def warm_up(content: dict[str, Any]) -> None:
 
     from dragoman import runs
     from dragoman.data.batch import batch_of
-    from dragoman.scoring import score_text
+    from dragoman.scoring.report import score_table
     from dragoman.tasks import config
     from dragoman.tasks.translate import build_model
     from dragoman.training import display
@@ -276,7 +276,7 @@ def warm_up(content: dict[str, Any]) -> None:
         part.grad = torch.zeros_like(part)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
     build_optimizer(built.train.optimizer, model).step()
-    score_text(["a"], [["a"]])
+    score_table(["a"], [["a"]])
 
 
 # A shorter run, for those who run it often.
