@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where the counts are too few to estimate them
 MAX_ORDER = 6
-CHUNK = 1 << 21  # n-grams smoothed at a time; it decides how sums are rounded
+CHUNK = 1 << 21  # n-grams smoothed at a time
 
 
 class Level(NamedTuple):
@@ -61,59 +61,27 @@ def smooth(counted: list[Counted], vocabulary: int) -> list[Level]:
         below, size = levels[-1], len(order.keys)
         keys, logs = np.empty(size, np.int64), np.empty(size, np.float32)
         backoffs = np.zeros(len(below.keys), np.float32)
-        for block in _interpolated(order, vocabulary):
-            lower = np.exp(below.log_probabilities[block.suffixes].astype(np.float64))
-            weights = np.divide(block.left, block.totals, out=np.ones(len(block.left)), where=block.totals > 0)
-            inside = block.parents - block.first
-            part = slice(block.start, block.start + len(block.keys))
-            keys[part] = block.keys
-            logs[part] = log(block.own / block.totals[inside] + weights[inside] * lower)
-            backoffs[block.first : block.first + len(weights)] = log(weights)
+        discounts = discounts_of(order.counts.blocks())
+        start = 0
+        while start < size:
+            # A context has fewer n-grams than there are tokens: whole contexts follow the first CHUNK n-grams.
+            block = [spool.read(start, start + CHUNK + vocabulary) for spool in order]
+            contexts = block[0] // vocabulary
+            end = int(np.searchsorted(contexts, contexts[:CHUNK][-1], "right"))
+            own, counts, suffixes = (column[:end] for column in block)
+            first, inside = int(contexts[0]), contexts[:end] - contexts[0]
+            taken = discounts[np.minimum(counts, 3)]
+            totals, left = np.bincount(inside, counts), np.bincount(inside, taken)
+            weights = np.divide(left, totals, out=np.ones(len(left)), where=totals > 0)
+            lower = np.exp(below.log_probabilities[suffixes].astype(np.float64))
+            keys[start : start + end] = own
+            logs[start : start + end] = log((counts - taken) / totals[inside] + weights[inside] * lower)
+            backoffs[first : first + len(weights)] = log(weights)
+            start += end
         levels[-1] = below._replace(backoffs=backoffs)
         levels.append(Level(keys, logs, np.zeros(size, np.float32)))
         order.close()
     return levels
-
-
-class NGramBlock(NamedTuple):
-    """Neighbouring n-grams, and the sums of their contexts first, first + 1, …"""
-
-    start: int  # the place of the first n-gram
-    keys: Ints
-    parents: Ints  # the places of their contexts
-    own: Floats  # discounted counts
-    suffixes: NDArray[np.int32]
-    first: int
-    totals: Floats  # of each context: counts of all its n-grams, in other blocks too,
-    left: Floats  # and what the discounts took
-
-
-def _interpolated(order: Counted, vocabulary: int) -> Iterator[NGramBlock]:
-    """All n-grams of an order, CHUNK at a time.
-
-    A context that two blocks share has the sum of both: the first pass adds up the contexts at the ends of the blocks.
-    """
-    discounts = discounts_of(order.counts.blocks())
-    shared: dict[int, Floats] = {}
-    for block in _blocks(order, vocabulary, discounts):
-        for place in {block.first, block.first + len(block.totals) - 1}:
-            sums = np.array([block.totals[place - block.first], block.left[place - block.first]])
-            shared[place] = shared[place] + sums if place in shared else sums
-    for block in _blocks(order, vocabulary, discounts):
-        for place in {block.first, block.first + len(block.totals) - 1}:
-            block.totals[place - block.first], block.left[place - block.first] = shared[place]
-        yield block
-
-
-def _blocks(order: Counted, vocabulary: int, discounts: Floats) -> Iterator[NGramBlock]:
-    """The same with the sums of each block alone."""
-    for start in range(0, len(order.keys), CHUNK):
-        keys, counts, suffixes = (spool.read(start, start + CHUNK) for spool in order)
-        parents = keys // vocabulary  # they are sorted
-        first, taken = int(parents[0]), discounts[np.minimum(counts, 3)]
-        totals = np.bincount(parents - first, counts).astype(np.float64, copy=False)
-        left = np.bincount(parents - first, taken).astype(np.float64, copy=False)
-        yield NGramBlock(start, keys, parents, counts - taken, suffixes, first, totals, left)
 
 
 def log(probabilities: Floats) -> Floats:

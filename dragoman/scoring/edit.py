@@ -61,11 +61,6 @@ class EditAlignment:
         return self._count("equal")
 
     @property
-    def edits(self) -> int:
-        """The number of substitutions, insertions and deletions, whatever each costs."""
-        return len(self.operations) - self.matches
-
-    @property
     def left(self) -> tuple[Hashable, ...]:
         return tuple(operation.left for operation in self.operations if operation.kind != "insert")
 

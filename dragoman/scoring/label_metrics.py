@@ -106,12 +106,7 @@ def spearman(predictions: Sequence[float], targets: Sequence[float]) -> float:
 # --- tagging
 
 
-class TagSpan(NamedTuple):
-    """The words from `start` up to `end`, which is excluded, that have one label."""
-
-    label: str
-    start: int
-    end: int
+TagSpan = tuple[str, int, int]  # label, first word, and the word after the last
 
 
 def is_bio_tag(tag: str) -> bool:
@@ -130,7 +125,7 @@ def bio_spans(tags: Sequence[str]) -> set[TagSpan]:
             raise DataError(f"tag {position + 1}: found '{tag}', expected O, B-LABEL or I-LABEL")
         prefix, _, name = tag.partition("-")
         if label and (prefix != "I" or name != label):
-            spans.add(TagSpan(label, start, position))
+            spans.add((label, start, position))
             label = ""
         if tag != "O" and not label:
             label, start = name, position
@@ -179,20 +174,17 @@ def bio_span_f1(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence
         raise DataError(f"span_f1 needs BIO tags; {error}") from None
 
 
-def two_labels(predictions: Sequence[str], targets: Sequence[str], labels: Sequence[str]) -> bool:
-    return len({*labels, *predictions, *targets}) <= 2
-
-
-def two_examples(predictions: Sequence[Any], targets: Sequence[Any], labels: Sequence[str]) -> bool:
-    return len(predictions) >= 2
-
-
 def bio_tags(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], labels: Sequence[str]) -> bool:
     return all(is_bio_tag(tag) for row in (*predictions, *targets) for tag in row)
 
 
+def two_labels(predictions: Sequence[str], targets: Sequence[str], labels: Sequence[str]) -> bool:
+    return len({*labels, *predictions, *targets}) <= 2
+
+
 label = partial(LabelMetric, outputs=("labels",))
 number = partial(LabelMetric, outputs=("numbers",), percent=False, decimals=".4g")
+correlation = partial(number, applies=lambda predictions, targets, labels: len(predictions) >= 2)
 tags = partial(LabelMetric, outputs=("tags",))
 masked = partial(Metric, outputs=("masked tokens",))  # the model measures these; there are no outputs to compare
 METRICS: tuple[Metric, ...] = (
@@ -201,8 +193,8 @@ METRICS: tuple[Metric, ...] = (
     label("f1", "F1", "F₁ of the second of two labels", score=binary_f1, uses_label_set=True, applies=two_labels),
     label("matthews", "Matthews", "Matthews correlation", score=matthews, percent=False, decimals=".4g"),
     number("mse", "MSE", "mean squared error", score=flattened(mean_squared_error), higher_is_better=False),
-    number("pearson", "Pearson", "linear correlation", score=flattened(pearson), applies=two_examples),
-    number("spearman", "Spearman", "rank correlation", score=flattened(spearman), applies=two_examples),
+    correlation("pearson", "Pearson", "linear correlation", score=flattened(pearson)),
+    correlation("spearman", "Spearman", "rank correlation", score=flattened(spearman)),
     tags("accuracy", "accuracy", "share of words with the correct tag", score=flattened(accuracy)),
     tags("macro_f1", "macro F1", "mean F₁ over all tags", score=flattened(macro_f1)),
     tags("span_f1", "span F1", "F₁ of whole spans of BIO tags", score=bio_span_f1, applies=bio_tags),

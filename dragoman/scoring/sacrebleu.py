@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +20,11 @@ CHRF_ORDER = 6  # longest n-gram of characters
 CHRF_BETA = 2.0  # recall counts twice as much as precision
 
 
-def reference_streams(references: References) -> list[list[str]]:
-    """References as sacreBLEU takes them: the first of every segment, the second, …; None where there are fewer."""
-    streams = list(zip_longest(*references))
-    # sacreBLEU drops every None before it counts, though its annotations do not say so.
-    return cast(list[list[str]], streams)
-
-
 def _counted(metric: Any, hypotheses: Sequence[str], references: References) -> Statistics:
+    # The first reference of every segment, the second, …; sacreBLEU drops every None, where a segment has fewer.
+    streams = list(zip_longest(*references))
     # sacreBLEU has no public function for its statistics; its own significance tests call this one.
-    rows = metric._extract_corpus_statistics(list(hypotheses), reference_streams(references))
+    rows = metric._extract_corpus_statistics(list(hypotheses), streams)
     return Statistics(as_rows(rows), str(metric.get_signature()))
 
 
@@ -101,55 +96,37 @@ def counter(name: str, **options: Any) -> Callable[[Sequence[str], References], 
     return count
 
 
-def combine_chrf(sums: FloatArray) -> FloatArray:
-    """chrF and chrF++ (Popović 2015, 2017): F₂ of mean precision and mean recall over the orders that occur.
-
-    The statistics are n-grams of the hypothesis, of the best reference, and matches, for each order.
-    """
-    in_hypothesis, in_reference, matches = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
+def chrf(in_hypothesis: FloatArray, in_reference: FloatArray, matches: FloatArray) -> FloatArray:
+    """F₂ of mean precision and mean recall over the orders that occur, from n-grams of each order (..., orders)."""
     occurring = (in_hypothesis > 0) & (in_reference > 0)
     orders = occurring.sum(axis=-1)
     precision = ratio((ratio(matches, in_hypothesis) * occurring).sum(axis=-1), orders)
     recall = ratio((ratio(matches, in_reference) * occurring).sum(axis=-1), orders)
     factor = CHRF_BETA**2
-    return 100 * ratio((1 + factor) * precision * recall, factor * precision + recall)
+    return ratio((1 + factor) * precision * recall, factor * precision + recall)
+
+
+def combine_chrf(sums: FloatArray) -> FloatArray:
+    """chrF and chrF++ (Popović 2015, 2017) of n-grams of the hypothesis, of the best reference, and matches."""
+    return 100 * chrf(sums[..., 0::3], sums[..., 1::3], sums[..., 2::3])
 
 
 def pairwise_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> FloatArray:
     """1 − chrF of each pair: (H, R). sacreBLEU's sentence_score would count the n-grams of a text for every pair."""
-    precision = np.zeros((len(hypotheses), len(references)))
-    recall, orders = np.zeros_like(precision), np.zeros_like(precision)
-    for order in range(1, CHRF_ORDER + 1):
-        index: dict[str, int] = {}
-        counters = [_count_ngrams(texts, order, index) for texts in (hypotheses, references)]
-        left, right = (_count_matrix(rows, len(index)) for rows in counters)  # (H, n-grams), (R, n-grams)
-        # Row by row: all pairs at once would take (H, R, n-grams) numbers.
-        matches = np.array([np.minimum(row, right).sum(1) for row in left]).reshape(precision.shape)
-        in_hypothesis, in_reference = left.sum(1)[:, None], right.sum(1)[None]
-        both = (in_hypothesis > 0) & (in_reference > 0)  # an order counts where both texts are long enough for it
-        precision += np.where(both, matches / np.maximum(in_hypothesis, 1), 0.0)
-        recall += np.where(both, matches / np.maximum(in_reference, 1), 0.0)
-        orders += both
-    precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
-    weight = CHRF_BETA**2
-    return np.asarray(1.0 - ratio((1 + weight) * precision * recall, weight * precision + recall))
-
-
-def _count_ngrams(texts: Sequence[str], order: int, index: dict[str, int]) -> list[Counter[int]]:
-    """The n-grams of each text, spaces removed; `index` numbers the n-grams and grows."""
-    rows = []
-    for text in texts:
-        text = "".join(text.split())
-        ngrams = (text[start : start + order] for start in range(len(text) - order + 1))
-        rows.append(Counter(index.setdefault(ngram, len(index)) for ngram in ngrams))
-    return rows
-
-
-def _count_matrix(rows: Sequence[Counter[int]], width: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    matrix = np.zeros((len(rows), width), dtype=np.int64)
-    for number, row in enumerate(rows):
-        matrix[number, list(row)] = list(row.values())
-    return matrix
+    texts = ["".join(text.split()) for text in (*hypotheses, *references)]
+    shape = (len(hypotheses), len(references), CHRF_ORDER)
+    in_hypothesis, in_reference, matches = np.zeros((3, *shape))
+    for order in range(CHRF_ORDER):
+        rows = [Counter(text[start : start + order + 1] for start in range(len(text) - order)) for text in texts]
+        index = {ngram: number for number, ngram in enumerate(set().union(*rows))}
+        counts = np.zeros((len(rows), len(index)))
+        for row, own in zip(counts, rows, strict=True):
+            row[[index[ngram] for ngram in own]] = list(own.values())
+        left, right = counts[: len(hypotheses)], counts[len(hypotheses) :]  # (H, n-grams), (R, n-grams)
+        in_hypothesis[..., order], in_reference[..., order] = left.sum(1)[:, None], right.sum(1)[None]
+        for number, row in enumerate(left):  # all pairs at once would take (H, R, n-grams) numbers
+            matches[number, :, order] = np.minimum(row, right).sum(1)
+    return np.asarray(1.0 - chrf(in_hypothesis, in_reference, matches))
 
 
 def combine_ter(sums: FloatArray) -> FloatArray:
@@ -170,7 +147,9 @@ BLEU_TOKENIZERS = {
     "flores200": ("sub-words of FLORES-200 (spBLEU)", "a download"),
 }
 PACKAGES = {"ja-mecab": ("mecab-python3", "ja"), "ko-mecab": ("sacrebleu[ko]",)}
-bleu = partial(TextMetric, percent=False, combine=combine_bleu)
+points = partial(TextMetric, percent=False)  # from 0 to 100 already
+bleu = partial(points, combine=combine_bleu)
+chrf_metric = partial(points, combine=combine_chrf)
 METRICS = (
     bleu(
         "bleu",
@@ -190,29 +169,13 @@ METRICS = (
         )
         for tokenizer, (about, needs) in BLEU_TOKENIZERS.items()
     ),
-    TextMetric(
-        "chrf",
-        "chrF",
-        "F₂ of character 1- to 6-grams",
-        percent=False,
-        count=counter("CHRF"),
-        combine=combine_chrf,
-        pairwise=pairwise_chrf,
-    ),
-    TextMetric(
-        "chrf++",
-        "chrF++",
-        "chrF with word 1- and 2-grams",
-        percent=False,
-        count=counter("CHRF", word_order=2),
-        combine=combine_chrf,
-    ),
-    TextMetric(
+    chrf_metric("chrf", "chrF", "F₂ of character 1- to 6-grams", count=counter("CHRF"), pairwise=pairwise_chrf),
+    chrf_metric("chrf++", "chrF++", "chrF with word 1- and 2-grams", count=counter("CHRF", word_order=2)),
+    points(
         "ter",
         "TER",
         "edits and block shifts per reference word",
         higher_is_better=False,
-        percent=False,
         count=counter("TER"),
         combine=combine_ter,
     ),

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dragoman.errors import DataError
 from dragoman.scoring.label_metrics import (
-    TagSpan,
     accuracy,
     bio_spans,
     class_scores,
@@ -91,9 +90,9 @@ def test_correlations_of_constant_and_extreme_numbers() -> None:
 
 
 def test_bio_spans() -> None:
-    assert bio_spans(["O", "B-PER", "I-PER", "O", "B-LOC"]) == {TagSpan("PER", 1, 3), TagSpan("LOC", 4, 5)}
-    assert bio_spans(["B-A", "B-A", "I-A"]) == {TagSpan("A", 0, 1), TagSpan("A", 1, 3)}
-    assert bio_spans(["I-A", "I-B", "O", "I-B"]) == {TagSpan("A", 0, 1), TagSpan("B", 1, 2), TagSpan("B", 3, 4)}
+    assert bio_spans(["O", "B-PER", "I-PER", "O", "B-LOC"]) == {("PER", 1, 3), ("LOC", 4, 5)}
+    assert bio_spans(["B-A", "B-A", "I-A"]) == {("A", 0, 1), ("A", 1, 3)}
+    assert bio_spans(["I-A", "I-B", "O", "I-B"]) == {("A", 0, 1), ("B", 1, 2), ("B", 3, 4)}
     assert bio_spans([]) == set()
     with pytest.raises(DataError, match="tag 2: found 'X-A', expected O, B-LABEL or I-LABEL"):
         bio_spans(["O", "X-A"])
