@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.classical.lexicon import learn_lexicon
 from dragoman.classical.vocabulary import same_spelling
+from dragoman.classical.word_alignment import learn_lexicon
 from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import TokenStore

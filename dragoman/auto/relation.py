@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.lexicon import Lexicon, learn_lexicon
+from dragoman.classical.word_alignment import Lexicon, learn_lexicon
 
 ALIGNED = 500  # pairs that are aligned
 LONGEST = 60  # tokens; longer texts are cut before they are aligned

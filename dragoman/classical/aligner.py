@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
@@ -16,7 +16,7 @@ from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer, row
 from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.tensors import TensorSpec
 from dragoman.classical.vocabulary import fold_case, same_spelling, without_case
-from dragoman.classical.word_alignment import BothDirections
+from dragoman.classical.word_alignment import BothDirections, WordAligner
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
@@ -51,38 +51,36 @@ class WordAlignerModel(Transducer):
         self.sizes = len(source), len(target)
         self.both = BothDirections(config.method, config.iterations)
         pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))
-        self.known = without_case(pieces[0]), without_case(pieces[1])
         self.folded = fold_case(pieces[0]), fold_case(pieces[1])
+        self.known = without_case(pieces[0]), without_case(pieces[1])
         self.same = same_spelling(*pieces)
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        return {**self.both.forward.tensor_specs("forward_", self.sizes),
-                **self.both.backward.tensor_specs("backward_", self.sizes[::-1])}  # fmt: skip
+        sides = [aligner.tensor_specs(prefix, sizes) for prefix, aligner, sizes in self.sides()]
+        return sides[0] | sides[1]
+
+    def sides(self) -> Iterator[tuple[str, WordAligner, tuple[int, int]]]:
+        """Of both directions the prefix of its tensors, its aligner, and the sizes of what it reads and aligns."""
+        yield "forward_", self.both.forward, self.sizes
+        yield "backward_", self.both.backward, (self.sizes[1], self.sizes[0])
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         return self.fit_rows(*pair_rows(corpus.train), note)
 
     def fit_rows(self, sources: Ragged, targets: Ragged, note: Note = lambda doing, count: None) -> list[float]:
         losses = self.both.fit_rows(*self.numbered(sources, targets), self.sizes, note)
-        self.load(
-            {
-                f"{side}_{name}": torch.from_numpy(np.ascontiguousarray(array))
-                for side, aligner in (("forward", self.both.forward), ("backward", self.both.backward))
-                for name, array in aligner.arrays().items()
-            }
-        )
+        arrays = {}
+        for prefix, aligner, _ in self.sides():
+            arrays |= {f"{prefix}{name}": array for name, array in aligner.arrays().items()}
+        self.store(arrays)
         return losses
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         super().load(tensors)
         self.__dict__.pop("translations", None)
-        for side, aligner, sizes in (
-            ("forward", self.both.forward, self.sizes),
-            ("backward", self.both.backward, self.sizes[::-1]),
-        ):
-            prefix = f"{side}_"
+        for prefix, aligner, sizes in self.sides():
             arrays = {name.removeprefix(prefix): tensors[name].numpy() for name in tensors if name.startswith(prefix)}
-            aligner.restore(arrays, (sizes[0], sizes[1]))
+            aligner.restore(arrays, sizes)
 
     def numbered(self, sources: Ragged, targets: Ragged) -> tuple[Ragged, Ragged]:
         """Tokens as the aligners count them: without case. Nothing has the number 0, that of <pad>."""
@@ -122,5 +120,4 @@ class WordAlignerModel(Transducer):
 
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         rows = self.numbered(Ragged.of(sources), Ragged.of(targets))
-        logs: list[float] = self.both.forward.align_rows(*rows, keep=False).logs.tolist()
-        return logs
+        return [float(log) for log in self.both.forward.align_rows(*rows, keep=False).logs]

@@ -5,6 +5,7 @@ A model that does not beat the best of them has learned nothing useful.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer
 from dragoman.classical.rows import Ragged, pair_rows
-from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, stored_rows
+from dragoman.classical.tensors import TensorSpec, row_arrays, row_specs, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.progress import check_interrupted
@@ -94,16 +95,13 @@ class Dictionary(Transducer):
         return []
 
     def count(self, pairs: Iterable[tuple[Tokens, Tokens]]) -> None:
-        counts: dict[tuple[Tokens, Tokens], int] = {}
-        for pair in pairs:
-            counts[pair] = counts.get(pair, 0) + 1
-        ranked = sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
+        ranked = sorted(Counter(pairs).items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
         sources, targets = (Ragged.of([pair[side] for pair, _ in ranked]) for side in (0, 1))
-        self.load(
+        self.store(
             {
-                **row_tensors("sources", "source_offsets", sources),
-                **row_tensors("targets", "target_offsets", targets),
-                "counts": torch.tensor([count for _, count in ranked], dtype=torch.int64),
+                **row_arrays("sources", "source_offsets", sources),
+                **row_arrays("targets", "target_offsets", targets),
+                "counts": np.array([count for _, count in ranked], np.int64),
             }
         )
 
@@ -158,8 +156,8 @@ class Memorise(Dictionary):
         while place < len(words):
             check_interrupted()
             for end in range(len(words), place, -1):
-                if found := self.known(self.joined(words[place:end]), 1):
-                    out.append(found[0].tokens)
+                if outputs := self.known(self.joined(words[place:end]), 1):
+                    out.append(outputs[0].tokens)
                     break
             else:
                 end = place + 1
@@ -180,13 +178,13 @@ class Nearest(Dictionary):
         self.config = config
 
     @cached_property
-    def distinct(self) -> tuple[NDArray[np.int64], Ragged, NDArray[np.int32], NDArray[np.int64]]:
-        """First entry, tokens and bag of hashed tokens (N, 64) of every distinct source, and its length."""
+    def distinct(self) -> tuple[NDArray[np.int64], Ragged, NDArray[np.int16]]:
+        """First entry, tokens and bag of hashed tokens (N, 64) of every distinct source."""
         firsts = np.array([first for first, _ in self.entries.values()], np.int64)
         rows = self.sources.take(firsts)
         owner = np.repeat(np.arange(len(rows)), rows.lengths)
         bags = np.bincount(owner * BUCKETS + rows.flat % BUCKETS, minlength=len(rows) * BUCKETS)
-        return firsts, rows, bags.reshape(-1, BUCKETS).astype(np.int16), rows.lengths
+        return firsts, rows, bags.reshape(-1, BUCKETS).astype(np.int16)
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         return [self.known_or_nearest(tuple(source), n_best) for source in sources]
@@ -203,11 +201,11 @@ class Nearest(Dictionary):
         With token counts a and b, max(Σ(a−b)⁺, Σ(b−a)⁺) is a lower bound of the edit distance: most sources need no
         table.
         """
-        firsts, rows, bags, lengths = self.distinct
+        firsts, rows, bags = self.distinct
         query = np.array(source, np.int64)
         bag = np.bincount(query % BUCKETS, minlength=BUCKETS).astype(np.int16)
         l1 = np.abs(bags - bag).sum(1, dtype=np.int64)
-        bounds = (l1 + np.abs(lengths - len(query))) // 2
+        bounds = (l1 + np.abs(rows.lengths - len(query))) // 2
         order = np.argsort(bounds, kind="stable")[: self.config.candidates]
         best: list[tuple[int, int]] = []  # (distance, index)
         for start in range(0, len(order), BATCH):

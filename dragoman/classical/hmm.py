@@ -18,18 +18,13 @@ from dragoman.classical.rows import Bools, Floats, Ints
 def second_order_viterbi(emissions: Floats, transitions: Floats, mask: Bools) -> Ints:
     """The most probable tags (B, W) of log-emissions (B, W, K) with log-transitions (K+1, K+1, K+1); mask (B, W)."""
     rows, words, tags = emissions.shape
-    inner = transitions[:tags, :tags, :tags]
     scores = np.full((rows, tags + 1, tags), -np.inf)  # of (last but one, last)
     scores[:, tags] = transitions[tags, tags, :tags] + emissions[:, 0]
     back = np.zeros((words, rows, tags, tags), np.int64)
     for word in range(1, words):
-        if word == 1:
-            reached = scores[:, tags, :, None] + transitions[tags, :tags, :tags]  # (B, K, K): only the start before it
-            back[word] = tags
-        else:
-            paths = scores[:, :tags, :, None] + inner  # (B, K, K, K)
-            reached, back[word] = paths.max(1), paths.argmax(1)
-        reached = reached + emissions[:, word, None, :]
+        paths = scores[:, :, :, None] + transitions[:, :tags, :tags]  # (B, K+1, K, K)
+        back[word] = paths.argmax(1)
+        reached = paths.max(1) + emissions[:, word, None, :]
         new = np.concatenate([reached, np.full((rows, 1, tags), -np.inf)], 1)
         scores = np.where(mask[:, word, None, None], new, scores)
     final = scores + transitions[:, :tags, tags]

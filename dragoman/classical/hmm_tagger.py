@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
 from dragoman.classical.model import FittedModel, Note, Tokens
 from dragoman.classical.rows import Bools, Floats, Ints, Ragged
-from dragoman.classical.tensors import TensorSpec, row_specs, stored_rows
+from dragoman.classical.tensors import TensorSpec, row_arrays, row_specs, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.collate import NO_TAG
@@ -86,24 +85,23 @@ class HMMTagger(FittedModel):
                 padded = (self.tags, self.tags, *tags.tolist(), self.tags)
                 for n in (1, 2, 3):
                     grams[n - 1].update(padded[place - n : place] for place in range(3, len(padded) + 1))
-        lexicon = Ragged.of(list(counts))
         table = np.stack(list(counts.values())).astype(np.float64)  # (words, K)
         prior = (table.sum(0) + 1) / (table.sum() + self.tags)
         suffixes, endings = self.fit_suffixes(counts, prior)
-        places = {suffixes[index]: index for index in range(len(suffixes))}
+        places = suffixes.places()
         likely = np.exp(endings)[[self.longest_suffix(word, places) for word in counts]] * prior  # p(tag | suffix)
         shares = (table + self.config.smoothing * likely) / (table.sum(1, keepdims=True) + self.config.smoothing)
         with np.errstate(divide="ignore"):
-            tensors = {
-                "transitions": np.log(interpolated(grams, self.tags, self.config.order)),
-                "words": lexicon.flat,
-                "word_offsets": lexicon.offsets,
-                "emissions": np.log(shares / prior),
-                "suffixes": suffixes.flat,
-                "suffix_offsets": suffixes.offsets,
+            transitions, emissions = np.log(interpolated(grams, self.tags, self.config.order)), np.log(shares / prior)
+        self.store(
+            {
+                "transitions": transitions,
+                **row_arrays("words", "word_offsets", Ragged.of(list(counts))),
+                "emissions": emissions,
+                **row_arrays("suffixes", "suffix_offsets", suffixes),
                 "endings": endings,
             }
-        self.load({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in tensors.items()})
+        )
         return []
 
     def fit_suffixes(self, counts: Mapping[Tokens, Ints], prior: Floats) -> tuple[Ragged, Floats]:
@@ -127,7 +125,7 @@ class HMMTagger(FittedModel):
             smooth.setdefault((mark,), prior)  # a word without a known ending
         return Ragged.of(list(smooth)), np.log(np.stack(list(smooth.values()))) - np.log(prior)
 
-    def suffixes_of(self, word: Tokens) -> Iterable[Tokens]:
+    def suffixes_of(self, word: Tokens) -> Sequence[Tokens]:
         """Suffixes of the word in lower case, each with a first mark for its case, written last; shortest first."""
         mark = CASES[bool(word) and bool(self.upper[word[0]])]
         lower = tuple(self.lower[token] for token in word)
@@ -135,7 +133,7 @@ class HMMTagger(FittedModel):
 
     def longest_suffix(self, word: Tokens, places: Mapping[Tokens, int]) -> int:
         """The row of the longest known suffix of a word."""
-        known = (places[suffix] for suffix in reversed(list(self.suffixes_of(word))) if suffix in places)
+        known = (places[suffix] for suffix in reversed(self.suffixes_of(word)) if suffix in places)
         if (row := next(known, None)) is None:
             raise RunError("the weights are damaged: suffixes has none for words without a known ending")
         return row
@@ -148,31 +146,19 @@ class HMMTagger(FittedModel):
         bounds = [*starts, end]
         return [tuple(token for token in tokens[first:last] if token != self.space) for first, last in pairwise(bounds)]
 
-    @cached_property
-    def known(self) -> dict[Tokens, int]:
-        words = stored_rows("words", "word_offsets", self.tensors)
-        return {words[index]: index for index in range(len(words))}
-
-    @cached_property
-    def known_suffixes(self) -> dict[Tokens, int]:
-        rows = stored_rows("suffixes", "suffix_offsets", self.tensors)
-        return {rows[index]: index for index in range(len(rows))}
-
-    @cached_property
-    def transitions(self) -> Floats:
-        table: Floats = self.tensors["transitions"].numpy()
-        return table
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        super().load(tensors)
+        names = ("transitions", "emissions", "endings")
+        self.transitions, self.emissions, self.endings = (tensors[name].numpy() for name in names)
+        self.known = stored_rows("words", "word_offsets", tensors).places()
+        self.known_suffixes = stored_rows("suffixes", "suffix_offsets", tensors).places()
 
     def emission(self, word: Tokens) -> Floats:
         """log p(word | tag) (K,), up to a term that all tags share: p(word | tag) ∝ p(tag | word) / p(tag)."""
-        row = self.known.get(word)
-        if row is None and (lower := tuple(self.lower[token] for token in word)) in self.known:
-            row = self.known[lower]
+        row = self.known.get(word, self.known.get(tuple(self.lower[token] for token in word)))
         if row is not None:
-            known: Floats = self.tensors["emissions"].numpy()[row]
-            return known
-        ending: Floats = self.tensors["endings"].numpy()[self.longest_suffix(word, self.known_suffixes)]
-        return ending
+            return np.asarray(self.emissions[row])
+        return np.asarray(self.endings[self.longest_suffix(word, self.known_suffixes)])
 
     def lattice(self, batch: Batch) -> tuple[Floats, Ints, Bools]:
         """Log-emissions (B, W, K), tags (B, W) and mask (B, W)."""
@@ -186,28 +172,24 @@ class HMMTagger(FittedModel):
                 out[row, place] = self.emission(word)
         return out, tags, mask
 
-    def slices(self, mask: Bools) -> list[slice]:
-        """Sentences whose tables of tag pairs fit into memory together."""
+    def parts(self, emissions: Floats, mask: Bools) -> Iterator[tuple[Floats, Floats, Bools]]:
+        """Log-emissions, log-transitions and masks of sentences whose tables of tag pairs fit into memory together."""
         size = max(1, CELLS // (mask.shape[1] * (self.tags + 1) ** 2))
-        return [slice(first, first + size) for first in range(0, len(mask), size)]
+        for first in range(0, len(mask), size):
+            yield emissions[first : first + size], self.transitions, mask[first : first + size]
 
     def predict(self, batch: Batch) -> ClassifierOutput:
         """The most probable tag sequence (B, W), and p(tag | sentence) (B, W, K)."""
         emissions, _, mask = self.lattice(batch)
-        parts = self.slices(mask)
-        values = np.concatenate([second_order_viterbi(emissions[part], self.transitions, mask[part]) for part in parts])
-        shares = np.concatenate(
-            [second_order_posteriors(emissions[part], self.transitions, mask[part])[0] for part in parts]
-        )
+        values = np.concatenate([second_order_viterbi(*part) for part in self.parts(emissions, mask)])
+        shares = np.concatenate([second_order_posteriors(*part)[0] for part in self.parts(emissions, mask)])
         device = batch.source.device
         return ClassifierOutput(*(torch.from_numpy(array).to(device) for array in (values, shares, mask)))
 
     def forward(self, batch: Batch) -> Loss:
         emissions, tags, mask = self.lattice(batch)
         joint = second_order_score(emissions, self.transitions, tags, mask)
-        total = np.concatenate(
-            [second_order_posteriors(emissions[part], self.transitions, mask[part])[1] for part in self.slices(mask)]
-        )
+        total = np.concatenate([second_order_posteriors(*part)[1] for part in self.parts(emissions, mask)])
         return Loss(torch.tensor((total - joint).sum()), torch.tensor(int(mask.sum())))
 
     def score(self, batch: Batch) -> TokenScores:

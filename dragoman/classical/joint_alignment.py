@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.key_index import distinct
 from dragoman.classical.model import Note
-from dragoman.classical.rows import Bools, Floats, Ints, Ragged, by_source_length
+from dragoman.classical.rows import Bools, Floats, Ints, Ragged, by_source_length, distinct
 
 GROUP = 4096  # pairs handled together
 PAIRS = 200_000  # pairs that EM reads at most; all are aligned
@@ -145,12 +144,15 @@ class Lattice:
         """The probability of every arc; 0 beyond the end of a target."""
         return {number: probabilities[arcs] * self.real[number] for number, arcs in self.arcs.items()}
 
-    def forward(self, weights: dict[int, Floats]) -> tuple[Floats, Floats]:
-        """Scaled forward values (N, S+1, T+1) and the logarithm of the scale of each row (N, S+1)."""
+    def forward(self, weights: dict[int, Floats], starts: Ints) -> tuple[Floats, Floats]:
+        """Scaled forward values (N, S+1, T+1) and the logarithm of the scale of each row (N, S+1).
+
+        The paths of each pair begin in a cell of the first row, at the column `starts` (N,).
+        """
         count = len(self.group.indices)
         values = np.zeros((count, self.length + 1, self.width + 1))
         scales = np.zeros((count, self.length + 1))
-        values[:, 0, 0] = 1.0
+        values[np.arange(count), 0, starts] = 1.0
         for i in range(1, self.length + 1):
             reference = scales[:, i - 1]
             for number, weight in weights.items():
@@ -162,24 +164,16 @@ class Lattice:
         return values, scales
 
     def backward(self, weights: dict[int, Floats]) -> tuple[Floats, Floats]:
-        count = len(self.group.indices)
-        values = np.zeros((count, self.length + 1, self.width + 1))
-        scales = np.zeros((count, self.length + 1))
-        values[np.arange(count), self.length, self.group.lengths] = 1.0
-        for i in range(self.length - 1, -1, -1):
-            reference = scales[:, i + 1]
-            for number, weight in weights.items():
-                a, b = self.chunks.shapes[number]
-                if i + a <= self.length:
-                    factor = np.exp(scales[:, i + a] - reference)[:, None]
-                    values[:, i, : self.width + 1 - b] += values[:, i + a, b:] * weight[:, i] * factor
-            scales[:, i] = reference + rescale(values[:, i])
-        return values, scales
+        """The same from the ends of the pairs: the forward pass over the lattice turned around."""
+        turned = {number: weight[:, ::-1, ::-1] for number, weight in weights.items()}
+        values, scales = self.forward(turned, self.width - self.group.lengths)
+        return values[:, ::-1, ::-1], scales[:, ::-1]
 
     def expected(self, probabilities: Floats) -> tuple[Floats, Floats]:
         """The expected number of every chunk, and the log-likelihood (N,); −∞ for pairs that cannot be cut."""
         weights = self.weights(probabilities)
-        (ahead, ahead_scales), (behind, behind_scales) = self.forward(weights), self.backward(weights)
+        ahead, ahead_scales = self.forward(weights, np.zeros(len(self.group.lengths), np.int64))
+        behind, behind_scales = self.backward(weights)
         last = ahead[np.arange(len(ahead)), self.length, self.group.lengths]
         with np.errstate(divide="ignore"):
             totals = np.log(last) + ahead_scales[:, -1]

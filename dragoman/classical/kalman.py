@@ -172,14 +172,8 @@ class KalmanRegressor(FittedModel):
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
         states, channels = self.config.states, self.channels
-        shapes = (
-            (states, states),
-            (channels, states),
-            (states, states),
-            (channels, channels),
-            (states,),
-            (states, states),
-        )
+        square = (states, states)
+        shapes = (square, (channels, states), square, (channels, channels), (states,), square)
         return {name: TensorSpec(torch.float64, shape) for name, shape in zip(NAMES, shapes, strict=True)}
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
@@ -193,8 +187,8 @@ class KalmanRegressor(FittedModel):
         """The same for series (T, p) in memory; shorter ones get missing values in front."""
         width = self.channels
         values = np.full((len(series), max(map(len, series)), width), np.nan)
-        for row, one in enumerate(series):
-            values[row, values.shape[1] - len(one) :] = np.reshape(one, (-1, width))
+        for row, steps in zip(values, series, strict=True):
+            row[len(row) - len(steps) :] = np.reshape(steps, (-1, width))
         values[~np.isfinite(values)] = np.nan
         size = self.config.states
         generator = np.random.default_rng(1)
@@ -209,7 +203,7 @@ class KalmanRegressor(FittedModel):
             note("fitting the state-space model", iteration + 1)
             model, likelihood = model.em(values)
             losses.append(-likelihood / known)
-        self.load({name: torch.from_numpy(np.ascontiguousarray(getattr(model, name))) for name in NAMES})
+        self.store({name: getattr(model, name) for name in NAMES})
         return losses
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.tensors import TensorSpec, check_tensors
@@ -41,6 +43,10 @@ class FittedModel(BaseModel):
         """Take the tensors of a run; RunError if they are not those of this model."""
         check_tensors(self.tensor_specs(), tensors)
         self.tensors = dict(tensors)
+
+    def store(self, arrays: Mapping[str, NDArray[Any] | Tensor]) -> None:
+        """Take what `fit` computed."""
+        self.load({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
     @property
     def size(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -83,20 +83,20 @@ class NGramModel(FittedModel):
 
     def set_levels(self, levels: list[Level]) -> None:
         """Take the n-grams of another source, such as an ARPA file."""
-        self.levels = levels
-        self.tensors = {
-            f"{n}.{name}": torch.from_numpy(np.ascontiguousarray(part, np.int64 if name == "keys" else np.float32))
-            for n, level in enumerate(levels, 1)
-            for name, part in zip(("keys", "log_probabilities", "backoffs"), level, strict=True)
-        }
-        self.load(self.tensors)
+        arrays = {}
+        for n, level in enumerate(levels, 1):
+            for name, part in level._asdict().items():
+                arrays[f"{n}.{name}"] = part.astype(np.int64 if name == "keys" else np.float32, copy=False)
+        self.store(arrays)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         super().load(tensors)
         self.levels = [
-            Level(*(tensors[f"{n}.{part}"].numpy().astype(kind, copy=False) for part, kind in PARTS[n > 1]))
-            for n in range(1, self.config.order + 1)
+            Level(*(tensors[f"{n}.{part}"].numpy() for part in Level._fields)) for n in range(1, self.config.order + 1)
         ]
+        # Sums of log-probabilities begin with those of unigrams and inherit their precision.
+        keys, *logs = self.levels[0]
+        self.levels[0] = Level(keys, *(part.astype(np.float64) for part in logs))
         self._best = None
 
     # --- probabilities of given tokens
@@ -139,11 +139,11 @@ class NGramModel(FittedModel):
         """
         if self._best is None:
             top = int(self.levels[0].log_probabilities.argmax())
-            found = [(np.array([top]), self.levels[0].log_probabilities[[top]])]
+            best = [(np.array([top]), self.levels[0].log_probabilities[[top]])]
             links = suffix_links(self.levels, self.vocabulary)
             for n in range(2, self.order + 1):
-                found.append(self._best_of_order(n, links, found))
-            self._best = found
+                best.append(self._best_of_order(n, links, best))
+            self._best = best
         return self._best
 
     def _best_of_order(self, n: int, links: list[Ints], lower: list[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
@@ -183,10 +183,8 @@ class NGramModel(FittedModel):
                 carried.copy_(torch.from_numpy(both[:, both.shape[1] - carried.shape[1] :]))
         else:
             sources = batch.source.data.cpu().numpy()
-            history, inputs = (
-                as_history(sources[:, :-1]),
-                as_history(np.concatenate([sources[:, -1:], target[:, :-1]], 1)),
-            )
+            history = as_history(sources[:, :-1])
+            inputs = as_history(np.concatenate([sources[:, -1:], target[:, :-1]], 1))
         mask = torch.from_numpy(target != PAD)
         contexts = self.contexts(history, inputs)
         logs = np.where(target == PAD, 0.0, self.log_probabilities(contexts, target))
@@ -269,12 +267,6 @@ class NGramModel(FittedModel):
         known = {row: torch.from_numpy(self.distribution(row)) for row in set(rows)}
         out = torch.stack([known[row] for row in rows]).to(tokens.device)
         return out, state._replace(cache=(history,), length=state.length + tokens.shape[1])
-
-
-# The types of unigrams, whose precision sums of log-probabilities inherit, and of all other n-grams, which are many.
-PARTS: tuple[tuple[tuple[str, Any], ...], ...] = tuple(
-    (("keys", np.int64), ("log_probabilities", kind), ("backoffs", kind)) for kind in (np.float64, np.float32)
-)
 
 
 def ngram_specs(order: int, vocabulary: int) -> dict[str, TensorSpec]:

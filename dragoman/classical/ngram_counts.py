@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.key_index import distinct
-from dragoman.classical.rows import Ints, Ragged
+from dragoman.classical.rows import Ints, Ragged, distinct
 from dragoman.data.store import Column
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 
@@ -68,13 +67,12 @@ class Counted(NamedTuple):
     def empty(cls) -> Counted:
         return cls(ArraySpool(np.int64), ArraySpool(np.int32), ArraySpool(np.int32))
 
-    def append(self, keys: NDArray[Any], counts: NDArray[Any], suffixes: NDArray[Any]) -> None:
-        self.keys.append(keys)
-        self.counts.append(counts)
-        self.suffixes.append(suffixes)
+    def append(self, *columns: NDArray[Any]) -> None:
+        for spool, column in zip(self, columns, strict=True):
+            spool.append(column)
 
     def close(self) -> None:
-        for spool in (self.keys, self.counts, self.suffixes):
+        for spool in self:
             spool.close()
 
 
@@ -94,41 +92,19 @@ class SortedRun:
         self.places.close()
 
 
-def token_stream(rows: Ragged) -> NDArray[np.int32]:
-    """All rows as <sos> … <eos>, joined."""
-    lengths = rows.lengths
-    stream = np.empty(len(rows.flat) + 2 * len(rows), np.int32)
-    starts = rows.offsets[:-1] + 2 * np.arange(len(rows))
-    ends = starts + lengths + 1
-    inside = np.ones(len(stream), bool)
-    inside[starts] = inside[ends] = False
-    stream[inside] = rows.flat
-    stream[starts], stream[ends] = SOS, EOS
-    return stream
-
-
-def token_blocks(rows: Ragged | Column) -> Iterator[NDArray[np.int32]]:
-    """All rows as <sos> … <eos>, joined, about CHUNK tokens at a time."""
-    first = 0
-    while first < len(rows):
+def token_blocks(rows: Ragged | Column) -> Iterator[NDArray[Any]]:
+    """All rows as <sos> … <eos>, joined; at most CHUNK tokens of text at a time, as a row may be very long."""
+    for first in range(0, len(rows), ROWS):
         end = min(first + ROWS, len(rows))
         offsets = rows.offsets(first, end) if isinstance(rows, Column) else rows.offsets[first : end + 1]
-        count = max(1, int(np.searchsorted(offsets, offsets[0] + CHUNK, "right")) - 1)
-        start, stop = int(offsets[0]), int(offsets[count])
-        if stop - start > CHUNK:  # one long row
-            yield np.array([SOS], np.int32)
-            for place in range(start, stop, CHUNK):
-                yield tokens_of(rows, place, min(place + CHUNK, stop))
-            yield np.array([EOS], np.int32)
-        else:
-            yield token_stream(Ragged(tokens_of(rows, start, stop), offsets[: count + 1] - start))
-        first += count
-
-
-def tokens_of(rows: Ragged | Column, start: int, end: int) -> NDArray[np.int32]:
-    """Tokens start … end − 1 of all rows."""
-    tokens: NDArray[np.int32] = rows.tokens(start, end) if isinstance(rows, Column) else rows.flat[start:end]
-    return tokens.astype(np.int32, copy=False)
+        start, stop, borders = int(offsets[0]), int(offsets[-1]), offsets[1:-1]
+        yield np.array([SOS])
+        for place in range(start, max(stop, start + 1), CHUNK):
+            last = min(place + CHUNK, stop)
+            tokens = rows.tokens(place, last) if isinstance(rows, Column) else rows.flat[place:last]
+            inside = borders[(borders >= place) & ((borders < last) | (last == stop))] - place
+            yield np.insert(tokens, np.repeat(inside, 2), np.tile([EOS, SOS], len(inside)))
+        yield np.array([EOS])
 
 
 def count_ngrams(rows: Ragged | Column, vocabulary: int, order: int) -> list[Counted]:

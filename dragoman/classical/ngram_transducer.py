@@ -19,7 +19,7 @@ from dragoman.classical.joint_alignment import align_jointly, shapes_of
 from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.rows import Ragged, pair_rows
-from dragoman.classical.tensors import TensorSpec, row_specs, row_tensors, stored_rows
+from dragoman.classical.tensors import TensorSpec, row_arrays, row_specs, stored_rows
 from dragoman.classical.vocabulary import same_spelling
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
@@ -89,10 +89,10 @@ class NGramTransducer(Transducer):
         parts = [cut.parts(place) for place in used.tolist()]
         left, right = Ragged.of([part[0] for part in parts]), Ragged.of([part[1] for part in parts])
         model = NGramModel(NGramConfig(self.config.order), FIRST + len(parts)).fit_rows(rows)
-        self.load(
+        self.store(
             {
-                **row_tensors("source_parts", "source_offsets", left),
-                **row_tensors("target_parts", "target_offsets", right),
+                **row_arrays("source_parts", "source_offsets", left),
+                **row_arrays("target_parts", "target_offsets", right),
                 **model.tensors,
             }
         )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from dragoman.classical.phrase_decoder import (
     PhraseDecoder,
     PhraseOptions,
 )
-from dragoman.classical.phrase_table import WordTable, extract_phrases, phrase_tensors
+from dragoman.classical.phrase_table import WordTable, extract_phrases, phrase_arrays
 from dragoman.classical.rows import Floats, Ragged, pair_rows
 from dragoman.classical.tensors import TensorSpec, row_specs, stored_rows
 from dragoman.classical.tuning import tune
@@ -88,10 +89,10 @@ class PhraseBased(Transducer):
         losses, links = self.align(left, right, note)
         phrases = extract_phrases(left, right, links, self.config.max_phrase, note)
         note("scoring phrases", 0)
-        table = phrase_tensors(phrases, self.config.translations, WordTable.of(left, right, links))
+        table = phrase_arrays(phrases, self.config.translations, WordTable.of(left, right, links))
         note("counting n-grams", 0)
         model = NGramModel(NGramConfig(self.config.order), self.vocabulary).fit_rows(right)
-        self.load({**table, **model.tensors, "weights": torch.from_numpy(START)})
+        self.store({**table, **model.tensors, "weights": START})
         if self.config.tune:
             sources, targets = pair_rows(corpus.valid)
             rows = np.unique(np.linspace(0, len(sources) - 1, min(self.config.tune_pairs, len(sources))).astype(int))
@@ -133,9 +134,8 @@ class PhraseBased(Transducer):
     @cached_property
     def table(self) -> dict[Tokens, tuple[int, int]]:
         """For every source phrase its first entry and the one behind its last."""
-        rows = stored_rows("sources", "source_offsets", self.tensors)
-        entries = self.tensors["entries"].tolist()
-        return {rows[index]: (entries[index], entries[index + 1]) for index in range(len(rows))}
+        phrases = stored_rows("sources", "source_offsets", self.tensors).places()
+        return dict(zip(phrases, pairwise(self.tensors["entries"].tolist()), strict=True))
 
     @cached_property
     def target_rows(self) -> Ragged:

@@ -76,9 +76,9 @@ class PhraseDecoder:
         self.options, self.length, self.merge = options, length, n_best == 1
         self.static = options.features @ self.weights[:TABLE]
         self.static += self.weights[PHRASES] + self.weights[WORDS] * options.lengths
-        estimate = self.static + self.weights[LANGUAGE] * self.phrase_estimates()
-        self.estimates = estimate
-        self.costs = self.future_costs(estimate)
+        unknown = [np.full(len(options.targets), -1, np.int64) for _ in range(max(0, self.model.order - 1))]
+        self.estimates = self.static + self.weights[LANGUAGE] * self.phrase_scores(unknown, options.targets)[0]
+        self.costs = self.future_costs()
         self.masks = np.array(
             [sum(1 << place for place in range(a, b)) for a, b in zip(options.starts, options.ends, strict=True)],
             np.uint64,
@@ -106,18 +106,12 @@ class PhraseDecoder:
             if covered == length:
                 final = stack._replace(parents=numbers)
                 break
-            for more in self.extend(stack, numbers):
-                sizes = np.bitwise_count(more.covered).astype(np.int64)
-                for size in np.unique(sizes).tolist():
-                    waiting[size].append(take_rows(more, np.flatnonzero(sizes == size)))
+            more = self.extend(stack, numbers)
+            sizes = np.bitwise_count(more.covered).astype(np.int64)
+            for size in np.unique(sizes).tolist():
+                waiting[size].append(take_rows(more, np.flatnonzero(sizes == size)))
         assert final is not None, "single tokens can always be translated one after the other"
         return self.finish(final, n_best)
-
-    def phrase_estimates(self) -> Floats:
-        """log p of the tokens of every phrase without context."""
-        targets = self.options.targets
-        contexts = [np.full(len(targets), -1, np.int64) for _ in range(max(0, self.model.order - 1))]
-        return self.phrase_scores(contexts, targets)[0]
 
     def phrase_scores(self, contexts: list[Ints], targets: Ints) -> tuple[Floats, list[Ints]]:
         """log p of target phrases (N, L) after contexts, and the contexts after them."""
@@ -129,16 +123,16 @@ class PhraseDecoder:
                 break
             logs, after = self.model.advance([context[rows] for context in contexts], targets[rows, column])
             total[rows] += logs
-            for one, new in zip(contexts, after, strict=True):
-                one[rows] = new
+            for context, new in zip(contexts, after, strict=True):
+                context[rows] = new
         return total, contexts
 
-    def future_costs(self, estimate: Floats) -> Floats:
+    def future_costs(self) -> Floats:
         """The best estimate of every span (S+1, S+1): of a phrase, or of two parts."""
         size = self.length
         # Without it, hypotheses that translate the easy words first would crowd out all others of their stack.
         costs = np.full((size + 1, size + 1), -np.inf)
-        np.maximum.at(costs, (self.options.starts, self.options.ends), estimate)
+        np.maximum.at(costs, (self.options.starts, self.options.ends), self.estimates)
         costs[np.arange(size + 1), np.arange(size + 1)] = 0.0
         for width in range(2, size + 1):
             for first in range(size + 1 - width):
@@ -148,21 +142,14 @@ class PhraseDecoder:
         return costs
 
     def gaps(self, covered: NDArray[np.uint64]) -> tuple[Ints, Ints, Ints]:
-        """For every hypothesis and place the borders of the gap around it (H, S), and the first gap (H,)."""
-        bits = (covered[:, None] >> np.arange(self.length, dtype=np.uint64)) & np.uint64(1)  # (H, S)
-        free = bits == 0
-        begins, ends = np.zeros(bits.shape, np.int64), np.zeros(bits.shape, np.int64)
-        for place in range(self.length):
-            before = begins[:, place - 1] if place else np.zeros(len(bits), np.int64)
-            fresh = ~free[:, place - 1] if place else np.ones(len(bits), bool)
-            begins[:, place] = np.where(fresh, place, before)
-        for place in range(self.length - 1, -1, -1):
-            last = place == self.length - 1
-            fresh = np.ones(len(bits), bool) if last else ~free[:, place + 1]
-            ends[:, place] = np.where(fresh, place + 1, place + 1 if last else ends[:, place + 1])
+        """For every hypothesis and free place the borders of the gap around it (H, S), and the first gap (H,)."""
+        places = np.arange(self.length)
+        free = (covered[:, None] >> places.astype(np.uint64)) & np.uint64(1) == 0  # (H, S)
+        begins = np.maximum.accumulate(np.where(free, 0, places + 1), 1)
+        ends = np.minimum.accumulate(np.where(free, self.length, places)[:, ::-1], 1)[:, ::-1]
         return begins, ends, free.argmax(1)
 
-    def extend(self, stack: Stack, numbers: Ints) -> list[Stack]:
+    def extend(self, stack: Stack, numbers: Ints) -> Stack:
         """All extensions that the pool keeps, scored with the language model."""
         options = self.options
         begins, ends, first = self.gaps(stack.covered)
@@ -172,8 +159,6 @@ class PhraseDecoder:
         # The first gap must stay within reach from the end of the phrase.
         fits &= (options.starts[None] == first[:, None]) | (options.ends[None] - first[:, None] <= self.limit)
         rows, columns = np.nonzero(fits)
-        if not len(rows):
-            return []
         begin, end = begins[rows, options.starts[columns]], ends[rows, options.starts[columns]]
         future = (
             stack.future[rows] - self.costs[begin, end]
@@ -190,18 +175,16 @@ class PhraseDecoder:
         features[:, WORDS] += options.lengths[columns]
         features[:, DISTANCE] -= jump[rows, columns]
         features[:, LANGUAGE] += logs
-        return [Stack(
-            stack.covered[rows] | self.masks[columns], options.ends[columns],
-            base + self.static[columns] + self.weights[LANGUAGE] * logs, future, contexts, numbers[rows], columns,
-            features,
-        )]  # fmt: skip
+        scores = base + self.static[columns] + self.weights[LANGUAGE] * logs
+        covered = stack.covered[rows] | self.masks[columns]
+        return Stack(covered, options.ends[columns], scores, future, contexts, numbers[rows], columns, features)
 
     def best_of_each_size(self, sizes: Ints, estimate: Floats) -> Ints:
         """The best extensions for each number of source tokens, so that long phrases do not crowd out short ones.
 
         Of equal ones the first are taken.
         """
-        parts = []
+        parts = [np.empty(0, np.int64)]
         for size in np.unique(sizes).tolist():
             own = np.flatnonzero(sizes == size)
             if len(own) > self.pool:  # sorting a few is faster than all

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from dragoman.classical.key_index import KeyIndex
 from dragoman.classical.model import Note, Tokens
-from dragoman.classical.rows import Floats, Ints, Ragged
-from dragoman.classical.tensors import row_tensors
+from dragoman.classical.rows import Floats, Ints, KeyIndex, Ragged
+from dragoman.classical.tensors import row_arrays
 from dragoman.scoring.alignment import Link
 from dragoman.scoring.symmetrization import LinkRows
 
@@ -89,19 +87,19 @@ def phrase_spans(source: int, target: int, links: Collection[Link], max_length: 
 
 def extract_phrases(left: Ragged, right: Ragged, links: LinkRows, max_length: int, note: Note) -> PhraseCounts:
     """Count the phrase pairs of all sentence pairs."""
-    sources, targets, found = dict[Tokens, int](), dict[Tokens, int](), array("q")
+    sources, targets, pairs = dict[Tokens, int](), dict[Tokens, int](), array("q")
     for index, own in enumerate(links.rows(len(left))):
         if index % NOTED == 0:
             note("extracting phrases", index)
         source, target = left[index], right[index]
         for (a, b), (c, d) in phrase_spans(len(source), len(target), own, max_length):
-            one = sources.setdefault(source[a:b], len(sources))
-            found.append(one << 32 | targets.setdefault(target[c:d], len(targets)))
-    keys, counts = np.unique(np.frombuffer(found, np.int64), return_counts=True)
+            number = sources.setdefault(source[a:b], len(sources))
+            pairs.append(number << 32 | targets.setdefault(target[c:d], len(targets)))
+    keys, counts = np.unique(np.frombuffer(pairs, np.int64), return_counts=True)
     return PhraseCounts(list(sources), list(targets), (keys >> 32, keys & 0xFFFFFFFF), counts)
 
 
-def phrase_tensors(phrases: PhraseCounts, keep: int, words: WordTable) -> dict[str, Tensor]:
+def phrase_arrays(phrases: PhraseCounts, keep: int, words: WordTable) -> dict[str, NDArray[Any]]:
     """The `keep` most frequent translations of every source phrase, sorted by source, with their four features."""
     (left, right), counts = phrases.pairs, phrases.counts
     ranks = [ranks_of(side) for side in (phrases.sources, phrases.targets)]
@@ -121,10 +119,10 @@ def phrase_tensors(phrases: PhraseCounts, keep: int, words: WordTable) -> dict[s
     )
     entries = np.concatenate([[0], np.cumsum(np.bincount(ranks[0][left], minlength=len(sources)))])
     return {
-        **row_tensors("sources", "source_offsets", sources),
-        "entries": torch.from_numpy(entries),
-        **row_tensors("targets", "target_offsets", targets),
-        "features": torch.from_numpy(features.astype(np.float32)),
+        **row_arrays("sources", "source_offsets", sources),
+        "entries": entries,
+        **row_arrays("targets", "target_offsets", targets),
+        "features": features.astype(np.float32),
     }
 
 

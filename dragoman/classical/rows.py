@@ -1,4 +1,4 @@
-"""Rows of different lengths in flat arrays."""
+"""Rows of different lengths in flat arrays, and places of keys in sorted arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 CHUNK = 1 << 16
-
+ROUNDS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)  # odd multipliers
 
 Columns = TypeVar("Columns", bound=tuple[Any, ...])  # a NamedTuple of arrays with one entry per row, and lists of them
 
@@ -81,6 +81,10 @@ class Ragged:
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         return (self[index] for index in range(len(self)))
 
+    def places(self) -> dict[tuple[int, ...], int]:
+        """The place of every row; of equal ones the last."""
+        return {row: index for index, row in enumerate(self)}
+
     @property
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
@@ -107,3 +111,57 @@ def by_source_length(sources: Ragged, targets: Ragged, indices: Ints) -> list[In
     """The indices of pairs with sources of one length, each sorted by the length of its target."""
     order = indices[np.lexsort((indices, targets.lengths[indices], sources.lengths[indices]))]
     return np.split(order, np.flatnonzero(np.diff(sources.lengths[order])) + 1)
+
+
+class KeyIndex:
+    """Places of keys in a sorted array: a hash table over different keys, built and read by whole arrays.
+
+    It needs a few random reads per key, where a binary search needs twenty.
+    Round r tries to put every key that has no slot yet into slot (key · multiplier r) >> shift. Of several keys one
+    wins; the others go on to the next round, and those that never win are sought by binary search. A key whose slot is
+    empty is not there: it would have won the slot.
+    """
+
+    def __init__(self, keys: Ints) -> None:
+        self.keys = keys
+        bits = max(4, int(2 * len(keys)).bit_length())
+        self.shift = np.uint64(64 - bits)
+        self.slots = np.full(1 << bits, -1, np.int32)
+        left = np.arange(len(keys), dtype=np.int32)
+        for number in range(len(ROUNDS)):
+            slots = self._slots(keys[left], number)
+            free = self.slots[slots] < 0
+            self.slots[slots[free]] = left[free]
+            left = left[self.slots[slots] != left]
+        self.rest = left  # sorted, as the keys are
+
+    def _slots(self, keys: Ints, number: int) -> Ints:
+        return (keys.view(np.uint64) * np.uint64(ROUNDS[number]) >> self.shift).view(np.int64)
+
+    def find(self, wanted: Ints) -> NDArray[np.int32]:
+        """The places of wanted keys; the number of all keys for those that are not there."""
+        flat = np.ascontiguousarray(wanted).ravel()
+        if not len(self.keys):
+            return np.zeros(wanted.shape, np.int32)
+        places = self.slots.take(self._slots(flat, 0))
+        same_key = self.keys.take(places, mode="clip") == flat  # the slot of the first key is not empty
+        out = np.where(same_key, places, np.int32(len(self.keys)))
+        pending = np.flatnonzero((places >= 0) & ~same_key)
+        for number in range(1, len(ROUNDS)):
+            keys_left = flat[pending]
+            places = self.slots.take(self._slots(keys_left, number))
+            same_key = self.keys.take(places, mode="clip") == keys_left
+            out[pending[same_key]] = places[same_key]
+            pending = pending[(places >= 0) & ~same_key]
+        if len(self.rest) and len(pending):
+            keys = self.keys[self.rest]
+            places = np.minimum(np.searchsorted(keys, flat[pending]), len(keys) - 1)
+            same = keys[places] == flat[pending]
+            out[pending[same]] = self.rest[places[same]]
+        return out.reshape(wanted.shape)
+
+
+def distinct(values: Ints) -> Ints:
+    """The different values, sorted; faster than np.unique, which hashes them first."""
+    ordered = np.sort(values, axis=None)
+    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered

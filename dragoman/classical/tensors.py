@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.classical.rows import Ragged
@@ -35,8 +36,8 @@ def row_specs(flat: str, offsets: str, count: Size, vocabulary: int | None, leas
     }
 
 
-def row_tensors(flat: str, offsets: str, rows: Ragged) -> dict[str, Tensor]:
-    return {flat: torch.from_numpy(rows.flat), offsets: torch.from_numpy(rows.offsets)}
+def row_arrays(flat: str, offsets: str, rows: Ragged) -> dict[str, NDArray[Any]]:
+    return {flat: rows.flat, offsets: rows.offsets}
 
 
 def stored_rows(flat: str, offsets: str, tensors: Mapping[str, Tensor]) -> Ragged:

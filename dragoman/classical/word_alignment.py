@@ -8,7 +8,7 @@ and every different link (source word, target word) has a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from dragoman.classical.fertility import FAR, MAX_FERTILITY, FertilityModel
 from dragoman.classical.hmm_alignment import JUMPS, forward_backward
-from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.model import Note
-from dragoman.classical.rows import Bools, Floats, Ints, Ragged, by_source_length
+from dragoman.classical.rows import Bools, Floats, Ints, KeyIndex, Ragged, by_source_length, distinct
 from dragoman.classical.tensors import TensorSpec
 from dragoman.errors import RunError
 from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
@@ -31,6 +30,7 @@ FLOOR = 1e-9  # probability of links that EM has not seen
 PRIOR = 0.01  # of a word's translations: few words have many
 CELLS = 250_000  # links handled at a time: few enough for the processor's cache
 KINDS = ("ibm1", "ibm2", "ibm3", "hmm")
+LEXICON_ITERATIONS = 5  # after these the probabilities of a word's first few translations hardly change
 
 
 class Group(NamedTuple):
@@ -350,3 +350,38 @@ class BothDirections:
             back = directions.submit(self.backward.align_rows, right, left, threshold=threshold, keep=keep)
             one, other = ahead.result(), back.result()
         return symmetrize_rows(one.links, other.links.swapped(), combine), one, other
+
+
+class Lexicon(NamedTuple):
+    """Three columns, sorted by source token: sources, targets and p(target | source)."""
+
+    sources: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+
+    def most_probable(self, vocabulary: int, count: int, filler: int, without: Sequence[int] = ()) -> NDArray[np.int64]:
+        """For every source token its `count` most probable target tokens, except `without`: (V, count)."""
+        order = np.lexsort((self.targets, -self.probabilities, self.sources))
+        order = order[~np.isin(self.targets[order], np.array(without, np.int64))]
+        sources, targets = self.sources[order], self.targets[order]
+        rank = np.arange(len(sources)) - np.searchsorted(sources, sources)  # among the targets of the same source
+        chosen = (rank < count) & (sources < vocabulary)
+        table = np.full((vocabulary, count), filler, np.int64)
+        table[sources[chosen], rank[chosen]] = targets[chosen]
+        return table
+
+
+def learn_lexicon(store: Any, source_vocabulary: int, pairs: int) -> Lexicon:
+    """Learn from at most `pairs` pairs of token rows, evenly spread over the store.
+
+    The empty word has the number of the source vocabulary's size.
+    """
+    rows = np.unique(np.linspace(0, len(store) - 1, min(pairs, len(store))).astype(np.int64))
+    left, right = (Ragged.of_rows(column.rows(rows)) for column in (store.source, store.target))
+    size = int(right.flat.max(initial=0)) + 1
+    aligner = WordAligner("ibm1", LEXICON_ITERATIONS)
+    aligner.fit_rows(Ragged(left.flat + 1, left.offsets), right, (source_vocabulary + 1, size))
+    sources, targets = aligner.owners.astype(np.int64) - 1, aligner.keys % (size + 1)
+    order = np.argsort(sources == -1, kind="stable")  # the empty word comes last
+    sources = np.where(sources == -1, source_vocabulary, sources)
+    return Lexicon(sources[order], targets[order], aligner.table[:-1][order])

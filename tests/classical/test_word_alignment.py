@@ -14,9 +14,8 @@ import pytest
 from dragoman.analysis.word_alignment import RawAligner, align_rows
 from dragoman.classical.aligner import WordAlignerConfig, WordAlignerModel
 from dragoman.classical.hmm_alignment import EMPTY, JUMPS
-from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.phrase_table import phrase_spans
-from dragoman.classical.rows import Ragged
+from dragoman.classical.rows import KeyIndex, Ragged, distinct
 from dragoman.classical.vocabulary import Vocabulary
 from dragoman.classical.word_alignment import FLOOR, KINDS, WordAligner
 from dragoman.data.batch import batch_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dragoman.classical.lexicon import learn_lexicon
+from dragoman.classical.word_alignment import learn_lexicon
 from dragoman.data.batch import batch_of
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
