@@ -11,14 +11,11 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2
-from dragoman.exchange.exporter import Exporter
+from dragoman.exchange.exporter import Exporter, encoder_decoder
 from dragoman.exchange.minisbd import write_splitter
-from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run
 from dragoman.version import __version__
 
@@ -49,8 +46,6 @@ class ArgosExporter(Exporter):
             )
         source = run.tokenizers()[0]
         assert isinstance(source, SubwordTokenizer)
-        model = run.model(torch.device("cpu"))
-        assert isinstance(model, EncoderDecoder)
         names = ctranslate2.names(source)
         metadata = {
             "package_version": "1.0",
@@ -65,7 +60,7 @@ class ArgosExporter(Exporter):
         top = f"translate-{codes[0]}_{codes[1]}"
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, zipfile.ZipFile(path, "w") as archive:
             folder = Path(scratch) / "model"
-            ctranslate2.export(model, names, names, folder, options.get("precision", "int8"))
+            ctranslate2.export(encoder_decoder(run), names, names, folder, options.get("precision", "int8"))
             archive.writestr(f"{top}/metadata.json", json.dumps(metadata, indent=2))
             archive.writestr(f"{top}/sentencepiece.model", source.model)
             splitter = Path(scratch) / "rules.onnx"

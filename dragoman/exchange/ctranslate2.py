@@ -27,8 +27,7 @@ from dragoman.data.tokenizers.base import EOS, SOS, UNK, Tokenizer
 from dragoman.data.tokenizers.subwords import SentencePieceTokenizer, SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError, MissingExtraError
-from dragoman.exchange.blockers import PLAIN, transformer_blockers
-from dragoman.exchange.exporter import Exporter
+from dragoman.exchange.exporter import PLAIN, Exporter, encoder_decoder, stacks_of, transformer_blockers
 from dragoman.files import digest, make_temporary, remove_folder
 from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
@@ -89,11 +88,10 @@ def array(tensor: Tensor) -> NDArray[np.float32]:
     return np.array(tensor.detach().cpu().float().numpy(), copy=True, order="C")
 
 
-def set_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
-    """A matrix (outputs, inputs) and its bias, if it has one."""
-    spec.weight = array(weight)
-    if bias is not None:
-        spec.bias = array(bias)
+def set_linear(spec: Any, layer: nn.Linear) -> None:
+    spec.weight = array(layer.weight)
+    if layer.bias is not None:
+        spec.bias = array(layer.bias)
 
 
 def set_norm(spec: Any, norm: nn.Module) -> None:
@@ -107,45 +105,33 @@ def set_norm(spec: Any, norm: nn.Module) -> None:
 
 def set_feed_forward(spec: Any, layer: FeedForward | GatedFeedForward) -> None:
     if isinstance(layer, GatedFeedForward):
-        set_linear(spec.linear_0, layer.gate.weight, layer.gate.bias)
-        set_linear(spec.linear_0_noact, layer.widen.weight, layer.widen.bias)
+        set_linear(spec.linear_0, layer.gate)
+        set_linear(spec.linear_0_noact, layer.widen)
     else:
-        set_linear(spec.linear_0, layer.widen.weight, layer.widen.bias)
-    set_linear(spec.linear_1, layer.narrow.weight, layer.narrow.bias)
+        set_linear(spec.linear_0, layer.widen)
+    set_linear(spec.linear_1, layer.narrow)
 
 
-def set_relation(spec: Any, config: TransformerConfig, attention: Any) -> None:
-    """Relative positions inside self-attention, and the scale of the scores."""
-    kind = config.positions.kind
-    if kind == "relative-bias":
+def set_self_attention(spec: Any, config: TransformerConfig, attention: Any) -> None:
+    set_linear(spec.linear[0], attention.project)  # queries, keys and values, one matrix in both programs
+    set_linear(spec.linear[1], attention.output)
+    if config.positions.kind == "relative-bias":
         spec.relative_attention_bias = array(attention.relative.table)
         spec.relative_attention_max_distance = np.dtype("int32").type(attention.relative.distance)
-    elif kind == "relative":
+    elif config.positions.kind == "relative":
         table = attention.relative.table  # (k+1 or 2k+1, d): a decoder has no vectors for what is ahead
         missing = 2 * attention.relative.distance + 1 - table.shape[0]
         spec.relative_position_keys = array(torch.cat([table, table.new_zeros(missing, table.shape[1])]))
         del spec.relative_position_values  # ours are keys only
-    if config.score == "dot":
-        spec.queries_scale = np.float32(1.0)
 
 
-def set_self_attention(spec: Any, config: TransformerConfig, attention: Any, norm: nn.Module) -> None:
-    """Queries, keys and values are one matrix in both programs, in this order."""
-    set_norm(spec.layer_norm, norm)
-    set_linear(spec.linear[0], attention.project.weight, attention.project.bias)
-    set_linear(spec.linear[1], attention.output.weight, attention.output.bias)
-    set_relation(spec, config, attention)
-
-
-def set_cross_attention(spec: Any, config: TransformerConfig, attention: Any, norm: nn.Module) -> None:
+def set_cross_attention(spec: Any, attention: Any) -> None:
     """In CTranslate2 keys and values are one matrix."""
-    set_norm(spec.layer_norm, norm)
-    set_linear(spec.linear[0], attention.query.weight, attention.query.bias)
-    weight, bias = ([getattr(part, name) for part in (attention.key, attention.value)] for name in ("weight", "bias"))
-    set_linear(spec.linear[1], torch.cat(weight), None if bias[0] is None else torch.cat(bias))
-    set_linear(spec.linear[2], attention.output.weight, attention.output.bias)
-    if config.score == "dot":
-        spec.queries_scale = np.float32(1.0)
+    set_linear(spec.linear[0], attention.query)
+    spec.linear[1].weight = array(torch.cat([attention.key.weight, attention.value.weight]))
+    if attention.key.bias is not None:
+        spec.linear[1].bias = array(torch.cat([attention.key.bias, attention.value.bias]))
+    set_linear(spec.linear[2], attention.output)
 
 
 def set_positions(spec: Any, config: TransformerConfig, stack: Any) -> None:
@@ -189,17 +175,18 @@ def stack_spec(kind: str, config: TransformerConfig, stack: TransformerEncoder |
         set_norm(spec.layer_norm, stack.norm)
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
         assert isinstance(block, EncoderBlock | DecoderBlock)
-        set_self_attention(layer.self_attention, config, block.attention, block.attention_norm)
+        attentions = [layer.self_attention]
+        set_self_attention(layer.self_attention, config, block.attention)
+        set_norm(layer.self_attention.layer_norm, block.attention_norm)
         if isinstance(block, DecoderBlock):
-            set_cross_attention(layer.attention, config, block.cross, block.cross_norm)
+            attentions.append(layer.attention)
+            set_cross_attention(layer.attention, block.cross)
+            set_norm(layer.attention.layer_norm, block.cross_norm)
+        if config.score == "dot":
+            for attention in attentions:
+                attention.queries_scale = np.float32(1.0)
         set_norm(layer.ffn.layer_norm, block.feedforward_norm)
         set_feed_forward(layer.ffn, block.feedforward)
-    return spec
-
-
-def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
-    spec = stack_spec("TransformerEncoderSpec", config, encoder)
-    spec.embeddings[0].weight = array(encoder.input.embedding.weight)
     return spec
 
 
@@ -208,7 +195,7 @@ def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output:
     spec = stack_spec("TransformerDecoderSpec", config, decoder)
     table = decoder.input.embedding.weight[: output.out_features]
     spec.embeddings.weight = array(torch.cat([table, table.new_zeros(len(copies()), table.shape[1])]))
-    set_linear(spec.projection, *with_copies(output))
+    spec.projection.weight, spec.projection.bias = map(array, with_copies(output))
     return spec
 
 
@@ -254,15 +241,14 @@ def names(tokenizer: SourceReader) -> list[str]:
 
 def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], folder: Path, precision: str) -> None:
     check_exportable(model.config)
-    config = model.config
-    assert isinstance(config.encoder, TransformerConfig)
-    assert isinstance(config.decoder, TransformerConfig)
+    stacks = stacks_of(model)
     assert isinstance(model.encoder, TransformerEncoder)
     assert isinstance(model.decoder, TransformerDecoder)
     assert isinstance(model.output, nn.Linear)
-    spec = package().specs.TransformerSpec(
-        encoder_spec(config.encoder, model.encoder), decoder_spec(config.decoder, model.decoder, model.output)
-    )
+    encoder = stack_spec("TransformerEncoderSpec", stacks["encoder"], model.encoder)
+    encoder.embeddings[0].weight = array(model.encoder.input.embedding.weight)
+    decoder = decoder_spec(stacks["decoder"], model.decoder, model.output)
+    spec = package().specs.TransformerSpec(encoder, decoder)
     spec.register_source_vocabulary(list(source))
     spec.register_target_vocabulary([*target, *copies()])
     spec.config.unk_token = target[UNK]
@@ -373,9 +359,7 @@ class CTranslate2Exporter(Exporter):
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
         source, target = (names(tokenizer) for tokenizer in run.tokenizers())
-        model = run.model(torch.device("cpu"))
-        assert isinstance(model, EncoderDecoder)
-        export(model, source, target, path, options.get("precision", "float32"))
+        export(encoder_decoder(run), source, target, path, options.get("precision", "float32"))
         write_tokenizers(path, *run.tokenizers())
 
 

@@ -24,8 +24,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import MissingExtraError
 from dragoman.exchange import onnx_greedy
-from dragoman.exchange.blockers import not_encoder_decoder
-from dragoman.exchange.exporter import Exporter
+from dragoman.exchange.exporter import Exporter, encoder_decoder, not_encoder_decoder
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, Sinusoidal, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RotaryConfig
 from dragoman.layers.self_attention import FullConfig
@@ -54,8 +53,7 @@ class OnnxExporter(Exporter):
         return model_blockers(run.config.model)
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
-        model = run.model(torch.device("cpu"))
-        assert isinstance(model, EncoderDecoder)
+        model = encoder_decoder(run)
         path.mkdir()
         parts = write_graphs(model, path)
         (path / "tokenizer").mkdir()
@@ -175,14 +173,11 @@ def dynamic_shape(small: Tensor, large: Tensor) -> list[int | str]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without the log lines and warnings of the exporter and its optimiser."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(disabled)

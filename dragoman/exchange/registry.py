@@ -10,15 +10,35 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
+from dragoman.classical.arpa import write_arpa
+from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.config.table import Table
 from dragoman.errors import ConfigError, RunError, hint
 from dragoman.exchange.argos import ArgosExporter
-from dragoman.exchange.arpa import ArpaExporter
 from dragoman.exchange.ctranslate2 import CTranslate2Exporter
 from dragoman.exchange.exporter import Exporter
 from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
 from dragoman.exchange.onnx import OnnxExporter
 from dragoman.runs import Run
+
+class ArpaExporter(Exporter):
+    """Writes an .arpa file, which KenLM, SRILM and many speech recognisers read."""
+
+    name = "arpa"
+    about = "an n-gram language model as an .arpa file, for KenLM, SRILM and speech recognisers"
+
+    def blockers(self, run: Run) -> list[str]:
+        if isinstance(run.config.model, NGramConfig):
+            return []
+        return [f'model.kind: found "{run.config.model.kind}", expected "{NGramConfig.kind}"']
+
+    def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
+        model = run.model(torch.device("cpu"))
+        assert isinstance(model, NGramModel)
+        write_arpa(path, model, run.tokenizers()[1])
+
 
 BUILT_IN: tuple[Exporter, ...] = (
     HuggingFaceExporter(),

@@ -21,9 +21,8 @@ from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
 from dragoman.data.tokenizers.subwords import SentencePieceTokenizer, SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
-from dragoman.exchange.blockers import PLAIN, transformer_blockers
-from dragoman.exchange.exporter import Exporter
-from dragoman.exchange.huggingface.family import Names, bart_layers
+from dragoman.exchange.exporter import PLAIN, Exporter, encoder_decoder, stacks_of, transformer_blockers
+from dragoman.exchange.huggingface.family import bart_layers
 from dragoman.layers.positions import SinusoidalConfig, sinusoids
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.transformer import TransformerConfig
@@ -52,8 +51,7 @@ class HuggingFaceExporter(Exporter):
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
         path.mkdir()
-        model, (source, target) = run.model(torch.device("cpu")), run.tokenizers()
-        assert isinstance(model, EncoderDecoder)
+        model, (source, target) = encoder_decoder(run), run.tokenizers()
         config = config_table(model, source, target)
         for name, table in {"config": config, "generation_config": generation_table(config, run)}.items():
             (path / f"{name}.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
@@ -79,9 +77,7 @@ def model_blockers(config: Any) -> list[str]:
 
 
 def config_table(model: EncoderDecoder, source: SourceReader, target: Tokenizer) -> dict[str, Any]:
-    encoder, decoder = model.config.encoder, model.config.decoder
-    assert isinstance(encoder, TransformerConfig)
-    assert isinstance(decoder, TransformerConfig)
+    encoder = stacks_of(model)["encoder"]
     pre_norm = encoder.norm == "pre"
     table: dict[str, Any] = {
         "architectures": ["PegasusForConditionalGeneration" if pre_norm else "MarianMTModel"],
@@ -103,7 +99,7 @@ def config_table(model: EncoderDecoder, source: SourceReader, target: Tokenizer)
         "forced_eos_token_id": EOS,
         "dtype": "float32",
     }
-    for side, stack in (("encoder", encoder), ("decoder", decoder)):
+    for side, stack in stacks_of(model).items():
         table |= {
             f"{side}_layers": stack.layers,
             f"{side}_attention_heads": stack.heads,
@@ -125,21 +121,16 @@ def generation_table(config: dict[str, Any], run: Run) -> dict[str, Any]:
     }
 
 
-def names_of(model: EncoderDecoder) -> Names:
-    """Our parameters and theirs, without the tables."""
-    encoder, decoder = model.config.encoder, model.config.decoder
-    assert isinstance(encoder, TransformerConfig)
-    assert isinstance(decoder, TransformerConfig)
-    pre = encoder.norm == "pre"
-    return bart_layers("encoder", encoder.layers, pre) | bart_layers("decoder", decoder.layers, pre)
-
-
 @torch.no_grad()
 def weights(model: EncoderDecoder) -> dict[str, Tensor]:
+    stacks, names = stacks_of(model), dict[str, tuple[str, ...]]()
+    pre_norm = stacks["encoder"].norm == "pre"
+    for side, stack in stacks.items():
+        names |= bart_layers(side, stack.layers, pre_norm)
     own = {name: tensor.detach().float() for name, tensor in model.named_parameters(remove_duplicate=False)}
-    order = unit_order(model)
+    order = unit_order(stacks["encoder"])
     out: dict[str, Tensor] = {}
-    for ours, theirs in names_of(model).items():
+    for ours, theirs in names.items():
         for name, part in zip(theirs, own[ours].chunk(len(theirs)), strict=True):
             out[name] = reordered(name, part, order)
     tables = {
@@ -153,18 +144,14 @@ def weights(model: EncoderDecoder) -> dict[str, Tensor]:
     out["final_logits_bias"] = F.pad(bias, (0, size - len(bias)), value=NEVER)[None]
     for name in list(tables)[: 1 if model.config.tie == "all" else None]:
         out[name] = F.pad(reordered("embedding", tables[name], order), (0, 0, 0, size - len(tables[name])))
-    encoder = model.config.encoder
-    assert isinstance(encoder, TransformerConfig)
-    if encoder.norm == "pre":  # Pegasus reads its sinusoids from the file; Marian computes them
-        for side in ("encoder", "decoder"):
-            out[f"model.{side}.embed_positions.weight"] = sinusoids(POSITIONS, encoder.width, "halves").float()
+    if pre_norm:  # Pegasus reads its sinusoids from the file; Marian computes them
+        for side, stack in stacks.items():
+            out[f"model.{side}.embed_positions.weight"] = sinusoids(POSITIONS, stack.width, "halves").float()
     return {name: tensor.contiguous().clone() for name, tensor in out.items()}
 
 
-def unit_order(model: EncoderDecoder) -> Tensor | None:
+def unit_order(config: TransformerConfig) -> Tensor | None:
     """The order of hidden units that puts all sines first; None: it is that already."""
-    config = model.config.encoder
-    assert isinstance(config, TransformerConfig)
     assert isinstance(config.positions, SinusoidalConfig)
     if config.positions.layout == "halves":
         return None
