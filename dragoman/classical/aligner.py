@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer, rows_of
+from dragoman.classical.model import Note, ScoredTokens, TensorSpec, Tokens, Transducer, rows_of
 from dragoman.classical.rows import Ragged, pair_rows
-from dragoman.classical.tensors import TensorSpec
 from dragoman.classical.vocabulary import fold_case, same_spelling, without_case
 from dragoman.classical.word_alignment import BothDirections, WordAligner
 from dragoman.config.settings import Range, setting
@@ -69,7 +68,7 @@ class WordAlignerModel(Transducer):
 
     def fit_rows(self, sources: Ragged, targets: Ragged, note: Note = lambda doing, count: None) -> list[float]:
         losses = self.both.fit_rows(*self.numbered(sources, targets), self.sizes, note)
-        arrays = {}
+        arrays: dict[str, NDArray[Any]] = {}
         for prefix, aligner, _ in self.sides():
             arrays |= {f"{prefix}{name}": array for name, array in aligner.arrays().items()}
         self.store(arrays)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, suffix_links
+from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, ngram_words, suffix_links
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.classical.rows import Ints
 from dragoman.data.readers.lines import read_lines
@@ -51,7 +51,7 @@ def write_arpa(path: str | Path, model: NGramModel, tokenizer: Tokenizer) -> Non
 
 
 def arpa_lines(model: NGramModel, n: int, pieces: list[str]) -> Iterator[str]:
-    words = ngram_words(model.levels, n, model.vocabulary)
+    words = ngram_words(model.levels, n, np.arange(len(model.levels[n - 1].keys)), model.vocabulary)
     level, has_backoff = model.levels[n - 1], n < model.order
     for row, log, backoff in zip(
         words.tolist(), level.log_probabilities.tolist(), level.backoffs.tolist(), strict=True
@@ -61,17 +61,6 @@ def arpa_lines(model: NGramModel, n: int, pieces: list[str]) -> Iterator[str]:
         shown = ZERO if math.isinf(log) else log / math.log(10)
         end = f"\t{backoff / math.log(10):.7g}" if has_backoff else ""
         yield f"{shown:.7g}\t{' '.join(pieces[token] for token in row)}{end}\n"
-
-
-def ngram_words(levels: list[Level], n: int, vocabulary: int) -> Ints:
-    """The tokens of all n-grams of an order: (M, n)."""
-    places = np.arange(len(levels[n - 1].keys))
-    columns = []
-    for m in range(n, 1, -1):
-        keys = levels[m - 1].keys[places]
-        columns.append(keys % vocabulary)
-        places = keys // vocabulary
-    return np.stack([places, *reversed(columns)], 1)
 
 
 def read_arpa(path: str | Path, tokenizer: Tokenizer, order: int | None = None) -> NGramModel:
@@ -110,7 +99,7 @@ def with_suffixes(levels: list[Level], vocabulary: int) -> list[Level]:
     """
     if all((links >= 0).all() for links in suffix_links(levels, vocabulary)[1:]):
         return levels
-    rows = [ngram_words(levels, n, vocabulary) for n in range(1, len(levels) + 1)]
+    rows = [ngram_words(levels, n, np.arange(len(level.keys)), vocabulary) for n, level in enumerate(levels, 1)]
     for n in range(len(levels), 2, -1):
         rows[n - 2] = np.unique(np.concatenate([rows[n - 2], rows[n - 1][:, 1:], rows[n - 1][:, :-1]]), axis=0)
     out = [levels[0]]

@@ -15,9 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer
+from dragoman.classical.model import (
+    Note,
+    ScoredTokens,
+    TensorSpec,
+    Tokens,
+    Transducer,
+    row_arrays,
+    row_specs,
+    stored_rows,
+)
 from dragoman.classical.rows import Ragged, pair_rows
-from dragoman.classical.tensors import TensorSpec, row_arrays, row_specs, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.progress import check_interrupted

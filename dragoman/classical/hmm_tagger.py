@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
-from dragoman.classical.model import FittedModel, Note, Tokens
+from dragoman.classical.model import FittedModel, Note, TensorSpec, Tokens, row_arrays, row_specs, stored_rows
 from dragoman.classical.rows import Bools, Floats, Ints, Ragged
-from dragoman.classical.tensors import TensorSpec, row_arrays, row_specs, stored_rows
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.collate import NO_TAG

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.classical.model import FittedModel, Note
+from dragoman.classical.model import FittedModel, Note, TensorSpec
 from dragoman.classical.rows import Bools, Floats
-from dragoman.classical.tensors import TensorSpec
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus

@@ -112,6 +112,15 @@ def extend(levels: list[Level], n: int, contexts: Ints, tokens: Ints, vocabulary
     return np.where(contexts >= 0, places, -1)
 
 
+def ngram_words(levels: list[Level], n: int, places: Ints, vocabulary: int) -> Ints:
+    """The tokens (M, n) of the n-grams at some places (M,) of an order."""
+    columns: list[Ints] = []
+    for level in reversed(levels[1:n]):
+        places, tokens = np.divmod(level.keys[places], vocabulary)
+        columns.append(tokens)
+    return np.stack([places, *reversed(columns)], 1)
+
+
 def suffix_links(levels: list[Level], vocabulary: int) -> list[Ints]:
     """For every n-gram of every order the place of its last n − 1 tokens; −1: it is not there."""
     links = [np.full(len(levels[0].keys), -1, np.int64)]

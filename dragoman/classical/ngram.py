@@ -8,14 +8,12 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, gather, prune, smooth, suffix_links
-from dragoman.classical.model import FittedModel, Note
+from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, gather, ngram_words, prune, smooth, suffix_links
+from dragoman.classical.model import FittedModel, Note, Size, TensorSpec
 from dragoman.classical.ngram_counts import count_ngrams
 from dragoman.classical.rows import Floats, Ints, Ragged
-from dragoman.classical.tensors import Size, TensorSpec
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
@@ -126,7 +124,8 @@ class NGramModel(FittedModel):
         for n, (places, (best, _)) in enumerate(zip(contexts, self.best[1:], strict=True), 1):
             own = np.append(best, -1)[places]  # the place −1 is unknown
             for place in np.unique(places[own == UNDECIDED]).tolist():
-                best[place] = int(self.distribution(self.words(n, place)).argmax())  # once for all
+                words = ngram_words(self.levels, n, np.array([place]), self.vocabulary)[0]
+                best[place] = int(self.distribution(words.tolist()).argmax())  # once for all
             own = np.append(best, -1)[places]
             tokens = np.where(own >= 0, own, tokens)
         return tokens
@@ -163,14 +162,6 @@ class NGramModel(FittedModel):
         rival_tokens = np.where(own >= 0, UNDECIDED, rival_tokens)
         return np.where(use, rival_tokens, tokens), np.where(use, rival, logs)
 
-    def words(self, n: int, place: int) -> tuple[int, ...]:
-        """The tokens of one n-gram of order n."""
-        tokens: list[int] = []
-        for level in reversed(self.levels[1:n]):
-            place, token = divmod(int(level.keys[place]), self.vocabulary)
-            tokens.append(token)
-        return (place, *reversed(tokens))
-
     def score(self, batch: Batch | Segment) -> TokenScores:
         """Score every target: of a segment of running text after its carry, or of a batch line by line."""
         target = batch.target.cpu().numpy()
@@ -198,24 +189,16 @@ class NGramModel(FittedModel):
 
     # --- token by token
 
-    def distribution(self, history: tuple[int, ...]) -> NDArray[np.float64]:
+    def distribution(self, history: Sequence[int]) -> Floats:
         """Log-probabilities (V,) of the next token after a history, of which the last n − 1 tokens count."""
         out = self.levels[0].log_probabilities.copy()
-        for n in range(2, self.order + 1):
-            context = history[max(0, len(history) - n + 1) :]
-            if len(context) < n - 1:
-                break
-            place = context[0]
-            for m, token in enumerate(context[1:], 2):
-                place = int(extend(self.levels, m, np.array(place), np.array(token), self.vocabulary))
-                if place < 0:
-                    break
-            if place < 0:
-                continue
-            keys = self.levels[n - 1].keys
-            first, end = np.searchsorted(keys, [place * self.vocabulary, (place + 1) * self.vocabulary])
-            out += self.levels[n - 2].backoffs[place]
-            out[keys[first:end] % self.vocabulary] = self.levels[n - 1].log_probabilities[first:end]
+        row = np.array([history[max(0, len(history) - self.order + 1) :]], np.int64)
+        for n, places in enumerate(self.contexts(row[:, :0], row) if row.size else (), 2):
+            if (place := int(places[0, -1])) >= 0:
+                keys = self.levels[n - 1].keys
+                first, end = np.searchsorted(keys, [place * self.vocabulary, (place + 1) * self.vocabulary])
+                out += self.levels[n - 2].backoffs[place]
+                out[keys[first:end] % self.vocabulary] = self.levels[n - 1].log_probabilities[first:end]
         return out
 
     @staticmethod

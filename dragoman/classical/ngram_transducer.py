@@ -16,10 +16,18 @@ from torch import Tensor
 
 from dragoman.classical.chunk_search import ChunkTable, search_chunks
 from dragoman.classical.joint_alignment import align_jointly, shapes_of
-from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer
+from dragoman.classical.model import (
+    Note,
+    ScoredTokens,
+    TensorSpec,
+    Tokens,
+    Transducer,
+    row_arrays,
+    row_specs,
+    stored_rows,
+)
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.rows import Ragged, pair_rows
-from dragoman.classical.tensors import TensorSpec, row_arrays, row_specs, stored_rows
 from dragoman.classical.vocabulary import same_spelling
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus

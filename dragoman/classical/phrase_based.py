@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.classical.model import Note, ScoredTokens, Tokens, Transducer
+from dragoman.classical.model import Note, ScoredTokens, TensorSpec, Tokens, Transducer, row_specs, stored_rows
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.phrase_decoder import (
     FEATURES,
@@ -26,7 +26,6 @@ from dragoman.classical.phrase_decoder import (
 )
 from dragoman.classical.phrase_table import WordTable, extract_phrases, phrase_arrays
 from dragoman.classical.rows import Floats, Ragged, pair_rows
-from dragoman.classical.tensors import TensorSpec, row_specs, stored_rows
 from dragoman.classical.tuning import tune
 from dragoman.classical.vocabulary import fold_case, same_spelling
 from dragoman.classical.word_alignment import BothDirections

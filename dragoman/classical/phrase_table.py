@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.model import Note, Tokens
+from dragoman.classical.model import Note, Tokens, row_arrays
 from dragoman.classical.rows import Floats, Ints, KeyIndex, Ragged
-from dragoman.classical.tensors import row_arrays
 from dragoman.scoring.alignment import Link
 from dragoman.scoring.symmetrization import LinkRows
 

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from dragoman.classical.fertility import FAR, MAX_FERTILITY, FertilityModel
 from dragoman.classical.hmm_alignment import JUMPS, forward_backward
-from dragoman.classical.model import Note
+from dragoman.classical.model import Note, TensorSpec
 from dragoman.classical.rows import Bools, Floats, Ints, KeyIndex, Ragged, by_source_length, distinct
-from dragoman.classical.tensors import TensorSpec
 from dragoman.errors import RunError
 from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
 

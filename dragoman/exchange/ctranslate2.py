@@ -323,25 +323,6 @@ def replace_folder(beside: Path, folder: Path) -> None:
     raise ConfigError(f"{folder}: cannot be replaced; other processes keep writing it")
 
 
-README = """# A model for CTranslate2
-
-`source.spm` and `target.spm` are the SentencePiece models of its tokens. To translate lines of text
-(`pip install ctranslate2 sentencepiece`), run this in the folder:
-
-```python
-import sys
-
-import ctranslate2
-import sentencepiece
-
-translator = ctranslate2.Translator(".")
-source, target = (sentencepiece.SentencePieceProcessor(model_file=f"{side}.spm") for side in ("source", "target"))
-for line in sys.stdin:
-    tokens = PREFIX + source.encode(line.strip(), out_type=str)  # CTranslate2 adds the end of the sentence
-    (result,) = translator.translate_batch([tokens], beam_size=5, disable_unk=True)
-    print(target.decode(result.hypotheses[0]))
-```
-"""
 OTHER_README = """# A model for CTranslate2
 
 Its tokens are {kinds}. `tokenizer/` has their vocabularies, one token a line: CTranslate2 reads and writes them.
@@ -377,4 +358,5 @@ def write_tokenizers(folder: Path, source: SourceReader, target: Tokenizer) -> N
         assert isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer)
         (folder / f"{side}.spm").write_bytes(tokenizer.model)
     prefix = getattr(source.config, "prefix", "") if isinstance(source, SentencePieceTokenizer) else ""
-    (folder / "README.md").write_text(README.replace("PREFIX", repr([prefix] if prefix else [])), encoding="utf-8")
+    text = Path(__file__).with_name("ctranslate2_readme.md").read_text(encoding="utf-8")
+    (folder / "README.md").write_text(text.replace("PREFIX", repr([prefix] if prefix else [])), encoding="utf-8")

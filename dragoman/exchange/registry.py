@@ -23,6 +23,7 @@ from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
 from dragoman.exchange.onnx import OnnxExporter
 from dragoman.runs import Run
 
+
 class ArpaExporter(Exporter):
     """Writes an .arpa file, which KenLM, SRILM and many speech recognisers read."""
 
