@@ -106,7 +106,7 @@ def compare_outputs(files: tuple[str, ...], output: str | None, options: dict[st
     from dragoman.reports.comparison import compare_texts
     from dragoman.reports.score_files import compare_files
     from dragoman.reports.text_tables import comparison_lines
-    from dragoman.scoring.files import read_parallel_lines
+    from dragoman.scoring.report import read_parallel_lines
 
     refuse(options, ("test", "steps", "tokens", "minutes", "sentence"), "goes with runs and configurations")
     references, *systems = files

@@ -171,10 +171,9 @@ class Engine:
                 if not done and not scores:
                     tokens = [*tokens[: limit - 1], EOS]  # where our own search lets nothing but <eos> follow
                     done = True
-                if not done or max(tokens) >= len(self.target):
-                    out.append(None)
-                else:
-                    out.append([self._hypothesis(tokens, token_scores[row] if scores else None, how.config)])
+                sound = done and max(tokens) < len(self.target)
+                own_scores = token_scores[row] if scores else None
+                out.append([self._hypothesis(tokens, own_scores, how.config)] if sound else None)
             return out
 
         return results
@@ -220,27 +219,19 @@ class Engine:
     ) -> list[list[Hypothesis] | None]:
         """The hypotheses with the scores of all their tokens, best first."""
         pairs = [
-            (text, [self.target[token] for token in one.tokens[:-1]])
+            (text, [self.target[token] for token in hypothesis.tokens[:-1]])
             for text, hypotheses in zip(texts, several, strict=True)
-            for one in hypotheses or ()
+            for hypothesis in hypotheses or ()
         ]
         if not pairs:
             return list(several)
-        scored = iter(
-            self.translator.score_batch(
-                [source for source, _ in pairs],
-                [target for _, target in pairs],
-                max_batch_size=max(1, math.ceil(len(pairs) / self.workers)),
-                max_input_length=0,
-            )
-        )
+        sources, targets = zip(*pairs, strict=True)
+        size = max(1, math.ceil(len(pairs) / self.workers))
+        scored = iter(self.translator.score_batch(sources, targets, max_batch_size=size, max_input_length=0))
         out: list[list[Hypothesis] | None] = []
         for hypotheses in several:
-            if hypotheses is None:
-                out.append(None)
-                continue
-            rows = [self._hypothesis(hypothesis.tokens, next(scored).log_probs, config) for hypothesis in hypotheses]
-            out.append(sorted(rows, key=lambda one: -one.normalised))
+            rows = [self._hypothesis(row.tokens, next(scored).log_probs, config) for row in hypotheses or ()]
+            out.append(hypotheses and sorted(rows, key=lambda row: -row.normalised))
         return out
 
 
@@ -269,5 +260,5 @@ def search_all(
         else:
             yield fitting[number], hypotheses
     if left:
-        for number, found in own_search([sources[index] for index in left]):
-            yield left[number], found
+        for number, own in own_search([sources[index] for index in left]):
+            yield left[number], own

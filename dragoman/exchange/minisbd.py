@@ -68,10 +68,9 @@ def boundary_rules() -> list[BoundaryRule]:
 
 def characters() -> tuple[list[str], NDArray[np.float32]]:
     """The characters that rules know, and the channels of each: (V, K − 1)."""
-    known = {char for chars in CLASSES.values() for char in chars} | set(LETTERS.upper())
-    known |= {
-        char for char in map(chr, range(sys.maxunicode + 1)) if char.islower() or unicodedata.category(char) == "Nd"
-    }
+    known = {*"".join(CLASSES.values()), *LETTERS.upper()}
+    every = map(chr, range(sys.maxunicode + 1))
+    known |= {char for char in every if char.islower() or unicodedata.category(char) == "Nd"}
     units = [PAD, UNK, *sorted(known)]
     table = np.zeros((len(units), len(CHANNELS) - 1), np.float32)
     for index, char in enumerate(units[1:], 1):
@@ -86,8 +85,8 @@ def characters() -> tuple[list[str], NDArray[np.float32]]:
 
 def write_splitter(path: Path, language: str) -> None:
     try:
-        import onnx
-        from onnx import TensorProto, helper, numpy_helper
+        import onnx.parser
+        from onnx import helper, numpy_helper
     except ImportError:
         raise MissingExtraError("the sentence splitter of an Argos package", "onnx", "onnx") from None
     units, table = characters()
@@ -106,26 +105,21 @@ def write_splitter(path: Path, language: str) -> None:
         "output": output,
         "bias": np.array([0.5, 0.0, 0.0], np.float32),
     }
-    nodes = [
-        helper.make_node("Gather", ["table", "units"], ["known"]),
-        helper.make_node("Concat", ["known", "features"], ["channels"], axis=2),
-        helper.make_node("Transpose", ["channels"], ["columns"], perm=[0, 2, 1]),
-        helper.make_node("Conv", ["columns", "kernel", "least"], ["sums"], pads=[BEHIND, AHEAD]),
-        helper.make_node("Relu", ["sums"], ["rules"]),
-        helper.make_node("Conv", ["rules", "output", "bias"], ["scores"]),
-        helper.make_node("Transpose", ["scores"], ["labels"], perm=[0, 2, 1]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "sentences",
-        [
-            helper.make_tensor_value_info("units", TensorProto.INT64, ["B", "T"]),
-            helper.make_tensor_value_info("features", TensorProto.FLOAT, ["B", "T", 1]),
-        ],
-        [helper.make_tensor_value_info("labels", TensorProto.FLOAT, ["B", "T", 3])],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        sentences (int64[B, T] units, float[B, T, 1] features) => (float[B, T, 3] labels) {
+            known = Gather(table, units)
+            channels = Concat<axis = 2>(known, features)
+            columns = Transpose<perm = [0, 2, 1]>(channels)
+            sums = Conv<pads = [BEHIND, AHEAD]>(columns, kernel, least)
+            rules = Relu(sums)
+            scores = Conv(rules, output, bias)
+            labels = Transpose<perm = [0, 2, 1]>(scores)
+        }
+    """.replace("BEHIND", str(BEHIND)).replace("AHEAD", str(AHEAD))
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     config = {"feat_funcs": ["capitalized"], "max_seqlen": 1000, "batch_size": 32}
     ids = {unit: index for index, unit in enumerate(units)}
     vocabulary = {"lang": language, "idx": 0, "cutoff": 0, "lower": False, "_unit2id": ids, "_id2unit": units}

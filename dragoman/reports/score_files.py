@@ -16,9 +16,9 @@ from dragoman.reports.text_tables import alignment_lines, bucket_lines
 from dragoman.scoring.buckets import Bucket, by_frequency, by_length, by_tag, score_buckets
 from dragoman.scoring.edit import MARKS, all_edit_alignments
 from dragoman.scoring.error_rates import edit_alignments
-from dragoman.scoring.files import read_parallel_lines, read_references
 from dragoman.scoring.metric import TextMetric, Units
 from dragoman.scoring.registry import select_metrics, text_statistics
+from dragoman.scoring.report import read_parallel_lines, read_references
 from dragoman.scoring.significance import DEFAULT_DRAWS, SystemScore, intervals
 from dragoman.scoring.significance import compare as compare_systems
 

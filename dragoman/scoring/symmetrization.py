@@ -80,14 +80,14 @@ class _Growing:
 
     def __init__(self, forward: LinkRows, backward: LinkRows, everything: bool) -> None:
         # A link as one number, counted so that its neighbours have numbers of the same pair.
-        height, width = (max(int(one.max(initial=0)), int(other.max(initial=0))) + 3
-                         for one, other in zip(forward[1:], backward[1:], strict=True))  # fmt: skip
+        both = LinkRows.joined([forward, backward])
+        height, width = int(both.sources.max(initial=0)) + 3, int(both.targets.max(initial=0)) + 3
         self.directions = [np.sort((pairs * height + sources + 1) * width + targets + 1)
                            for pairs, sources, targets in (forward, backward)]  # fmt: skip
-        both = np.sort(np.concatenate(self.directions))
-        again = np.append(both[1:] == both[:-1], False)  # of a link of both directions the first
-        first = np.append(True, ~again[:-1])[: len(both)]
-        self.keys, self.width = both[first], width
+        keys = np.sort(np.concatenate(self.directions))
+        again = np.append(keys[1:] == keys[:-1], False)  # of a link of both directions the first
+        first = np.append(True, ~again[:-1])[: len(keys)]
+        self.keys, self.width = keys[first], width
         self.linked = np.ones(len(self.keys), bool) if everything else again[first]
         words, targets = np.divmod(self.keys, width)  # of source words the number is that of pair and word
         pairs, sources = np.divmod(words, height)
@@ -102,12 +102,10 @@ class _Growing:
             aligned[words[links]] = True
 
     def both_aligned(self, links: Ints) -> Bools:
-        out: Bools = self.aligned[0][self.words[0][links]] & self.aligned[1][self.words[1][links]]
-        return out
+        return np.asarray(self.aligned[0][self.words[0][links]] & self.aligned[1][self.words[1][links]])
 
     def any_aligned(self, links: Ints) -> Bools:
-        out: Bools = self.aligned[0][self.words[0][links]] | self.aligned[1][self.words[1][links]]
-        return out
+        return np.asarray(self.aligned[0][self.words[0][links]] | self.aligned[1][self.words[1][links]])
 
     def grow(self) -> None:
         """Add neighbours of links, in the order of the links' targets and sources, until no pair changes."""

@@ -144,6 +144,12 @@ class TokenOrder:
         return out
 
 
+def logits_bias(checkpoint: Checkpoint, size: int) -> Tensor | None:
+    """Their bias of the output layer, which older folders do not have."""
+    name = "final_logits_bias"
+    return checkpoint.tensor(name, (1, size))[0] if name in checkpoint.names() else None
+
+
 def tokens_by_id(table: Mapping[str, Any], size: int, place: str) -> tuple[str, ...]:
     """The tokens of a vocabulary {token: id}; ids without a token get a name that no text has."""
     tokens: list[str | None] = [None] * size

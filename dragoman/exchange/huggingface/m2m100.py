@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.subwords import TAG, SentencePieceConfig
 from dragoman.errors import DataError, nearest
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
@@ -18,6 +18,7 @@ from dragoman.exchange.huggingface.family import (
     TokenOrder,
     bart_layers,
     linear,
+    logits_bias,
     read_names,
     tokens_by_id,
 )
@@ -83,10 +84,7 @@ def read_multilingual(
     weights = stacks(checkpoint, encoder, decoder)
     table = checkpoint.tensor("model.shared.weight", (size, encoder.width))
     weights["encoder.input.embedding.weight"] = vocabulary.table(table)
-    bias = "final_logits_bias"
-    theirs = checkpoint.tensor(bias, (1, size))[0] if bias in checkpoint.names() else None
-    weights["output.bias"] = vocabulary.output_bias(theirs)
-    assert vocabulary.rows[SOS] == tokens.index(target_code)
+    weights["output.bias"] = vocabulary.output_bias(logits_bias(checkpoint, size))
     return Imported(config, source, target, weights)
 
 

@@ -12,7 +12,14 @@ from dragoman.data.tokenizers.subwords import SentencePieceConfig, SentencePiece
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
-from dragoman.exchange.huggingface.family import Imported, TokenOrder, bart_layers, read_names, tokens_by_id
+from dragoman.exchange.huggingface.family import (
+    Imported,
+    TokenOrder,
+    bart_layers,
+    logits_bias,
+    read_names,
+    tokens_by_id,
+)
 from dragoman.layers.positions import SinusoidalConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig
@@ -55,8 +62,7 @@ def read_marian(checkpoint: Checkpoint, options: Mapping[str, str], norm: Litera
     if not tied:
         same = torch.equal(weights["decoder.input.embedding.weight"], weights["output.weight"])
         tie = "target" if same else "none"
-    known = "final_logits_bias" in checkpoint.names()
-    bias = checkpoint.tensor("final_logits_bias", (1, size))[0] if known else None
+    bias = logits_bias(checkpoint, size)
     weights["output.bias"] = vocabularies[1].output_bias(None if bias is None else bias[: len(vocabularies[1].tokens)])
     config = TranslateConfig(
         data=DataConfig(train=str(checkpoint.folder.absolute())),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import BYTE_TOKENS, BytesConfig, ByteTokenizer
@@ -58,7 +56,13 @@ def read_t5(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
         search=search_settings(checkpoint.generation),
     )
     weights = read_names(checkpoint, names("encoder", encoder) | names("decoder", decoder))
-    weights |= tables(checkpoint, vocabulary, (size, width), tied, scaled)
+    # The scale of T5's output layer: in the tied table, or in the output layer itself.
+    scale = width**-0.5 if scaled else 1.0
+    table = vocabulary.table(checkpoint.tensor("shared.weight", (size, width)))
+    weights["encoder.input.embedding.weight"] = table * (scale if tied else 1.0)
+    weights["output.bias"] = vocabulary.output_bias(None)
+    if not tied:
+        weights["output.weight"] = vocabulary.table(checkpoint.tensor("lm_head.weight", (size, width))) * scale
     return Imported(config, tokenizer, tokenizer, weights)
 
 
@@ -76,18 +80,6 @@ def byte_tokens(checkpoint: Checkpoint, size: int) -> list[str]:
     if checkpoint.json("tokenizer_config.json", optional=True) is None or size < len(tokens):
         raise DataError(f"{checkpoint.folder}: found neither spiece.model nor the bytes of ByT5, expected one of them")
     return tokens
-
-
-def tables(
-    checkpoint: Checkpoint, vocabulary: TokenOrder, shape: tuple[int, int], tied: bool, scaled: bool
-) -> dict[str, Tensor]:
-    scale = shape[1] ** -0.5 if scaled else 1.0
-    shared = vocabulary.table(checkpoint.tensor("shared.weight", shape))
-    out = {"encoder.input.embedding.weight": shared * (scale if tied else 1.0)}
-    out["output.bias"] = vocabulary.output_bias(None)
-    if not tied:
-        out["output.weight"] = vocabulary.table(checkpoint.tensor("lm_head.weight", shape)) * scale
-    return out
 
 
 def stack(checkpoint: Checkpoint, layers: int, scale_embedding: bool) -> TransformerConfig:

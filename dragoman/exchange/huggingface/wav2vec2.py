@@ -168,9 +168,8 @@ def parameter_names(checkpoint: Checkpoint, encoder: FramesConfig) -> Names:
     convolved = "wav2vec2.encoder.pos_conv_embed.conv"
     older = f"{convolved}.weight_g" in checkpoint.names()
     magnitude, direction = ("weight_g", "weight_v") if older else (f"parametrizations.weight.original{n}" for n in "01")
-    names |= {"encoder.positions.bias": (f"{convolved}.bias",)}
-    names |= {"encoder.positions.magnitude": (f"{convolved}.{magnitude}",)}
-    names |= {"encoder.positions.direction": (f"{convolved}.{direction}",)}
+    for ours, their in {"bias": "bias", "magnitude": magnitude, "direction": direction}.items():
+        names[f"encoder.positions.{ours}"] = (f"{convolved}.{their}",)
     names |= linear(f"encoder.inner.{'norm' if stack.norm == 'pre' else 'input.norm'}", "wav2vec2.encoder.layer_norm")
     return names | layer_names("encoder.inner.blocks", "wav2vec2.encoder.layers", stack.layers, LAYER)
 

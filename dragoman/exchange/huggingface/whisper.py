@@ -50,17 +50,17 @@ def read_whisper(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported
     tokenizer.config = ByteLevelBPEConfig(add_prefix_space=True)  # they were trained with a space before each text
     ours = {theirs: index for index, theirs in enumerate(vocabulary.rows)}
     prompt = tuple(ours[index] for index in [start, *language_and_task(checkpoint, tokens, options)])
-    model = model_settings(checkpoint, prompt)
-    special = [index for token, index in zip(tokens, range(size), strict=True) if SPECIAL.fullmatch(token)]
+    special = [index for index, token in enumerate(tokens) if SPECIAL.fullmatch(token)]
     suppressed = {*special, *ids(checkpoint, "suppress_tokens", size)} - {eos}
     model = replace(
-        model,
+        model_settings(checkpoint, prompt),
         suppress=tuple(sorted(ours[index] for index in suppressed)),
         suppress_first=tuple(sorted(ours[index] for index in ids(checkpoint, "begin_suppress_tokens", size))),
     )
     media = feature_config(checkpoint)
+    longest = max(1, checkpoint.size("max_target_positions") - len(prompt) - 1)  # <sos> is in place of <eos>
     config = TranscribeConfig(
-        data=DataConfig(train=str(checkpoint.folder.absolute()), max_length=longest(checkpoint, prompt)),
+        data=DataConfig(train=str(checkpoint.folder.absolute()), max_length=longest),
         tokenizer=TokenizersConfig(media, tokenizer.config),
         model=model,
         search=search_settings(checkpoint.generation),
@@ -103,11 +103,6 @@ def feature_config(checkpoint: Checkpoint) -> WhisperMelConfig:
     rate, fft, hop = numbers.values()
     seconds = 2 * checkpoint.size("max_source_positions") * hop / rate
     return WhisperMelConfig(rate, False, checkpoint.size("num_mel_bins"), fft, hop, seconds)
-
-
-def longest(checkpoint: Checkpoint, prompt: tuple[int, ...]) -> int:
-    """Tokens of a text: positions without the prompt, <sos> is in place of <eos>."""
-    return max(1, checkpoint.size("max_target_positions") - len(prompt) - 1)
 
 
 def model_settings(checkpoint: Checkpoint, prompt: tuple[int, ...]) -> SpeechToTextConfig:
