@@ -33,7 +33,6 @@ def word_of(piece: str) -> str:
 
 
 def write_arpa(path: str | Path, model: NGramModel, tokenizer: Tokenizer) -> None:
-    """Write a model; tokens are written as the tokenizer's pieces."""
     pieces = [word_of(piece) for piece in tokenizer.pieces(range(len(tokenizer)))]
     for token, name in NAMES.items():
         pieces[token] = name
@@ -53,9 +52,8 @@ def write_arpa(path: str | Path, model: NGramModel, tokenizer: Tokenizer) -> Non
 def arpa_lines(model: NGramModel, n: int, pieces: list[str]) -> Iterator[str]:
     words = ngram_words(model.levels, n, np.arange(len(model.levels[n - 1].keys)), model.vocabulary)
     level, has_backoff = model.levels[n - 1], n < model.order
-    for row, log, backoff in zip(
-        words.tolist(), level.log_probabilities.tolist(), level.backoffs.tolist(), strict=True
-    ):
+    columns = (words.tolist(), level.log_probabilities.tolist(), level.backoffs.tolist())
+    for row, log, backoff in zip(*columns, strict=True):
         if n == 1 and row[0] == PAD:
             continue
         shown = ZERO if math.isinf(log) else log / math.log(10)

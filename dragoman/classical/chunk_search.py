@@ -26,27 +26,23 @@ class ChunkTable:
     def __init__(self, model: NGramModel, left: Ragged, right: Ragged, same: Sequence[int]) -> None:
         self.model = model
         self.targets: list[Tokens] = [right[index] for index in range(len(right))]
-        self.grams: list[int] = [FIRST + index for index in range(len(left))]  # what the n-gram model reads
-        self.by_source: dict[Tokens, list[int]] = {}
+        by_source: dict[Tokens, list[int]] = {}
         for index in range(len(left)):
-            self.by_source.setdefault(left[index], []).append(index)
+            by_source.setdefault(left[index], []).append(index)
         for token, copy in enumerate(same):
-            if (token,) not in self.by_source:
-                self.by_source[token,] = [len(self.targets)]
+            if (token,) not in by_source:
+                by_source[token,] = [len(self.targets)]
                 self.targets.append(() if copy < 0 else (copy,))
-                self.grams.append(UNK)
-        self.sizes = max((len(part) for part in self.by_source), default=1)
-        self.gram_array = np.array(self.grams, np.int64)
+        self.by_source = {part: np.array(chunks, np.int64) for part, chunks in by_source.items()}
+        self.sizes = range(1, max(map(len, by_source), default=1) + 1)
+        self.grams = np.full(len(self.targets), UNK, np.int64)  # what the n-gram model reads
+        self.grams[: len(left)] = FIRST + np.arange(len(left))
         self.target_sizes = np.array([len(target) for target in self.targets], np.int64)
 
     def candidates(self, source: Tokens, place: int) -> list[tuple[int, Ints]]:
         """For every size the chunks that match the source from a place on."""
-        matches = []
-        for size in range(1, self.sizes + 1):
-            part = source[place : place + size]
-            if len(part) == size and part in self.by_source:
-                matches.append((size, np.array(self.by_source[part], np.int64)))
-        return matches
+        parts = ((size, source[place : place + size]) for size in self.sizes)
+        return [(size, self.by_source[part]) for size, part in parts if len(part) == size and part in self.by_source]
 
 
 class Frontier(NamedTuple):
@@ -70,8 +66,8 @@ def search_chunks(
         indices = order[first : first + BATCH]
         own_targets = None if targets is None else [targets[index] for index in indices]
         searched = ChunkSearch(table, [sources[index] for index in indices], width, n_best, own_targets)
-        for index, found in zip(indices, searched.run(), strict=True):
-            out[index] = found
+        for index, outputs in zip(indices, searched.run(), strict=True):
+            out[index] = outputs
     return out
 
 
@@ -109,11 +105,11 @@ class ChunkSearch:
             self.finish(frontier, numbers, done, ended)
             for size, more in self.grow(frontier, numbers, place):
                 waiting.setdefault(place + size, []).append(more)
-        return [self.outputs(found) for found in ended]
+        return [self.outputs(hypotheses) for hypotheses in ended]
 
     def finish(self, frontier: Frontier, numbers: Ints, done: Bools, ended: list[list[tuple[float, int]]]) -> None:
         """Add the end of the sequence to hypotheses that have read their source."""
-        if self.targets is not None and done.any():
+        if self.targets is not None:
             lengths = np.array([len(target) for target in self.targets])
             done = done & (frontier.written == lengths[frontier.rows])
         if not done.any():
@@ -142,11 +138,10 @@ class ChunkSearch:
             if not len(hypotheses):
                 continue
             contexts = [context[hypotheses] for context in frontier.contexts]
-            logs, after = self.model.advance(contexts, self.table.gram_array[chunks])
-            out.append((size, Frontier(
-                frontier.rows[hypotheses], frontier.scores[hypotheses] + logs, after, numbers[hypotheses], chunks,
-                written + self.table.target_sizes[chunks],
-            )))  # fmt: skip
+            logs, after = self.model.advance(contexts, self.table.grams[chunks])
+            scores, written = frontier.scores[hypotheses] + logs, written + self.table.target_sizes[chunks]
+            more = Frontier(frontier.rows[hypotheses], scores, after, numbers[hypotheses], chunks, written)
+            out.append((size, more))
         return out
 
     def matching(self, rows: Ints, written: Ints, chunks: Ints) -> Bools:
@@ -176,7 +171,7 @@ class ChunkSearch:
         """The best different outputs among finished hypotheses; of several cuts of one output the best."""
         parents, chunks = np.concatenate(self.parents), np.concatenate(self.chunks)
         best: dict[Tokens, float] = {}
-        for score, number in sorted(ended, key=lambda one: (-one[0], one[1])):
+        for score, number in sorted(ended, key=lambda hypothesis: (-hypothesis[0], hypothesis[1])):
             parts: list[Tokens] = []
             while chunks[number] >= 0:
                 parts.append(self.table.targets[chunks[number]])

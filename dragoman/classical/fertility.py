@@ -99,8 +99,7 @@ class FertilityModel:
     def placing(self, steps: int, length: int) -> Floats:
         """d(j | i) (T, S), by the distance of j from i on the diagonal; each column sums to 1."""
         weights = self.distances[self.offsets(steps, length)]
-        out: Floats = weights / weights.sum(0, keepdims=True)
-        return out
+        return np.asarray(weights / weights.sum(0, keepdims=True))
 
     @staticmethod
     def offsets(steps: int, length: int) -> Ints:

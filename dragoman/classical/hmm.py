@@ -52,9 +52,8 @@ def second_order_posteriors(emissions: Floats, transitions: Floats, mask: Bools)
         if word == 0:
             new[:, tags] = chances[tags, tags, :tags] * emitted[:, 0]
         else:
-            new[:, :tags] = (
-                np.einsum("bij,ijk->bjk", ahead[word - 1], chances[:, :tags, :tags]) * emitted[:, word, None]
-            )
+            moved = np.einsum("bij,ijk->bjk", ahead[word - 1], chances[:, :tags, :tags])
+            new[:, :tags] = moved * emitted[:, word, None]
         total = np.maximum(new.sum((1, 2)), 1e-300)
         scales[word] = np.where(mask[:, word], total, 1.0)
         kept = ahead[word - 1] if word else new
@@ -78,14 +77,11 @@ def second_order_score(emissions: Floats, transitions: Floats, tags: Ints, mask:
     rows, _, count = emissions.shape
     first = np.full((rows, 2), count)
     padded = np.concatenate([first, np.where(mask, tags, count)], 1)
-    steps = (
-        transitions[padded[:, :-2], padded[:, 1:-1], padded[:, 2:]]
-        + np.take_along_axis(emissions, np.where(mask, tags, 0)[:, :, None], 2)[:, :, 0]
-    )
+    steps = transitions[padded[:, :-2], padded[:, 1:-1], padded[:, 2:]]
+    steps = steps + np.take_along_axis(emissions, np.where(mask, tags, 0)[:, :, None], 2)[:, :, 0]
     lengths = mask.sum(1)
     last = transitions[padded[np.arange(rows), lengths], padded[np.arange(rows), lengths + 1], count]
-    out: Floats = (np.where(mask, steps, 0.0)).sum(1) + last
-    return out
+    return np.asarray(np.where(mask, steps, 0.0).sum(1) + last)
 
 
 # --- first order, over symbols
@@ -123,8 +119,7 @@ class DiscreteHMM:
     def posteriors(self, row: Sequence[int]) -> Floats:
         """p(state at t | all symbols) (T, K)."""
         ahead, scales = self.forward(row)
-        out: Floats = ahead * self.backward(row, scales)
-        return out
+        return np.asarray(ahead * self.backward(row, scales))
 
     def viterbi(self, row: Sequence[int]) -> tuple[list[int], float]:
         """The most probable states and the log-probability of them and the symbols together."""

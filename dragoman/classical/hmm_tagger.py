@@ -131,7 +131,6 @@ class HMMTagger(FittedModel):
         return [(*lower[len(lower) - size :], mark) for size in range(min(len(lower), self.config.suffix) + 1)]
 
     def longest_suffix(self, word: Tokens, places: Mapping[Tokens, int]) -> int:
-        """The row of the longest known suffix of a word."""
         known = (places[suffix] for suffix in reversed(self.suffixes_of(word)) if suffix in places)
         if (row := next(known, None)) is None:
             raise RunError("the weights are damaged: suffixes has none for words without a known ending")
@@ -140,7 +139,6 @@ class HMMTagger(FittedModel):
     # --- prediction
 
     def words_of(self, tokens: list[int], starts: list[int]) -> list[Tokens]:
-        """The tokens of every word, without spaces and special tokens."""
         end = next((place for place, token in enumerate(tokens) if token in (PAD, EOS)), len(tokens))
         bounds = [*starts, end]
         return [tuple(token for token in tokens[first:last] if token != self.space) for first, last in pairwise(bounds)]
@@ -224,5 +222,4 @@ def interpolated(grams: list[Counter[Tokens]], tags: int, order: int) -> Floats:
     smooth = (one + 0.1) / (one + 0.1).sum()
     bigrams = two / np.maximum(contexts[1], 1)[:, None]
     trigrams = three / np.maximum(contexts[2], 1)[:, :, None]
-    out: Floats = weights[0] * smooth + weights[1] * bigrams[None] + weights[2] * trigrams
-    return out
+    return np.asarray(weights[0] * smooth + weights[1] * bigrams[None] + weights[2] * trigrams)

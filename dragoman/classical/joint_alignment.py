@@ -54,8 +54,7 @@ class Chunks:
         columns = (
             gram_places(self.target_grams[b], right, b)[:, None, :] if b else np.zeros((1, 1, right.shape[1] + 1), int)
         )
-        out: Ints = self.firsts[number] + rows * self.targets_of(b) + columns
-        return out
+        return np.asarray(self.firsts[number] + rows * self.targets_of(b) + columns)
 
     def parts(self, chunk: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         number = int(np.searchsorted(self.firsts, chunk, side="right")) - 1
@@ -224,8 +223,7 @@ def rescale(values: Floats) -> Floats:
     largest = values.max(1)
     safe = np.where(largest > 0, largest, 1.0)
     values /= safe[:, None]
-    out: Floats = np.log(safe)
-    return out
+    return np.asarray(np.log(safe))
 
 
 class Cut(NamedTuple):

@@ -146,8 +146,7 @@ def known_steps(values: Floats) -> Bools:
 
 def symmetric(matrix: Floats) -> Floats:
     """The symmetric part, a little above singular."""
-    out: Floats = (matrix + matrix.T) / 2 + 1e-9 * np.eye(len(matrix))
-    return out
+    return np.asarray((matrix + matrix.T) / 2 + 1e-9 * np.eye(len(matrix)))
 
 
 @dataclass(frozen=True)

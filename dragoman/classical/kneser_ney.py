@@ -85,7 +85,6 @@ def smooth(counted: list[Counted], vocabulary: int) -> list[Level]:
 
 
 def log(probabilities: Floats) -> Floats:
-    """Natural logarithms; −∞ for 0."""
     with np.errstate(divide="ignore"):
         return np.log(probabilities)
 

@@ -50,7 +50,6 @@ class FittedModel(BaseModel):
         self.tensors = dict(tensors)
 
     def store(self, arrays: Mapping[str, NDArray[Any] | Tensor]) -> None:
-        """Take what `fit` computed."""
         self.load({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
     @property
@@ -141,7 +140,6 @@ def stored_rows(flat: str, offsets: str, tensors: Mapping[str, Tensor]) -> Ragge
 
 
 def check_tensors(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor]) -> None:
-    """Raise RunError for the first tensor that is not as specified."""
     if missing := set(specs) ^ set(tensors):
         raise RunError(f"the weights do not fit the configuration: {', '.join(sorted(missing))} differ")
     sizes: dict[str, int] = {}

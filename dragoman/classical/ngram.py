@@ -109,7 +109,6 @@ class NGramModel(FittedModel):
         return [place[:, history.shape[1] :] for place in places] if self.order > 1 else []
 
     def log_probabilities(self, contexts: list[Ints], targets: Ints) -> Floats:
-        """The log-probability of each target (B, T) after its contexts."""
         out = self.levels[0].log_probabilities[targets]
         for n, places in enumerate(contexts, 2):  # of n − 1 tokens
             extended = extend(self.levels, n, places, targets, self.vocabulary)
@@ -253,7 +252,6 @@ class NGramModel(FittedModel):
 
 
 def ngram_specs(order: int, vocabulary: int) -> dict[str, TensorSpec]:
-    """The tensors of n-grams of up to `order` tokens."""
     specs = {}
     for n in range(1, order + 1):
         size: Size = vocabulary if n == 1 else f"{n}-grams"

@@ -115,7 +115,6 @@ class NGramTransducer(Transducer):
 
     @cached_property
     def table(self) -> ChunkTable:
-        """The chunks by their source part."""
         left = stored_rows("source_parts", "source_offsets", self.tensors)
         right = stored_rows("target_parts", "target_offsets", self.tensors)
         assert self.model is not None

@@ -83,7 +83,6 @@ class PhraseBased(Transducer):
     # --- training
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        """Align words, extract and score phrases, count n-grams, tune the weights."""
         left, right = pair_rows(corpus.train)
         losses, links = self.align(left, right, note)
         phrases = extract_phrases(left, right, links, self.config.max_phrase, note)
@@ -101,7 +100,6 @@ class PhraseBased(Transducer):
         return losses
 
     def align(self, left: Ragged, right: Ragged, note: Note) -> tuple[list[float], LinkRows]:
-        """HMM alignments of both directions, combined."""
         both = BothDirections("hmm", self.config.alignment)
         left, right = left.mapped(self.folded[0]), right.mapped(self.folded[1])
         losses = both.fit_rows(left, right, (len(self.folded[0]), len(self.folded[1])), note)
@@ -114,7 +112,6 @@ class PhraseBased(Transducer):
         return losses, LinkRows.joined(parts)
 
     def tune(self, pairs: Sequence[tuple[Tokens, Tokens]], note: Note) -> None:
-        """Set the weights by pairwise ranking on n-best lists."""
 
         def decode(weights: Floats, n_best: int) -> list[list[Derivation]]:
             decoder = self.decoder(weights, 0)

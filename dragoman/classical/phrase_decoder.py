@@ -34,9 +34,7 @@ class PhraseOptions(NamedTuple):
 
     @property
     def lengths(self) -> Ints:
-        """Target tokens of each phrase."""
-        out: Ints = (self.targets >= 0).sum(1)
-        return out
+        return np.asarray((self.targets >= 0).sum(1))
 
 
 class Derivation(NamedTuple):
@@ -202,7 +200,6 @@ class PhraseDecoder:
         return take_rows(stack, order[: self.stack])
 
     def finish(self, stack: Stack, n_best: int) -> list[Derivation]:
-        """Add the end of the sentence, and read the translations back."""
         logs, _ = self.model.advance(stack.contexts, np.full(len(stack.scores), EOS))
         scores = stack.scores + self.weights[LANGUAGE] * logs
         features = stack.features.copy()

@@ -85,7 +85,6 @@ def phrase_spans(source: int, target: int, links: Collection[Link], max_length: 
 
 
 def extract_phrases(left: Ragged, right: Ragged, links: LinkRows, max_length: int, note: Note) -> PhraseCounts:
-    """Count the phrase pairs of all sentence pairs."""
     sources, targets, pairs = dict[Tokens, int](), dict[Tokens, int](), array("q")
     for index, own in enumerate(links.rows(len(left))):
         if index % NOTED == 0:
@@ -112,10 +111,8 @@ def phrase_arrays(phrases: PhraseCounts, keep: int, words: WordTable) -> dict[st
         seen - np.log(totals[0][left]), seen - np.log(totals[1][right]),
         *lexical_weights(Ragged.of(phrases.sources), Ragged.of(phrases.targets), left, right, words),
     ], 1)  # fmt: skip
-    sources, targets = (
-        Ragged.of(sorted(phrases.sources)),
-        Ragged.of([phrases.targets[number] for number in right.tolist()]),
-    )
+    sources = Ragged.of(sorted(phrases.sources))
+    targets = Ragged.of([phrases.targets[number] for number in right.tolist()])
     entries = np.concatenate([[0], np.cumsum(np.bincount(ranks[0][left], minlength=len(sources)))])
     return {
         **row_arrays("sources", "source_offsets", sources),
@@ -126,7 +123,6 @@ def phrase_arrays(phrases: PhraseCounts, keep: int, words: WordTable) -> dict[st
 
 
 def ranks_of(phrases: list[Tokens]) -> Ints:
-    """The place of every phrase in sorted order."""
     ranks = np.empty(len(phrases), np.int64)
     ranks[sorted(range(len(phrases)), key=phrases.__getitem__)] = np.arange(len(phrases))
     return ranks
@@ -143,14 +139,11 @@ def lexical_weights(
     weights = [np.append(side, 0.0) for side in (words.ahead, words.back)]  # the last for tokens never linked
     for first in range(0, len(left), CHUNK):
         part = slice(first, first + CHUNK)
-        one, other = sources.take(left[part]).padded(), targets.take(right[part]).padded()  # (N, S), (N, T)
-        keys = np.where(
-            (one >= 0)[:, :, None] & (other >= 0)[:, None], one[:, :, None] * words.width + other[:, None], -1
-        )
-        numbers = index.find(keys)
-        for axis, (out, weight, here, there) in enumerate(
-            zip(both, weights, (one, other), (other, one), strict=True), 1
-        ):
+        rows, columns = sources.take(left[part]).padded(), targets.take(right[part]).padded()  # (N, S), (N, T)
+        real = (rows >= 0)[:, :, None] & (columns >= 0)[:, None]
+        numbers = index.find(np.where(real, rows[:, :, None] * words.width + columns[:, None], -1))
+        sides = zip(both, weights, (rows, columns), (columns, rows), strict=True)
+        for axis, (out, weight, here, there) in enumerate(sides, 1):
             means = weight[numbers].sum(axis) / (here >= 0).sum(1)[:, None]
             out[part] = np.where(there >= 0, np.log(np.maximum(means, UNLIKELY)), 0.0).sum(1)
     return both

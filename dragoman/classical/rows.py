@@ -20,13 +20,11 @@ Columns = TypeVar("Columns", bound=tuple[Any, ...])  # a NamedTuple of arrays wi
 
 
 def take_rows(columns: Columns, rows: Ints) -> Columns:
-    """Some rows of all columns."""
     parts = ([column[rows] for column in part] if isinstance(part, list) else part[rows] for part in columns)
     return type(columns)(*parts)
 
 
 def join_rows(tables: Sequence[Columns]) -> Columns:
-    """The rows of several tables below each other."""
     if len(tables) == 1:
         return tables[0]
     parts = (
@@ -39,7 +37,6 @@ def join_rows(tables: Sequence[Columns]) -> Columns:
 
 
 def pair_rows(store: Any) -> tuple[Ragged, Ragged]:
-    """All sources and all targets of a store of token rows."""
     return Ragged.of_column(store.source), Ragged.of_column(store.target)
 
 
@@ -63,7 +60,6 @@ class Ragged:
 
     @classmethod
     def of_column(cls, column: Column | FeatureRows) -> Ragged:
-        """All rows of a store's column, in memory."""
         assert isinstance(column, Column)
         offsets = np.concatenate([[0], np.cumsum(column.lengths(), dtype=np.int64)]).astype(np.int64)
         flat = np.empty(int(offsets[-1]), np.int32)

@@ -100,5 +100,4 @@ def rank(differences: Floats, weights: Floats) -> Floats:
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     learned = free.detach().numpy() / scale
-    out: Floats = learned * np.linalg.norm(weights) / max(float(np.linalg.norm(learned)), 1e-9)
-    return out
+    return np.asarray(learned * np.linalg.norm(weights) / max(float(np.linalg.norm(learned)), 1e-9))

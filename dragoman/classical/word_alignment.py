@@ -56,7 +56,6 @@ class Group(NamedTuple):
         return LinkRows(self.indices[rows], best[targets, rows] - 1, targets)
 
     def probable(self, posterior: Floats, threshold: float) -> LinkRows:
-        """All links that are at least so probable."""
         targets, sources, rows = np.nonzero(posterior[:, 1:] >= threshold)
         return LinkRows(self.indices[rows], sources, targets)
 
@@ -235,9 +234,10 @@ class WordAligner:
             posteriors = [np.zeros((target, source + 1)) for source, target in sizes]
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         for group, rows in self._groups(left, right, usable):
-            posterior, logs[group.indices] = self._fertility_posteriors(group, rows) if self.kind == "ibm3" else (
-                self._posteriors(group, self.kind)[:2]
-            )  # fmt: skip
+            if self.kind == "ibm3":
+                posterior, logs[group.indices] = self._fertility_posteriors(group, rows)
+            else:
+                posterior, logs[group.indices], _ = self._posteriors(group, self.kind)
             links.append(group.most_probable(posterior) if threshold is None else group.probable(posterior, threshold))
             for row, index in enumerate(group.indices.tolist() if keep else []):
                 posteriors[index] = posterior[: group.lengths[row], :, row]
@@ -254,7 +254,6 @@ class WordAligner:
     # --- storage
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All that was learned from rows of numbers, by name."""
         arrays: dict[str, NDArray[Any]] = {"keys": self.keys, "table": self.table[:-1]}
         if self.kind == "hmm":
             arrays["jumps"] = self.jumps
@@ -286,7 +285,6 @@ class WordAligner:
         return {f"{prefix}{name}": spec for name, spec in specs.items()}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], sizes: tuple[int, int]) -> None:
-        """Take what an aligner of the same kind learned."""
         self.sizes, self.keys = sizes, arrays["keys"]
         self.index = KeyIndex(self.keys)
         self.owners = (self.keys // (sizes[1] + 1)).astype(np.int32)
@@ -294,14 +292,13 @@ class WordAligner:
         if self.kind == "hmm":
             self.jumps = arrays["jumps"]
         if self.stage == "ibm2":
-            shapes = [(target, source + 1) for source, target in arrays["place_sizes"].tolist()]
-            if sum(target * width for target, width in shapes) != len(arrays["places"]):
+            lengths = arrays["place_sizes"].tolist()  # of source and target
+            sizes_of = [(source + 1) * target for source, target in lengths]
+            if sum(sizes_of) != len(arrays["places"]):
                 raise RunError("the weights are damaged: place_sizes does not divide places")
-            ends = np.cumsum([target * width for target, width in shapes])
-            parts = np.split(arrays["places"], ends[:-1].astype(np.int64)) if shapes else []
-            self.places = {
-                (shape[1] - 1, shape[0]): part.reshape(shape) for shape, part in zip(shapes, parts, strict=True)
-            }
+            parts = np.split(arrays["places"], np.cumsum(sizes_of)[:-1].astype(np.int64))
+            tables = zip(lengths, parts, strict=False)
+            self.places = {(source, target): part.reshape(target, source + 1) for (source, target), part in tables}
         if self.kind == "ibm3":
             self.fertility = FertilityModel(sizes[0] + 1)
             self.fertility.fertility, self.fertility.distances = arrays["fertility"], arrays["distances"]
@@ -347,8 +344,8 @@ class BothDirections:
         with ThreadPoolExecutor(2) as directions:
             ahead = directions.submit(self.forward.align_rows, left, right, threshold=threshold, keep=keep)
             back = directions.submit(self.backward.align_rows, right, left, threshold=threshold, keep=keep)
-            one, other = ahead.result(), back.result()
-        return symmetrize_rows(one.links, other.links.swapped(), combine), one, other
+            forward, backward = ahead.result(), back.result()
+        return symmetrize_rows(forward.links, backward.links.swapped(), combine), forward, backward
 
 
 class Lexicon(NamedTuple):

@@ -71,7 +71,6 @@ class Call(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Hypotheses that the search keeps for each source."""
         return max(self.config.beam, self.options.n_best)
 
     @property

@@ -68,7 +68,6 @@ def blockers(config: Any) -> list[str]:
 
 
 def check_exportable(config: Any) -> None:
-    """Raise an error with every reason why a model cannot be exported."""
     if reasons := blockers(config):
         raise ConfigError("CTranslate2 cannot run this model: " + "; ".join(reasons))
 
@@ -167,7 +166,6 @@ def options(config: TransformerConfig) -> dict[str, Any]:
 
 
 def stack_spec(kind: str, config: TransformerConfig, stack: TransformerEncoder | TransformerDecoder) -> Any:
-    """The specification of encoder or decoder, without embeddings."""
     spec = getattr(package().specs, kind)(config.layers, config.heads, **options(config))
     spec.scale_embeddings = config.scale_embedding
     set_positions(spec, config, stack)

@@ -32,7 +32,6 @@ class BucketScore(NamedTuple):
 
 
 def text_length(text: str, letters: bool = False) -> int:
-    """The number of whitespace-separated words, or of letters."""
     return len(text.strip() if letters else text.split())
 
 

@@ -30,7 +30,6 @@ def words(text: str) -> list[str]:
 
 
 def ngrams(tokens: Sequence[str]) -> Counter[Ngram]:
-    """The number of occurrences of every n-gram of 1 to 4 words."""
     return Counter(
         tuple(tokens[start : start + order])
         for order in range(1, MAX_ORDER + 1)

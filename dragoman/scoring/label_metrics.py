@@ -24,7 +24,6 @@ def _check(predictions: Sequence[object], targets: Sequence[object], minimum: in
 
 
 def accuracy(predictions: Sequence[Hashable], targets: Sequence[Hashable]) -> float:
-    """The share of predictions that equal their target."""
     _check(predictions, targets)
     return sum(prediction == target for prediction, target in zip(predictions, targets, strict=True)) / len(targets)
 
@@ -221,7 +220,6 @@ METRICS: tuple[Metric, ...] = (
 def applicable(
     metrics: Mapping[str, LabelMetric], predictions: Sequence[Any], targets: Sequence[Any], labels: Sequence[str] = ()
 ) -> list[str]:
-    """The metrics that are defined for these outputs."""
     return [
         name
         for name, metric in metrics.items()

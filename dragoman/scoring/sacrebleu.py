@@ -87,7 +87,6 @@ def bleu_costs(hypotheses: Sequence[str], references: References, tokenizer: str
 
 
 def counter(name: str, **options: Any) -> Callable[[Sequence[str], References], Statistics]:
-    """A function that counts with the sacreBLEU metric of this name."""
 
     def count(hypotheses: Sequence[str], references: References) -> Statistics:
         module = importlib.import_module(f"sacrebleu.metrics.{name.lower()}")

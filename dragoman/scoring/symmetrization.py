@@ -39,7 +39,6 @@ class LinkRows(NamedTuple):
         return cls(*(np.concatenate([none, *column]) for column in zip(cls(none, none, none), *several, strict=True)))
 
     def swapped(self) -> LinkRows:
-        """The same links from target to source."""
         return LinkRows(self.pairs, self.targets, self.sources)
 
     def take(self, rows: Ints) -> LinkRows:

@@ -60,7 +60,6 @@ class HuggingFaceExporter(Exporter):
 
 
 def model_blockers(config: Any) -> list[str]:
-    """Every setting of a model that neither class can express."""
     reasons = transformer_blockers(config, EXPRESSED)
     both = {side: getattr(config, side, None) for side in ("encoder", "decoder")}
     stacks = {side: stack for side, stack in both.items() if isinstance(stack, TransformerConfig)}
@@ -164,7 +163,6 @@ WRITE = ("out_proj.weight", "out_proj.bias", "fc2.weight", "fc2.bias", "norm.wei
 
 
 def reordered(name: str, tensor: Tensor, order: Tensor | None) -> Tensor:
-    """A parameter for hidden units in another order."""
     if order is None:
         return tensor
     if name.endswith(READ):

@@ -42,7 +42,6 @@ Names = dict[str, tuple[str, ...]]
 
 
 def linear(ours: str, *theirs: str, parts: Sequence[str] = ("weight", "bias")) -> Names:
-    """The parameters of a linear layer or a norm."""
     return {f"{ours}.{part}": tuple(f"{their}.{part}" for their in theirs) for part in parts}
 
 

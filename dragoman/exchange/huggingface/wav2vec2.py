@@ -153,7 +153,6 @@ def sizes(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
 
 
 def parameter_names(checkpoint: Checkpoint, encoder: FramesConfig) -> Names:
-    """All weights but the output layer."""
     convolutions, stack = encoder.subsampling, encoder.inner
     assert isinstance(convolutions, WaveformConvolutionsConfig)
     assert isinstance(stack, TransformerConfig)
