@@ -13,10 +13,10 @@ from torch import nn
 from dragoman.exchange.huggingface.bert import encoder_settings
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.gpt2 import stack_settings
-from dragoman.exchange.huggingface.marian import transformer
+from dragoman.exchange.huggingface.speech import encoder_settings as wav2vec2_encoder
+from dragoman.exchange.huggingface.speech import model_settings
 from dragoman.exchange.huggingface.t5 import stack
-from dragoman.exchange.huggingface.wav2vec2 import encoder_settings as wav2vec2_encoder
-from dragoman.exchange.huggingface.whisper import model_settings
+from dragoman.exchange.huggingface.translation import transformer
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig

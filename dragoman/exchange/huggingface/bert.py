@@ -12,8 +12,8 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, TokenOrder, layer_names, linear, read_names
-from dragoman.exchange.huggingface.marian import activation
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces, token_id, word_pieces
+from dragoman.exchange.huggingface.translation import activation
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.masked_lm import MaskedLMConfig
 from dragoman.tasks.language_model import MaskedLanguageModelTaskConfig

@@ -10,8 +10,8 @@ from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, linear, read_names
-from dragoman.exchange.huggingface.marian import activation
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces
+from dragoman.exchange.huggingface.translation import activation
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.language_model import LanguageModelConfig
 from dragoman.models.transformer import TransformerConfig

@@ -16,11 +16,9 @@ from dragoman.exchange.huggingface.bert import read_bert, read_roberta
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Family, Imported, check_weights
 from dragoman.exchange.huggingface.gpt2 import read_gpt2
-from dragoman.exchange.huggingface.m2m100 import read_m2m100, read_mbart
-from dragoman.exchange.huggingface.marian import read_marian, read_pegasus
+from dragoman.exchange.huggingface.speech import read_wav2vec2, read_whisper
 from dragoman.exchange.huggingface.t5 import read_t5
-from dragoman.exchange.huggingface.wav2vec2 import read_wav2vec2
-from dragoman.exchange.huggingface.whisper import read_whisper
+from dragoman.exchange.huggingface.translation import read_m2m100, read_marian, read_mbart, read_pegasus
 from dragoman.runs.folder import IMPORTED, limit_parameters, new_run
 from dragoman.tasks.table import task_of
 from dragoman.training.optimizer import OptimizerConfig

@@ -12,7 +12,7 @@ from dragoman.data.tokenizers.subwords import SentencePieceConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, read_names
-from dragoman.exchange.huggingface.marian import search_settings, sentence_piece
+from dragoman.exchange.huggingface.translation import search_settings, sentence_piece
 from dragoman.layers.relative_positions import RelativeBiasConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig
