@@ -198,12 +198,13 @@ def test_errors_equal_jiwer_on_two_thousand_pairs(name: str) -> None:
             if chunk.type != "equal":
                 size = max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
                 kinds[chunk.type] += size
-        assert row[0] == len(mine.operations) - mine.matches == sum(kinds.values())
+        edits = len(mine.operations) - mine.matches
+        assert row[0] == edits == sum(kinds.values())
         assert mine.insertions - mine.deletions == kinds["insert"] - kinds["delete"]
         one, other = (left, right) if characters else (left.split(), right.split())
         # Of equally cheap ways one may have two substitutions where another inserts and deletes: fewest = most?
-        fewest = Levenshtein.distance(one, other, weights=(1000, 1000, 1001)) - 1000 * mine.edits
-        most = 1000 * mine.edits - Levenshtein.distance(one, other, weights=(1000, 1000, 999))
+        fewest = Levenshtein.distance(one, other, weights=(1000, 1000, 1001)) - 1000 * edits
+        most = 1000 * edits - Levenshtein.distance(one, other, weights=(1000, 1000, 999))
         assert fewest <= mine.substitutions <= most
         if fewest == most:
             sure += 1
