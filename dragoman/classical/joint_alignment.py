@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.classical.model import Note
-from dragoman.classical.rows import Bools, Floats, Ints, Ragged, by_source_length, distinct
+from dragoman.classical.rows import Bools, Floats, Ints, Ragged, by_source_length
 
 GROUP = 4096  # pairs handled together
 PAIRS = 200_000  # pairs that EM reads at most; all are aligned
@@ -34,71 +34,66 @@ def shapes_of(max_source: int, max_target: int) -> list[Shape]:
     return [Shape(a, b) for a, b in both if min(a, b) == 1 or (a, b) == (1, 0)]
 
 
+class Grams:
+    """The different sequences of `size` tokens within rows, sorted, and which of them begins at every place."""
+
+    def __init__(self, rows: Ragged, size: int) -> None:
+        owner = np.repeat(np.arange(len(rows)), rows.lengths)
+        starts = np.flatnonzero(owner[: max(0, len(owner) - size + 1)] == owner[size - 1 :])  # within one row
+        windows = rows.flat.astype(np.int64)[starts[:, None] + np.arange(size)]
+        base, numbers = int(windows.max(initial=0)) + 1, np.zeros(len(starts), np.int64)
+        for tokens in windows.T:  # token by token: a whole sequence would not fit into one number
+            _, firsts, numbers = np.unique(numbers * base + tokens, return_index=True, return_inverse=True)
+        self.sequences = windows[firsts]  # (M, size)
+        self.offsets, self.numbers = rows.offsets, np.zeros(len(owner) + 1, np.int64)
+        self.numbers[starts] = numbers
+
+    def places(self, rows: Ints, count: int) -> Ints:
+        """The sequence at the first `count` places of some rows (N,): (N, count); any where padding is."""
+        return self.numbers[np.minimum(self.offsets[rows][:, None] + np.arange(count), len(self.numbers) - 1)]
+
+
 class Chunks:
     """Numbers for chunks: that of the source part times the number of target parts, plus that of the target part."""
 
     def __init__(self, sources: Ragged, targets: Ragged, shapes: list[Shape]) -> None:
         self.shapes = shapes
-        self.source_grams = {a: distinct_grams(sources, a) for a in {shape.source for shape in shapes}}
-        self.target_grams = {b: distinct_grams(targets, b) for b in {shape.target for shape in shapes} - {0}}
-        sizes = [len(self.source_grams[a]) * self.targets_of(b) for a, b in shapes]
+        self.source_grams = {a: Grams(sources, a) for a in {shape.source for shape in shapes}}
+        self.target_grams = {b: Grams(targets, b) for b in {shape.target for shape in shapes} - {0}}
+        sizes = [len(self.source_grams[a].sequences) * self.targets_of(b) for a, b in shapes]
         self.firsts = np.concatenate([[0], np.cumsum(sizes)])  # of each shape
 
     def targets_of(self, size: int) -> int:
-        return len(self.target_grams[size]) if size else 1
+        return len(self.target_grams[size].sequences) if size else 1
 
-    def numbers(self, number: int, left: Ints, right: Ints) -> Ints:
-        """The chunk of a shape at every start in sources (N, S) and targets (N, T): (N, S−a+1, T−b+1)."""
+    def numbers(self, number: int, group: LatticeGroup) -> Ints:
+        """The chunk of a shape at every start in the sources and targets of a group: (N, S−a+1, T−b+1)."""
         a, b = self.shapes[number]
-        rows = gram_places(self.source_grams[a], left, a)[:, :, None]
-        columns = (
-            gram_places(self.target_grams[b], right, b)[:, None, :] if b else np.zeros((1, 1, right.shape[1] + 1), int)
-        )
-        return np.asarray(self.firsts[number] + rows * self.targets_of(b) + columns)
+        rows = self.source_grams[a].places(group.indices, group.length - a + 1)[:, :, None]
+        columns = np.zeros((1, group.width + 1), np.int64)
+        if b:
+            columns = self.target_grams[b].places(group.indices, group.width - b + 1)
+        return np.asarray(self.firsts[number] + rows * self.targets_of(b) + columns[:, None])
 
     def parts(self, chunk: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         number = int(np.searchsorted(self.firsts, chunk, side="right")) - 1
         a, b = self.shapes[number]
         row, column = divmod(chunk - int(self.firsts[number]), self.targets_of(b))
-        target = tuple(self.target_grams[b][column].tolist()) if b else ()
-        return tuple(self.source_grams[a][row].tolist()), target
-
-
-def distinct_grams(rows: Ragged, size: int) -> Ints:
-    """The different sequences of `size` tokens within rows, sorted: (M, size)."""
-    if not len(rows.flat):
-        return np.empty((0, size), np.int64)
-    flat = rows.flat.astype(np.int64)
-    windows = np.lib.stride_tricks.sliding_window_view(flat, size) if len(flat) >= size else np.empty((0, size), int)
-    owner = np.repeat(np.arange(len(rows)), rows.lengths)
-    inside = owner[: len(windows)] == owner[size - 1 : size - 1 + len(windows)]
-    return np.unique(windows[inside], axis=0) if inside.any() else np.empty((0, size), np.int64)
-
-
-def gram_places(grams: Ints, rows: Ints, size: int) -> Ints:
-    """The place of the sequence of `size` tokens at every start of rows (N, L): (N, L−size+1); any where padding is.
-
-    Beginnings of sequences are numbered token by token: a whole sequence would not fit into one number.
-    """
-    windows = np.lib.stride_tricks.sliding_window_view(rows, size, axis=1)  # (N, L−size+1, size)
-    base = int(max(grams.max(initial=0), rows.max(initial=0))) + 1
-    known, places = np.zeros(len(grams), np.int64), np.zeros(windows.shape[:2], np.int64)
-    for column in range(size if len(grams) else 0):
-        keys = known * base + grams[:, column]  # sorted, as the sequences are
-        different = distinct(keys)
-        known = np.searchsorted(different, keys)
-        places = np.searchsorted(different, places * base + windows[:, :, column])
-        places = np.minimum(places, len(different) - 1)
-    return places
+        target = tuple(self.target_grams[b].sequences[column].tolist()) if b else ()
+        return tuple(self.source_grams[a].sequences[row].tolist()), target
 
 
 class LatticeGroup(NamedTuple):
     """Pairs whose sources have one length."""
 
     indices: Ints  # (N,)
-    sources: Ints  # (N, S)
-    targets: Ints  # (N, T), −1 is padding
+    length: int  # of the sources
     lengths: Ints  # (N,) of the targets
+
+    @property
+    def width(self) -> int:
+        """The length of the longest target."""
+        return int(self.lengths.max())
 
 
 def groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[LatticeGroup]:
@@ -106,9 +101,7 @@ def groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[LatticeG
     for same in by_source_length(sources, targets, indices):
         for first in range(0, len(same), GROUP):
             chosen = same[first : first + GROUP]
-            left, right = sources.take(chosen), targets.take(chosen)
-            tokens = left.flat.reshape(len(chosen), -1).astype(np.int64)
-            yield LatticeGroup(chosen, tokens, right.padded(), right.lengths)
+            yield LatticeGroup(chosen, int(sources.lengths[chosen[0]]), targets.lengths[chosen])
 
 
 class Lattice:
@@ -117,13 +110,12 @@ class Lattice:
     def __init__(self, group: LatticeGroup, chunks: Chunks, known: Ints | None = None) -> None:
         """Arcs hold numbers of chunks or, with sorted numbers `known`, their places there (`compress`)."""
         self.group, self.chunks = group, chunks
-        length, width = group.sources.shape[1], group.targets.shape[1]
-        self.length, self.width = length, width
+        self.length, self.width = length, width = group.length, group.width
         self.arcs: dict[int, Ints] = {}  # shape → (N, S−a+1, T−b+1)
         self.real: dict[int, Bools] = {}  # (N, 1, T−b+1): the chunk ends within the target
         for number, (a, b) in enumerate(chunks.shapes):
             if a <= length and b <= width:
-                self.arcs[number] = chunks.numbers(number, group.sources, group.targets).astype(np.int64)
+                self.arcs[number] = chunks.numbers(number, group)
                 ends = np.arange(b, width + 1)
                 self.real[number] = (ends <= group.lengths[:, None])[:, None, :]
         if known is not None:

@@ -12,10 +12,9 @@ import pytest
 
 from dragoman.classical.joint_alignment import (
     Chunks,
+    Grams,
     Lattice,
     align_jointly,
-    distinct_grams,
-    gram_places,
     groups,
     shapes_of,
 )
@@ -68,9 +67,9 @@ def test_expected_counts_are_those_of_all_cuts() -> None:
 def test_long_sequences_of_large_vocabularies_have_places_of_their_own() -> None:
     rows = np.random.default_rng(1).integers(0, 40_000, (30, 9))
     rows[:, 0] = 39_999  # 40,000⁶ is more than 64 bits hold
-    grams = distinct_grams(Ragged.of(rows.tolist()), 6)
-    places = gram_places(grams, rows, 6)
-    assert (grams[places] == np.lib.stride_tricks.sliding_window_view(rows, 6, axis=1)).all()
+    grams = Grams(Ragged.of(rows.tolist()), 6)
+    places = grams.places(np.arange(30), 4)
+    assert (grams.sequences[places] == np.lib.stride_tricks.sliding_window_view(rows, 6, axis=1)).all()
 
 
 def test_em_never_loses_likelihood() -> None:
