@@ -129,23 +129,16 @@ def suffix_links(levels: list[Level], vocabulary: int) -> list[Ints]:
     return links
 
 
-class Masses(NamedTuple):
-    """The probability of the tokens that a context has n-grams for, after it and after the context one shorter."""
+def masses(level: Level, below: Level, suffixes: Ints, vocabulary: int) -> tuple[Floats, Floats, Floats]:
+    """Of every context the probability of the tokens that it has n-grams for, and what all other tokens have.
 
-    own: Floats  # (contexts,)
-    lower: Floats
-
-    @classmethod
-    def of(cls, level: Level, below: Level, suffixes: Ints, vocabulary: int) -> Masses:
-        """Those of all n-grams of a level; `suffixes` are the places of their last n − 1 tokens."""
-        parents, size = level.keys // vocabulary, len(below.keys)
-        own, lower = np.exp(level.log_probabilities), np.exp(below.log_probabilities[suffixes])
-        sums = (np.bincount(parents, mass, minlength=size) for mass in (own, lower))
-        return cls(*(mass.astype(np.float64, copy=False) for mass in sums))
-
-    def left(self) -> tuple[Floats, Floats]:
-        """What the other tokens have, after both."""
-        return np.maximum(1 - self.own, 1e-12), np.maximum(1 - self.lower, 1e-12)
+    The latter after the context, and after the one that is one token shorter; `suffixes` are the places of the last
+    n − 1 tokens of the n-grams.
+    """
+    logs = level.log_probabilities, below.log_probabilities[suffixes]
+    parents, size = level.keys // vocabulary, len(below.keys)
+    own, lower = (np.bincount(parents, np.exp(part), minlength=size).astype(np.float64) for part in logs)
+    return own, np.maximum(1 - own, 1e-12), np.maximum(1 - lower, 1e-12)
 
 
 def prune(levels: list[Level], vocabulary: int, threshold: float) -> list[Level]:
@@ -155,15 +148,13 @@ def prune(levels: list[Level], vocabulary: int, threshold: float) -> list[Level]
     to is therefore always that of an n-gram, whatever else is dropped, and the back-off weights, computed anew, make
     the probabilities after every context sum to one.
     """
-    levels = [
-        Level(level.keys, level.log_probabilities.astype(float), level.backoffs.astype(float)) for level in levels
-    ]
+    levels = [Level(keys, logs.astype(float), backoffs.astype(float)) for keys, logs, backoffs in levels]
     links = suffix_links(levels, vocabulary)
     for n in range(len(levels), 1, -1):
         level, below = levels[n - 1], levels[n - 2]
         parents = level.keys // vocabulary
         own, lower = level.log_probabilities, below.log_probabilities[links[n - 1]]
-        numerator, denominator = (mass[parents] for mass in Masses.of(level, below, links[n - 1], vocabulary).left())
+        _, numerator, denominator = (mass[parents] for mass in masses(level, below, links[n - 1], vocabulary))
         new = np.log(numerator + np.exp(own)) - np.log(denominator + np.exp(lower))  # back-off without this n-gram
         old = np.log(numerator) - np.log(denominator)
         joint = np.exp(joint_log_probabilities(levels, n - 1, vocabulary))[parents]
@@ -175,9 +166,8 @@ def prune(levels: list[Level], vocabulary: int, threshold: float) -> list[Level]
             links[n] = (np.cumsum(keep) - 1)[links[n]]
         levels, links[n - 1] = keep_ngrams(levels, n, keep, vocabulary), links[n - 1][keep]
     for n in range(2, len(levels) + 1):
-        masses = Masses.of(levels[n - 1], levels[n - 2], links[n - 1], vocabulary)
-        numerator, denominator = masses.left()
-        weights = np.where(masses.own > 0, log(numerator) - log(denominator), 0.0)
+        own, numerator, denominator = masses(levels[n - 1], levels[n - 2], links[n - 1], vocabulary)
+        weights = np.where(own > 0, log(numerator) - log(denominator), 0.0)
         levels[n - 2] = levels[n - 2]._replace(backoffs=weights)
     return levels
 
@@ -194,11 +184,8 @@ def joint_log_probabilities(levels: list[Level], n: int, vocabulary: int) -> Flo
 def keep_ngrams(levels: list[Level], n: int, keep: Bools, vocabulary: int) -> list[Level]:
     """The levels without some n-grams of order n, contexts of none; keys of the order above are renumbered."""
     out = list(levels)
-    level = levels[n - 1]
-    out[n - 1] = Level(level.keys[keep], level.log_probabilities[keep], level.backoffs[keep])
+    out[n - 1] = Level(*(column[keep] for column in levels[n - 1]))
     if n < len(levels):
-        above = levels[n]
-        places = np.cumsum(keep) - 1
-        parents = above.keys // vocabulary
-        out[n] = above._replace(keys=places[parents] * vocabulary + above.keys % vocabulary)
+        parents, tokens = np.divmod(levels[n].keys, vocabulary)
+        out[n] = levels[n]._replace(keys=(np.cumsum(keep) - 1)[parents] * vocabulary + tokens)
     return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -49,7 +50,6 @@ class NGramModel(FittedModel):
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
         self.levels: list[Level] = []
-        self._best: list[tuple[Ints, Floats]] | None = None
 
     @property
     def order(self) -> int:
@@ -95,7 +95,7 @@ class NGramModel(FittedModel):
         # Sums of log-probabilities begin with those of unigrams and inherit their precision.
         keys, *logs = self.levels[0]
         self.levels[0] = Level(keys, *(part.astype(np.float64) for part in logs))
-        self._best = None
+        self.__dict__.pop("best", None)
 
     # --- probabilities of given tokens
 
@@ -129,20 +129,18 @@ class NGramModel(FittedModel):
             tokens = np.where(own >= 0, own, tokens)
         return tokens
 
-    @property
+    @cached_property
     def best(self) -> list[tuple[Ints, Floats]]:
         """For contexts of 0, 1, … tokens the most probable next token and its log-probability; −1: as one shorter.
 
         Of an UNDECIDED token the log-probability is an upper bound.
         """
-        if self._best is None:
-            top = int(self.levels[0].log_probabilities.argmax())
-            best = [(np.array([top]), self.levels[0].log_probabilities[[top]])]
-            links = suffix_links(self.levels, self.vocabulary)
-            for n in range(2, self.order + 1):
-                best.append(self._best_of_order(n, links, best))
-            self._best = best
-        return self._best
+        top = int(self.levels[0].log_probabilities.argmax())
+        best = [(np.array([top]), self.levels[0].log_probabilities[[top]])]
+        links = suffix_links(self.levels, self.vocabulary)
+        for n in range(2, self.order + 1):
+            best.append(self._best_of_order(n, links, best))
+        return best
 
     def _best_of_order(self, n: int, links: list[Ints], lower: list[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
         level, contexts = self.levels[n - 1], self.levels[n - 2]

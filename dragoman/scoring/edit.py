@@ -108,38 +108,29 @@ class EditAlignment:
         return sum(operation.kind == kind for operation in self.operations)
 
 
-def align_edits(
-    left: Sequence[Hashable],
-    right: Sequence[Hashable],
-    *,
-    substitution: int = 1,
-    insertion: int = 1,
-    deletion: int = 1,
-) -> EditAlignment:
+def align_edits(left: Sequence[Hashable], right: Sequence[Hashable], *, substitution: int = 1) -> EditAlignment:
     """A cheapest edit alignment by dynamic programming (Wagner and Fischer 1974).
 
     Ties are broken from the end: a match or substitution before a deletion, a deletion before an insertion.
     """
-    return next(_alignments(left, right, substitution, insertion, deletion))
+    return next(_alignments(left, right, substitution))
 
 
 def all_edit_alignments(
     left: Sequence[Hashable], right: Sequence[Hashable], *, substitution: int = 1, limit: int = 100
 ) -> list[EditAlignment]:
     """All cheapest edit alignments, the one of `align_edits` first; at most `limit`, since they may be very many."""
-    return list(islice(_alignments(left, right, substitution, 1, 1), limit))
+    return list(islice(_alignments(left, right, substitution), limit))
 
 
-def _alignments(
-    left: Sequence[Hashable], right: Sequence[Hashable], substitution: int, insertion: int, deletion: int
-) -> Iterator[EditAlignment]:
-    table = [[column * insertion for column in range(len(right) + 1)]]
+def _alignments(left: Sequence[Hashable], right: Sequence[Hashable], substitution: int) -> Iterator[EditAlignment]:
+    table = [list(range(len(right) + 1))]
     for symbol in left:
         previous = table[-1]
-        row = [previous[0] + deletion]
+        row = [previous[0] + 1]
         for column, other in enumerate(right):
             paired = previous[column] + (0 if symbol == other else substitution)
-            row.append(min(paired, previous[column + 1] + deletion, row[column] + insertion))
+            row.append(min(paired, previous[column + 1] + 1, row[column] + 1))
         table.append(row)
 
     # Paths back from the last cell. The operations behind a cell are a linked list, which branches share.
@@ -154,9 +145,9 @@ def _alignments(
             yield EditAlignment(table, tuple(operations), table[-1][-1])
             continue
         cost = table[i][j]  # the last path pushed is tried first
-        if j and cost == table[i][j - 1] + insertion:
+        if j and cost == table[i][j - 1] + 1:
             paths.append((i, j - 1, (EditOperation("insert", None, right[j - 1]), behind)))
-        if i and cost == table[i - 1][j] + deletion:
+        if i and cost == table[i - 1][j] + 1:
             paths.append((i - 1, j, (EditOperation("delete", left[i - 1], None), behind)))
         if i and j:
             same = left[i - 1] == right[j - 1]
