@@ -205,9 +205,9 @@ def interpolated(grams: list[Counter[Tokens]], tags: int, order: int) -> Floats:
     for table, counter in zip(counts, grams, strict=True):
         for gram, count in counter.items():
             table[gram] = count
-    one, two, three = counts
-    total = one.sum()
-    contexts = [total, two.sum(1), three.sum(2)]  # of nothing, of one tag, of two
+    singles, pairs, triples = counts
+    total = singles.sum()
+    contexts = [total, pairs.sum(1), triples.sum(2)]  # of nothing, of one tag, of two
 
     # Each trigram votes for the context length that predicts it best without itself: hence the − 1.
     def share(count: float, context: float) -> float:
@@ -215,11 +215,11 @@ def interpolated(grams: list[Counter[Tokens]], tags: int, order: int) -> Floats:
 
     weights = np.full(3, 1e-9)
     for (a, b, c), count in grams[2].items():
-        cases = [share(one[c], total), share(two[b, c], contexts[1][b]), share(count, contexts[2][a, b])]
+        cases = [share(singles[c], total), share(pairs[b, c], contexts[1][b]), share(count, contexts[2][a, b])]
         weights[: order + 1][int(np.argmax(cases[: order + 1]))] += count
     weights[order + 1 :] = 0.0
     weights /= weights.sum()
-    smooth = (one + 0.1) / (one + 0.1).sum()
-    bigrams = two / np.maximum(contexts[1], 1)[:, None]
-    trigrams = three / np.maximum(contexts[2], 1)[:, :, None]
+    smooth = (singles + 0.1) / (singles + 0.1).sum()
+    bigrams = pairs / np.maximum(contexts[1], 1)[:, None]
+    trigrams = triples / np.maximum(contexts[2], 1)[:, :, None]
     return np.asarray(weights[0] * smooth + weights[1] * bigrams[None] + weights[2] * trigrams)

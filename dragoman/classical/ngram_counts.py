@@ -80,14 +80,14 @@ class Counted(NamedTuple):
 class SortedRun:
     """The n-grams of a block of text: different keys, sorted, and for every position the one that ends there."""
 
-    found: Counted
+    ngrams: Counted
     inverse: ArraySpool  # of positions with an n-gram: its place in this run
     places: ArraySpool  # of this run's n-grams: their places among all
     read: int = 0  # how many were read by the merge
     head: tuple[NDArray[Any], ...] = ()  # keys, counts and suffixes that were read but not merged
 
     def close(self) -> None:
-        self.found.close()
+        self.ngrams.close()
         self.inverse.close()
         self.places.close()
 
@@ -152,7 +152,7 @@ def _run_of(ends: Ints, keys: Ints, suffixes: NDArray[np.int32]) -> SortedRun:
     last = np.empty(len(own), np.int32)
     last[inverse] = suffixes  # the same wherever the n-gram ends
     run = SortedRun(Counted.empty(), ArraySpool(np.int32), ArraySpool(np.int32))
-    run.found.append(own, counts, last)
+    run.ngrams.append(own, counts, last)
     run.inverse.append(inverse)
     return run
 
@@ -163,11 +163,11 @@ def _merge(runs: Sequence[SortedRun]) -> Counted:
     while True:
         for run in runs:
             if not run.head or not len(run.head[0]):
-                run.head = tuple(spool.read(run.read, run.read + size) for spool in run.found)
+                run.head = tuple(spool.read(run.read, run.read + size) for spool in run.ngrams)
                 run.read += len(run.head[0])
         if not any(len(run.head[0]) for run in runs):
             return out
-        more = [run.head[0][-1] for run in runs if run.read < len(run.found.keys)]
+        more = [run.head[0][-1] for run in runs if run.read < len(run.ngrams.keys)]
         cuts = [int(np.searchsorted(run.head[0], min(more), "right")) if more else len(run.head[0]) for run in runs]
         keys = distinct(np.concatenate([run.head[0][:cut] for run, cut in zip(runs, cuts, strict=True)]))
         counts, suffixes = np.zeros((2, len(keys)), np.int32)

@@ -11,7 +11,7 @@ from typing import Any, get_args, overload
 
 from dragoman.config.table import Table
 from dragoman.errors import ConfigError, DataError, hint
-from dragoman.scoring import cider, error_rates, label_metrics, meteor, perplexity, rouge, sacrebleu
+from dragoman.scoring import error_rates, label_metrics, meteor, ngram_overlap, perplexity, sacrebleu
 from dragoman.scoring.metric import (
     LabelMetric,
     LabelOutputs,
@@ -27,8 +27,7 @@ from dragoman.scoring.metric import (
 BUILT_IN: tuple[Metric, ...] = (
     *sacrebleu.METRICS,
     *meteor.METRICS,
-    *cider.METRICS,
-    *rouge.METRICS,
+    *ngram_overlap.METRICS,
     *error_rates.METRICS,
     *label_metrics.METRICS,
     *perplexity.METRICS,

@@ -82,23 +82,25 @@ def _p_value(differences: FloatArray, observed: float) -> float:
     return (1 + int((np.abs(differences) >= abs(observed) - scale).sum())) / (len(differences) + 1)
 
 
-def paired_bootstrap(one: FloatArray, other: FloatArray, observed: float) -> float:
+def paired_bootstrap(system: FloatArray, baseline: FloatArray, observed: float) -> float:
     """The two-sided p-value of two systems from their scores on the same drawn corpora.
 
     Koehn (2004) with differences centred at zero (Riezler and Maxwell 2005): how often chance alone gives a difference
     as large as the observed one. sacreBLEU centres absolute differences, which leaves one tail, and their mean is
     larger than that of the differences, so its p-values are 0.35 to 0.5 of these.
     """
-    differences = one - other
+    differences = system - baseline
     return _p_value(differences - differences.mean(), observed)
 
 
-def approximate_randomisation(metric: TextMetric, one: FloatArray, other: FloatArray, exchanged: FloatArray) -> float:
+def approximate_randomisation(
+    metric: TextMetric, system: FloatArray, baseline: FloatArray, exchanged: FloatArray
+) -> float:
     """The two-sided p-value of two systems when the outputs of random segments are exchanged (Noreen 1989).
 
-    `exchanged` are `exchange_sums` of the difference other − one.
+    `exchanged` are `exchange_sums` of the difference baseline − system.
     """
-    left, right = one.sum(axis=0), other.sum(axis=0)
+    left, right = system.sum(axis=0), baseline.sum(axis=0)
     differences = metric.combine(left + exchanged) - metric.combine(right - exchanged)
     return _p_value(differences, float(metric.combine(left) - metric.combine(right)))
 

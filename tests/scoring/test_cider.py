@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from dragoman.scoring.cider import words
+from dragoman.scoring.ngram_overlap import CIDER_WORD
 from dragoman.scoring.report import score_table
 
 VOCABULARY = ["a", "dog", "runs", "man", "red", "ball", "the", "jumps"]
@@ -17,7 +17,7 @@ def brute_force(hypotheses: list[str], references: list[list[str]]) -> float:
     """Vedantam et al. 2015, equations 1 to 3 and 5, with dense vectors over all n-grams."""
 
     def grams(text: str, size: int) -> list[str]:
-        parts = words(text)
+        parts = CIDER_WORD.findall(text.lower())
         return [" ".join(parts[place : place + size]) for place in range(len(parts) - size + 1)]
 
     scores = []
@@ -39,7 +39,7 @@ def brute_force(hypotheses: list[str], references: list[list[str]]) -> float:
                 own, other = vector(hypothesis), vector(reference)
                 norms = np.linalg.norm(own) * np.linalg.norm(other)
                 cosine = np.minimum(own, other) @ other / norms if norms else 0.0
-                apart = len(words(hypothesis)) - len(words(reference))
+                apart = len(CIDER_WORD.findall(hypothesis.lower())) - len(CIDER_WORD.findall(reference.lower()))
                 values.append(10 * np.exp(-(apart**2) / (2 * 6**2)) * cosine)
             by_order.append(np.mean(values))
         scores.append(np.mean(by_order))

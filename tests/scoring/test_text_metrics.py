@@ -20,8 +20,8 @@ from dragoman.errors import DataError, MissingExtraError
 from dragoman.scoring.edit import align_edits
 from dragoman.scoring.error_rates import edit_alignments
 from dragoman.scoring.meteor import match, stem, stemmed_words
+from dragoman.scoring.ngram_overlap import subsequence_overlap
 from dragoman.scoring.registry import SCORE_DEFAULTS, metrics_for, select_metrics, text_statistics
-from dragoman.scoring.rouge import subsequence_overlap
 from tests.scoring.test_metrics import corpus
 
 METRICS, PHONEME_METRICS = metrics_for("words"), metrics_for("phonemes")

@@ -56,9 +56,12 @@ class Checkpoint:
         wrong_bool = isinstance(value, bool) and kind not in (bool, (bool, int))
         if value is None or not isinstance(value, kind) or wrong_bool:
             expected = kind.__name__ if isinstance(kind, type) else " or ".join(each.__name__ for each in kind)
-            found = "nothing" if value is None else repr(value)
-            raise DataError(f"{self.folder / 'config.json'}: {name}: found {found}, expected {expected}")
+            raise self.wrong(name, "nothing" if value is None else repr(value), expected)
         return value
+
+    def wrong(self, name: str, found: object, expected: str) -> DataError:
+        """The error of a value of config.json."""
+        return DataError(f"{self.folder / 'config.json'}: {name}: found {found}, expected {expected}")
 
     def number(self, name: str, default: float) -> float:
         return float(self.setting(name, (float, int), default))
@@ -67,14 +70,13 @@ class Checkpoint:
         """The entry of a table that a text of config.json names."""
         value: str = self.setting(name, str, default)
         if value not in table:
-            expected = ", ".join(sorted(table))
-            raise DataError(f"{self.folder / 'config.json'}: {name}: found {value!r}, expected one of {expected}")
+            raise self.wrong(name, repr(value), f"one of {', '.join(sorted(table))}")
         return table[value]
 
     def size(self, name: str, default: int | None = None, most: int = 1_000_000) -> int:
         value: int = self.setting(name, int, default)
         if not 1 <= value <= most:
-            raise DataError(f"{self.folder / 'config.json'}: {name}: found {value}, expected from 1 to {most}")
+            raise self.wrong(name, value, f"from 1 to {most}")
         return value
 
     def vocabulary(self, *tables: str) -> int:

@@ -40,8 +40,8 @@ def read_gpt2(checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
     Their names have the prefix `transformer.`, except in the first published folders.
     """
     for name, expected in EXPRESSED.items():
-        if (found := checkpoint.setting(name, bool, expected)) != expected:
-            raise DataError(f"{checkpoint.folder}: {name}: found {found}, expected {expected}")
+        if (value := checkpoint.setting(name, bool, expected)) != expected:
+            raise DataError(f"{checkpoint.folder}: {name}: found {value}, expected {expected}")
     size = checkpoint.vocabulary("transformer.wte.weight", "wte.weight")
     tokens, make = byte_pieces(checkpoint, size)
     vocabulary = TokenOrder(tokens, None, None, None, checkpoint.setting("eos_token_id", int))

@@ -66,8 +66,8 @@ def read_wav2vec2(checkpoint: Checkpoint, options: Mapping[str, str]) -> Importe
     and the masking of pre-training are left out.
     """
     for name in ("add_adapter", "adapter_attn_dim"):
-        if found := checkpoint.config.get(name):
-            raise DataError(f"{checkpoint.folder}: {name}: found {found!r}, expected none: adapters (MMS) cannot go")
+        if value := checkpoint.config.get(name):
+            raise DataError(f"{checkpoint.folder}: {name}: found {value!r}, expected none: adapters (MMS) cannot go")
     size = checkpoint.vocabulary("lm_head.weight")
     vocabulary, tokenizer = characters(checkpoint, size)
     encoder = encoder_settings(checkpoint)
@@ -160,7 +160,7 @@ def encoder_settings(checkpoint: Checkpoint) -> FramesConfig:
 def sizes(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
     values = checkpoint.setting(name, list)
     if not values or not all(type(size) is int and 1 <= size <= 100_000 for size in values):
-        raise DataError(f"{checkpoint.folder / 'config.json'}: {name}: found {values!r}, expected convolution sizes")
+        raise checkpoint.wrong(name, repr(values), "convolution sizes")
     return tuple(values)
 
 
