@@ -50,7 +50,8 @@ class Grams:
 
     def places(self, rows: Ints, count: int) -> Ints:
         """The sequence at the first `count` places of some rows (N,): (N, count); any where padding is."""
-        return self.numbers[np.minimum(self.offsets[rows][:, None] + np.arange(count), len(self.numbers) - 1)]
+        places = self.offsets[rows][:, None] + np.arange(count)
+        return np.asarray(self.numbers[np.minimum(places, len(self.numbers) - 1)])
 
 
 class Chunks:

@@ -36,8 +36,8 @@ class GreedyDecoder:
         special, rows = self.config["special"], len(sources)
         width = max(map(len, sources)) + 1
         source = np.full((rows, width), special["pad"], np.int64)
-        for row, ids in zip(source, sources, strict=True):
-            row[: len(ids) + 1] = [*ids, special["eos"]]
+        for number, ids in enumerate(sources):
+            source[number, : len(ids) + 1] = [*ids, special["eos"]]
         lengths = (source != special["pad"]).sum(1)
         factor = math.ceil(self.config["length_ratio"] * 16)
         limits = np.full(rows, max_length + 1) if max_length else lengths * factor // 16 + 12  # <eos> included
