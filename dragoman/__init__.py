@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from dragoman.decoding.options import DecodingOptions
     from dragoman.inference.completer import Completer
-    from dragoman.inference.keywords import DecodingKeywords
+    from dragoman.inference.inputs import DecodingKeywords
     from dragoman.inference.labeler import Labeler
     from dragoman.inference.prediction import Prediction
     from dragoman.inference.predictor import Predictor

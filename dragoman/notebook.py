@@ -10,9 +10,9 @@ from pathlib import Path
 from dragoman.analysis.attention import AttentionMap, attention_map
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.completer import Completer
-from dragoman.inference.display import OpenRunViews, Picture
 from dragoman.inference.labeler import Labeler
-from dragoman.inference.prediction import Prediction
+from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.prediction import Picture, Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.reports import inspection
 from dragoman.reports.plots import draw_curves
@@ -26,20 +26,20 @@ LEAST_WEIGHT = 0.1  # attention weights below it are not named
 INK, PAPER = "#1b1f24", "#ffffff"
 
 
-def loaded(run: OpenRunViews) -> Predictor | Labeler | Completer:
+def loaded(run: LoadedRun) -> Predictor | Labeler | Completer:
     assert isinstance(run, Predictor | Labeler | Completer)
     return run
 
 
 def inspect(
-    run: OpenRunViews, text: str, target: str | None = None, *, tag: str | None = None, beam: int | None = None
+    run: LoadedRun, text: str, target: str | None = None, *, tag: str | None = None, beam: int | None = None
 ) -> Picture:
     """The page of `dragoman inspect`."""
     report = inspection.inspect(loaded(run), text, target, tag=tag, beam=beam)
     return Picture(report.title, build_page(report.title, "inspect-page", report.page_data()), PAGE_HEIGHT)
 
 
-def attention(run: OpenRunViews, text: str, output: str | None = None, *, tag: str | None = None) -> Picture:
+def attention(run: LoadedRun, text: str, output: str | None = None, *, tag: str | None = None) -> Picture:
     """A table of cross-attention weights: a row for each output token, a column for each input token."""
     predictor = loaded(run)
     if not isinstance(predictor, Predictor):
@@ -72,7 +72,7 @@ def attention_table(attention: AttentionMap) -> str:
     )
 
 
-def curves(run: OpenRunViews) -> Picture:
+def curves(run: LoadedRun) -> Picture:
     """Training and validation loss over steps, as a vector drawing."""
     folder = loaded(run).run
     if not (rows := folder.metrics()):
@@ -83,7 +83,7 @@ def curves(run: OpenRunViews) -> Picture:
     return Picture(f"training of {folder.folder.name}", drawing[drawing.index("<svg") :])
 
 
-def run_html(run: OpenRunViews) -> str:
+def run_html(run: LoadedRun) -> str:
     """A small table: folder, task, model, best validation."""
     open_run = loaded(run)
     folder = open_run.run

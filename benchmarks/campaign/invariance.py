@@ -19,13 +19,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
+from dragoman.decoding.constraints.required import RequiredPhrases
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
 from dragoman.data.collate import batches_by_length
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
-from dragoman.decoding.constraints.required import RequiredPhrases
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import search

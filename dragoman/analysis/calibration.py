@@ -22,8 +22,8 @@ from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.decoding.search import search
 from dragoman.errors import DataError
 from dragoman.files import write_text
-from dragoman.inference.confidence import CALIBRATION, log_probability, token_confidences
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.target_scores import CALIBRATION, log_probability, token_confidences
 from dragoman.models.heads.softmax import full_precision
 from dragoman.runs.resume import check_same_data
 from dragoman.scoring.calibration import PlattScale, Reliability, cross_fitted, fit_platt_scale, reliability

@@ -79,12 +79,19 @@ def complete(
     Each line of a FILE.jsonl is a text or an object with "source". Such a prompt may have several lines, with "\\n"
     between them.
     """
-    from dragoman.decoding.complete import CompletionOptions
+    from dragoman.inference.completer import CompletionOptions
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_completer
     from dragoman.inference.unseen import UnseenInputs
 
-    options = CompletionOptions(settings.max_length, settings.method, settings.samples, settings.one_line)
+    options = CompletionOptions(
+        settings.max_length,
+        settings.method,
+        settings.samples,
+        settings.one_line,
+        settings.allow_unknown,
+        settings.batch_size,
+    )
     if prompts and file is not None:
         raise DataError(f"found {len(prompts)} PROMPT and --file {file}, expected one of them")
     typed = not prompts and file in (None, "-")
@@ -102,10 +109,7 @@ def complete(
         on_unknown=unseen.add,
         input_name="prompt {}".format,
     )
-    outputs = completer.stream(
-        lines, options, stream, allow_unknown=settings.allow_unknown, batch_size=settings.batch_size
-    )
-    for completions in outputs:
+    for completions in completer.stream(lines, options, stream):
         count += 1
         for completion in completions:
             if written and not (options.one_line or as_json):

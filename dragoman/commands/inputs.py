@@ -135,7 +135,7 @@ def read_sources(run: Run, file: str | None, reading: ReadingOptions) -> Iterato
     text, without `--columns`, a whole line is a source.
     """
     from dragoman.data.readers.conll import CONLL_SUFFIXES, has_tagged_words
-    from dragoman.inference.sources import reads_tags, source_options
+    from dragoman.inference.inputs import reads_tags, source_options
 
     name = "-" if file is None else file
     data = reading.applied(run.config.data, name)
@@ -152,7 +152,7 @@ def read_sources(run: Run, file: str | None, reading: ReadingOptions) -> Iterato
 
 def usable(rows: Iterator[SourceRow | Fault], name: str, fields: tuple[str, ...]) -> Iterator[SourceRow]:
     """The rows with their constraints; a faulty row is an error, since every row needs an answer."""
-    from dragoman.inference.sources import with_constraints
+    from dragoman.inference.inputs import with_constraints
 
     for number, row in enumerate(rows, 1):
         if isinstance(row, Fault):
@@ -176,7 +176,7 @@ def warn_of_single_words(sources: Iterator[SourceRow]) -> Iterator[SourceRow]:
 def warn_of_tabs(rows: Iterator[SourceRow], run: Run) -> Iterator[SourceRow]:
     """The rows of plain text; one that looks like a row of columns is reported once, since it is read as one source."""
     from dragoman.data.config import paths_of
-    from dragoman.inference.sources import number_of_texts
+    from dragoman.inference.inputs import number_of_texts
 
     tabs = number_of_texts(run) > 1 or run.task.head_decoder is not None or len(paths_of(run.config.data.train)) > 1
     for number, row in enumerate(rows, 1):

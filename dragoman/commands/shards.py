@@ -94,8 +94,7 @@ def do_shards(job: Job, shards: ShardSettings) -> None:
         with progress("rows") as done:
             work(job, worker_part(shards.part), done)
         return
-    from dragoman.inference.shards.cluster import work_on_cluster
-    from dragoman.inference.shards.local import work_in_processes
+    from dragoman.inference.shards.work import work_in_processes, work_on_cluster
 
     with progress("shards", len(job.shards)) as advance:
         if shards.cluster is not None:

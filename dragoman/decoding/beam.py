@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.beam_state import (
-    BeamSize,
     BeamState,
     Candidates,
     Choice,
@@ -25,12 +24,13 @@ from dragoman.decoding.beam_state import (
 from dragoman.decoding.config import SearchConfig, StopRule
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.tracker import ConstraintTracker
-from dragoman.decoding.coverage import CoverageTracker
-from dragoman.decoding.diverse_beam import BeamGroups
+from dragoman.decoding.diverse_beam import BeamGroups, group_width
 from dragoman.decoding.hypothesis import Hypothesis, Step, suppress_tokens
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.decoding.trace import Trace
+from dragoman.errors import ConfigError
 from dragoman.kernels.topk import topk
+from dragoman.layers.attention import observe_attention
 from dragoman.progress import check_interrupted
 
 
@@ -46,15 +46,24 @@ class BeamOptions:
     no_repeat_ngram: int = 0  # no n-gram of this size occurs twice; 0: any may
     groups: int = 1  # more than 1: diverse beam search
 
+    @classmethod
+    def of(cls, config: SearchConfig, n_best: int) -> BeamOptions:
+        """The options of search settings; greedy search ends with one complete hypothesis."""
+        width, groups = max(config.beam, n_best), config.beam_groups
+        return cls(
+            group_width(config.beam, groups) if groups > 1 else width,
+            n_best,
+            max(config.num_complete, n_best) if config.num_complete and config.beam > 1 else None,
+            config.stop,
+            config.min_length,
+            config.no_repeat_ngram,
+            groups,
+        )
+
     @property
     def stop_rule(self) -> StopRule:
         """When a source is done; a beam of one is greedy search and always ends with its first <eos>."""
         return "complete" if self.width == 1 else self.stop
-
-
-def enough_complete(config: SearchConfig, n_best: int) -> int | None:
-    """Complete hypotheses after which a source is done; None: the width of the beam. Greedy search has one."""
-    return max(config.num_complete, n_best) if config.num_complete and config.beam > 1 else None
 
 
 @torch.no_grad()
@@ -81,7 +90,7 @@ def beam_search(
     groups, whole_trace = None, trace
     if options.groups > 1:
         groups = BeamGroups(options.groups, scorer)
-        rows = groups.rows(len(limits), limits.device)
+        rows = torch.arange(len(limits), device=limits.device).repeat_interleave(options.groups)
         trace = None if whole_trace is None else Trace(len(rows))
         limits, state = limits[rows], state.select(rows)
         constraints = None if constraints is None else [constraints[source] for source in rows.tolist()]
@@ -90,7 +99,7 @@ def beam_search(
     if scorer.coverage_penalty:
         assert source_mask is not None, "a coverage penalty needs the mask of the sources"
         coverage = CoverageTracker(step, scorer, source_mask)
-    tracker = ConstraintTracker(constraints or [None] * len(limits), options.width)
+    tracker = ConstraintTracker.start(constraints or [None] * len(limits), options.width)
     search = _BeamSearch(coverage.step if coverage else step, options, scorer, tracker, coverage, groups, trace)
     outputs = search.run(state, limits)
     if groups is None:
@@ -98,6 +107,58 @@ def beam_search(
     if whole_trace is not None and trace is not None:
         whole_trace.merge_groups(trace, groups.count)
     return groups.merge(outputs, options.n_best)
+
+
+class CoverageTracker:
+    """The attention that open hypotheses have paid to each source token, for the coverage penalty.
+
+    Wu et al. 2016, eq. 14, with the weights of the last layer that reads the source.
+    """
+
+    def __init__(self, step: Step, scorer: Scorer, mask: Tensor) -> None:
+        self._step = step
+        self.scorer = scorer
+        self.mask = mask  # (B, S), True = real
+        self.total: Tensor | None = None  # (B, k, S) before the last step
+        self.newest: Tensor  # (B, k, S) of the last step
+
+    def step(self, tokens: Tensor, state: object) -> tuple[Tensor, object]:
+        recorded: list[Tensor] = []
+
+        def record(module: nn.Module, weights: Tensor) -> None:
+            if getattr(module, "is_cross_attention", False):
+                recorded.append(weights)
+
+        with observe_attention(record):
+            out = self._step(tokens, state)
+        if not recorded:
+            raise ConfigError("search.coverage_penalty: this model does not attend to its source; set the penalty to 0")
+        entries = recorded[-1].shape[-1]
+        if entries != self.mask.shape[1]:
+            raise ConfigError(
+                f"search.coverage_penalty: found {entries} encoder outputs for {self.mask.shape[1]} source tokens, "
+                "expected one per token; set the penalty to 0 with this encoder"
+            )
+        # Hypotheses are rows, or side by side in the row of their source: either way their order is the same.
+        self.newest = recorded[-1].mean(1).reshape(len(self.mask), -1, entries)
+        return out
+
+    def _sum(self) -> Tensor:
+        return self.newest if self.total is None else self.total + self.newest
+
+    def scores(self, parents: Tensor) -> Tensor:
+        """The coverage term of candidates (B, C) that continue these hypotheses."""
+        return self.scorer.coverage(self._sum(), self.mask).gather(1, parents)
+
+    def advance(self, parents: Tensor) -> None:
+        """Take the sums of the hypotheses that the search keeps, (B, k)."""
+        total = self._sum()
+        self.total = total.gather(1, parents[:, :, None].expand(-1, -1, total.shape[2]))
+
+    def select(self, sources: Tensor) -> None:
+        self.mask = self.mask.index_select(0, sources)
+        if self.total is not None:
+            self.total = self.total.index_select(0, sources)
 
 
 @dataclass
@@ -143,7 +204,11 @@ class _BeamSearch:
                 for source, hypotheses in zip(sources[done].tolist(), finished, strict=True):
                     outputs[source] = hypotheses
                 sources, beam = sources[going], beam.select(going)
-                state = self.select(state, going)
+                self.tracker = self.tracker.select(going.tolist())
+                if len(going):
+                    state = state.select(going)
+                    if self.coverage:
+                        self.coverage.select(going)
             last = beam.last.flatten()
         return outputs
 
@@ -154,12 +219,11 @@ class _BeamSearch:
         halved = torch.tensor(self.tracker.requires_phrases, dtype=torch.bool, device=limits.device)
         max_complete = torch.where(halved, max(1, num_complete // 2), num_complete)
         max_length = int(limits.max())
-        size = BeamSize(options.width, max(options.width, options.n_best), max_length)
+        size = (options.width, max(options.width, options.n_best), max_length)
         dtype = torch.promote_types(dtype, torch.float32)
         return initial_state(limits, size, max_complete, self.scorer.divisors(max_length), options.stop_rule, dtype)
 
     def candidates(self, beam: BeamState, log_probabilities: Tensor, sources: Tensor) -> Candidates:
-        """The best continuations of every source."""
         options = self.options
         if self.groups or self.tracker or options.no_repeat_ngram or options.min_length:
             return self.restricted_candidates(beam, log_probabilities, sources)
@@ -181,12 +245,18 @@ class _BeamSearch:
         fallback = None
         if self.tracker and preferred is not token_scores:
             fallback = beam.totals[:, :, None] + token_scores
-        remaining = (beam.limits - length - 1).tolist() if self.tracker else []
-        chooser = CandidateChooser(min(2 * width, width * vocabulary), width, self.tracker, remaining, beam.greedy)
+        # tokens that may follow the next one, of every source
+        remaining: list[int] = (beam.limits - length - 1).tolist() if self.tracker else []
+
+        def choose_for(rows: Tensor, scores: Tensor, fallback: Tensor | None) -> Choice:
+            indices = rows.tolist()
+            own_remaining = [remaining[row] for row in indices] if self.tracker else []
+            return choose_candidates(self.tracker.select(indices), own_remaining, beam.greedy[rows], scores, fallback)
+
         if self.groups:
-            choice = self.groups.choose(sources, scores, fallback, chooser, width)
+            choice = self.groups.choose(sources, scores, fallback, choose_for, width)
         else:
-            choice = chooser(scores, fallback)
+            choice = choose_candidates(self.tracker, remaining, beam.greedy, scores, fallback)
         rank_scores, index, may_complete, is_greedy = choice
         parents, own_scores = index // vocabulary, token_scores.flatten(1).gather(1, index)
         totals = rank_scores
@@ -195,59 +265,40 @@ class _BeamSearch:
             totals = totals.masked_fill(rank_scores == NEG_INF, NEG_INF)
         return Candidates(rank_scores, totals, parents, index % vocabulary, own_scores, may_complete, is_greedy)
 
-    def select(self, state: Any, sources: Tensor) -> Any:
-        """Keep some sources of the model's state and of the trackers."""
-        self.tracker.select(sources.tolist())
-        if len(sources):
-            state = state.select(sources)
-            if self.coverage:
-                self.coverage.select(sources)
-        return state
+
+def choose_candidates(
+    tracker: ConstraintTracker, remaining: list[int], greedy: Tensor, scores: Tensor, fallback: Tensor | None
+) -> Choice:
+    """The best of the scores (B, k, V), and the greedy candidate: the one that a beam of one would take.
+
+    `greedy` (B,) tells which hypothesis is the greedy one, −1: none. `fallback` holds the scores without `min_length`
+    and `no_repeat_ngram`.
+    """
+    width, vocabulary, slots = tracker.width, scores.shape[2], greedy.clamp(min=0)
+    each = torch.arange(len(slots), device=slots.device)
+    own_scores = scores[each, slots][:, None]  # (B, 1, V), a copy
+    own_fallback = None if fallback is None else fallback[each, slots][:, None]
+    best, index, may_complete = best_candidates(
+        tracker, remaining, scores, fallback, min(2 * width, width * vocabulary)
+    )
+    greedy_score, greedy_index = best[:, :1], index[:, :1]  # of no effect without a greedy hypothesis
+    if (greedy >= 0).any():
+        narrow = tracker.of_slots(slots.tolist())
+        own, own_index, ends = best_candidates(narrow, remaining, own_scores, own_fallback, min(2, vocabulary))
+        ends = ends & (own_index == EOS) & (own > NEG_INF)  # where it may end, it ends
+        first = ends.int().argmax(1, keepdim=True)
+        greedy_score, greedy_index = own.gather(1, first), own_index.gather(1, first) + slots[:, None] * vocabulary
+    return add_greedy(best, index, may_complete, greedy_score, greedy_index, greedy >= 0)
 
 
-@dataclass(frozen=True)
-class CandidateChooser:
-    """Chooses the best candidates out of scores (B, k, V)."""
-
-    count: int
-    width: int
-    tracker: ConstraintTracker
-    remaining: list[int]  # tokens that may follow the next one, of every source
-    greedy: Tensor  # (B,) which hypothesis is the greedy one; −1: none
-
-    def __call__(self, scores: Tensor, fallback: Tensor | None, rows: Tensor | None = None) -> Choice:
-        """The best of the scores, and the greedy candidate: the one that a beam of one would take.
-
-        `fallback` holds the scores without `min_length` and `no_repeat_ngram`. `rows` (B,) tells which sources the
-        scores belong to; None: all.
-        """
-        greedy = self.greedy if rows is None else self.greedy[rows]
-        slots, vocabulary = greedy.clamp(min=0), scores.shape[2]
-        each = torch.arange(len(slots), device=slots.device)
-        own_scores = scores[each, slots][:, None]  # (B, 1, V), a copy
-        own_fallback = None if fallback is None else fallback[each, slots][:, None]
-        tracker, remaining = self.tracker, self.remaining
-        if rows is not None:
-            tracker = tracker.subset(rows.tolist())
-            remaining = remaining and [remaining[row] for row in rows.tolist()]
-        best, index, may_complete = self._best(tracker, scores, fallback, remaining)
-        greedy_score, greedy_index = best[:, :1], index[:, :1]  # of no effect without a greedy hypothesis
-        if (greedy >= 0).any():
-            narrow = replace(self, count=min(2, vocabulary), width=1)
-            own, own_index, ends = narrow._best(tracker.of_slots(slots.tolist()), own_scores, own_fallback, remaining)
-            ends = ends & (own_index == EOS) & (own > NEG_INF)  # where it may end, it ends
-            first = ends.int().argmax(1, keepdim=True)
-            greedy_score, greedy_index = own.gather(1, first), own_index.gather(1, first) + slots[:, None] * vocabulary
-        return add_greedy(best, index, may_complete, greedy_score, greedy_index, greedy >= 0)
-
-    def _best(
-        self, tracker: ConstraintTracker, scores: Tensor, fallback: Tensor | None, remaining: list[int]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores and flat indices (B, count) of the best, and which may become complete."""
-        if tracker:
-            return tracker.choose(scores, fallback, self.count, remaining)
-        best, index = topk(scores.flatten(1), self.count)
-        return best, index, (torch.arange(self.count, device=best.device) < self.width).expand_as(best)
+def best_candidates(
+    tracker: ConstraintTracker, remaining: list[int], scores: Tensor, fallback: Tensor | None, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores and flat indices (B, count) of the best, and which may become complete."""
+    if tracker:
+        return tracker.choose(scores, fallback, count, remaining)
+    best, index = topk(scores.flatten(1), count)
+    return best, index, (torch.arange(count, device=best.device) < tracker.width).expand_as(best)
 
 
 def block_repeated_ngrams(scores: Tensor, tokens: Tensor, size: int) -> Tensor:

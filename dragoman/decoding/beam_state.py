@@ -1,6 +1,6 @@
 """The state of a beam search and one step of it, in tensors whose shapes never change.
 
-The plain search (beam.py) and the CUDA-graph search (cuda_graph_beam.py) share these functions.
+The plain search (beam.py) and the CUDA-graph search (cuda_graphs.py) share these functions.
 """
 
 from __future__ import annotations
@@ -46,18 +46,15 @@ class BeamState(NamedTuple):
         )
 
 
-class BeamSize(NamedTuple):
-    """The sizes k, W and L of a `BeamState`."""
-
-    width: int
-    complete: int
-    max_length: int
-
-
 def initial_state(
-    limits: Tensor, size: BeamSize, max_complete: Tensor, divisors: Sequence[float], stop: StopRule, dtype: torch.dtype
+    limits: Tensor,
+    size: tuple[int, int, int],
+    max_complete: Tensor,
+    divisors: Sequence[float],
+    stop: StopRule,
+    dtype: torch.dtype,
 ) -> BeamState:
-    """The state before the first token: one empty hypothesis per source, the other k − 1 are −∞.
+    """The state of sizes (k, W, L) before the first token: one empty hypothesis per source, the other k − 1 are −∞.
 
     The empty hypothesis is greedy, unless the search ends when enough hypotheses are "complete".
     """
@@ -122,7 +119,6 @@ class Candidates(NamedTuple):
 
     @property
     def complete(self) -> Tensor:
-        """Which candidates are complete hypotheses."""
         return (self.tokens == EOS) & self.may_complete
 
 

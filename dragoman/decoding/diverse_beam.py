@@ -20,11 +20,10 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
 
-Chooser = Callable[[Tensor, Tensor | None, Tensor], Choice]  # scores (B', k, V), fallback, rows (B',) of the batch
+Chooser = Callable[[Tensor, Tensor, Tensor | None], Choice]  # rows (B',) of the batch, scores (B', k, V), fallback
 
 
 def group_width(beam: int, groups: int) -> int:
-    """The width of each group of a beam."""
     if beam % groups:
         raise ConfigError(f"search.beam_groups: found {groups}, expected a divisor of the beam of {beam}")
     return beam // groups
@@ -36,9 +35,6 @@ class BeamGroups:
     def __init__(self, count: int, scorer: Scorer) -> None:
         self.count = count
         self.scorer = scorer
-
-    def rows(self, sources: int, device: torch.device) -> Tensor:
-        return torch.arange(sources, device=device).repeat_interleave(self.count)
 
     def choose(self, rows: Tensor, scores: Tensor, fallback: Tensor | None, choose: Chooser, width: int) -> Choice:
         """The choice of every row.
@@ -58,7 +54,7 @@ class BeamGroups:
                 continue
             cost = self.scorer.diversity(counts[source[own], None])
             own_fallback = None if fallback is None else fallback[own] - cost
-            choice = choose(scores[own] - cost, own_fallback, own)
+            choice = choose(own, scores[own] - cost, own_fallback)
             tokens = choice.flat_index % vocabulary
             kept, _ = open_candidates(choice.rank_scores, tokens == EOS, choice.is_greedy, width)
             tokens, is_open = tokens.gather(1, kept), choice.rank_scores.gather(1, kept) > NEG_INF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,25 +12,10 @@ from torch import Tensor
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.errors import ConfigError, hint
-from dragoman.models.contracts import Decodes, Likelihood, Model, TokenScores, decodes
+from dragoman.models.contracts import Decodes, Likelihood, Model, State, TokenScores, decodes
 
 Average = Literal["probability", "log"]
 DEFAULT_AVERAGE: Average = "probability"
-
-
-class EnsembleState(NamedTuple):
-    """The decoder states of all members; a search treats it as one state."""
-
-    states: tuple[Any, ...]
-
-    def select(self, rows: Tensor) -> EnsembleState:
-        return EnsembleState(tuple(state.select(rows) for state in self.states))
-
-    def reorder(self, rows: Tensor) -> EnsembleState:
-        return EnsembleState(tuple(state.reorder(rows) for state in self.states))
-
-    def expand(self, hypotheses: int) -> EnsembleState:
-        return EnsembleState(tuple(state.expand(hypotheses) for state in self.states))
 
 
 def mean_probability(each: Tensor) -> Tensor:
@@ -44,6 +29,13 @@ def mean_log(each: Tensor) -> Tensor:
 
 
 AVERAGES: dict[str, Callable[[Tensor], Tensor]] = {"probability": mean_probability, "log": mean_log}
+
+
+def joint_state(states: Sequence[State]) -> State:
+    """The states of all members as one: they have read the same tokens."""
+    return states[0]._replace(
+        static=tuple(state.static for state in states), cache=tuple(state.cache for state in states)
+    )
 
 
 class Ensemble:
@@ -64,30 +56,26 @@ class Ensemble:
 
     @property
     def max_positions(self) -> int | None:
-        """The longest output that every member can write; None: any length."""
         return min((model.max_positions for model in self.models if model.max_positions is not None), default=None)
 
-    def start(self, batch: Batch) -> EnsembleState:
-        """Every member encodes the sources; the state before the first target token."""
-        return EnsembleState(tuple(model.start(batch) for model in self.models))
+    def start(self, batch: Batch) -> State:
+        return joint_state([model.start(batch) for model in self.models])
 
-    def step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
-        """Read tokens (N,) or (N, P); the averaged log-probabilities (N, V) of the next one."""
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return self._averaged([model.step for model in self.models], tokens, state)
 
-    def read(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
-        """Read tokens (N, P); the averaged log-probabilities (N, P, V) after each of them."""
+    def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return self._averaged([model.read for model in self.models], tokens, state)
 
-    def _averaged(self, calls: Sequence[Any], tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
-        results = (call(tokens, own) for call, own in zip(calls, state.states, strict=True))
+    def _averaged(self, calls: Sequence[Any], tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        members = zip(calls, state.static, state.cache, strict=True)
+        results = [call(tokens, state._replace(static=static, cache=cache)) for call, static, cache in members]
         outputs, states = zip(*results, strict=True)
         # Where some members copy unknown words and others cannot, none does: their scores are −∞.
         vocabulary = min(output.shape[-1] for output in outputs)
-        return self.average(torch.stack([output[..., :vocabulary] for output in outputs])), EnsembleState(states)
+        return self.average(torch.stack([output[..., :vocabulary] for output in outputs])), joint_state(states)
 
     def parameters(self) -> Iterator[Tensor]:
-        """The parameters of all members."""
         return (parameter for model in self.models for parameter in model.parameters())  # type: ignore[attr-defined]
 
     def logits(self, batch: Batch) -> Tensor:
@@ -97,7 +85,6 @@ class Ensemble:
         return self.read(inputs, self.start(batch))[0]
 
     def score(self, batch: Batch) -> TokenScores:
-        """Teacher-forced scores of the batch's targets."""
         target, log_probabilities = batch.target, self.logits(batch)
         mask = target != PAD
         chosen = log_probabilities.gather(-1, target[:, :, None])[:, :, 0]

@@ -14,7 +14,7 @@ from torch import Tensor
 from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis, Step
-from dragoman.decoding.method import Method, Request
+from dragoman.decoding.method import Method, Request, distinct
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
 from dragoman.progress import check_interrupted
@@ -35,7 +35,6 @@ class Exhaustive(Method):
     )
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """The n best outputs of every source, best first."""
         model = request.stepwise("exhaustive search")
         limit = self.length + 1
         if model.max_positions is not None:
@@ -90,7 +89,7 @@ def exhaustive_search(
             if hypothesis.score != NEG_INF:
                 outputs.append(hypothesis)
         if len(outputs) > 2 * n_best + BLOCK_ROWS:
-            outputs = best(outputs, n_best)
+            outputs = distinct(outputs, n_best)
         if tokens.shape[1] + 1 >= limit:
             continue
         options = log_probabilities[:, words]  # (N, W)
@@ -99,9 +98,4 @@ def exhaustive_search(
         longer_scores = torch.cat([scores[rows], options[rows, choice][:, None]], 1)
         blocks = zip(*(torch.split(tensor, BLOCK_ROWS) for tensor in (rows, longer, longer_scores)), strict=True)
         stack += [(after, *block) for block in blocks if len(block[0])]
-    return best(outputs, n_best)
-
-
-def best(hypotheses: list[Hypothesis], n_best: int) -> list[Hypothesis]:
-    """The n best; of equal scores the lower token ids come first."""
-    return sorted(hypotheses, key=lambda hypothesis: (-hypothesis.normalised, hypothesis.tokens))[:n_best]
+    return distinct(outputs, n_best)

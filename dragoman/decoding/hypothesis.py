@@ -1,9 +1,9 @@
-"""What all searches share: hypotheses, the state of a decoder, and tokens that are never output."""
+"""What all searches share: hypotheses, a decoding step, and tokens that are never output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -22,22 +22,6 @@ class Hypothesis(NamedTuple):
     normalised: float  # the score that ranks it (`Scorer`)
 
 
-Self = TypeVar("Self", bound="SearchState")
-
-
-class SearchState(Protocol):
-    """A decoder's state as a search uses it: a model's `State`, or the states of several models."""
-
-    def select(self: Self, rows: Tensor) -> Self:
-        """Keep, drop or repeat whole sources."""
-
-    def reorder(self: Self, rows: Tensor) -> Self:
-        """Reorder hypotheses within their source."""
-
-    def expand(self: Self, hypotheses: int) -> Self:
-        """Give every source this many copies of its one hypothesis."""
-
-
 # tokens (N,), state → log-probabilities (N, V), which the search may change in place, and the next state
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
@@ -50,3 +34,14 @@ def suppress_tokens(log_probabilities: Tensor, at_limit: Tensor | None) -> Tenso
         log_probabilities.masked_fill_(at_limit[:, None], float("-inf"))
         log_probabilities[:, EOS] = eos
     return log_probabilities
+
+
+def split_at_eos(tokens: Iterable[int]) -> list[list[int]]:
+    """The tokens of each text; every <eos> begins another."""
+    texts: list[list[int]] = [[]]
+    for token in tokens:
+        if token == EOS:
+            texts.append([])
+        else:
+            texts[-1].append(token)
+    return texts

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from dragoman.classical.arpa import is_arpa, read_arpa
-from dragoman.classical.ngram import NGramModel
+from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.classical.rows import Ragged
 from dragoman.config.settings import Range, setting
-from dragoman.data.batch import pad_tokens
+from dragoman.data.batch import pad_tokens, token_batch
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.decoding import ctc
-from dragoman.decoding.beam import BeamOptions, beam_search, enough_complete
-from dragoman.decoding.ctc import BLANK, LMFusion
-from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.beam import BeamOptions, beam_search
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.method import Method, OpenMethod, Request, distinct
-from dragoman.decoding.ngram import NeuralLM, NGramLM
+from dragoman.decoding.non_autoregressive import BLANK, LMFusion, decode_ctc
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.decoding.shortlist import PathLike
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.layers.ctc import ctc_log_probability
-from dragoman.models.contracts import CTCEmissions, State
+from dragoman.models.contracts import CTCEmissions, State, join_tensors
 from dragoman.models.language_model import LanguageModel
 from dragoman.models.transcriber import Transcriber
+
+Mode = Literal["ctc", "attention", "joint"]
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,13 @@ class CTCDecoding(Method):
     names_files: ClassVar[bool] = True
     remote: ClassVar[bool] = False
     uses_beam: ClassVar[bool] = True
-    mode: Literal["ctc", "attention", "joint"] = setting(
-        "ctc", help="what decodes; attention and joint need model.attention_decoder"
-    )
+    mode: Mode = setting("ctc", help="what decodes; attention and joint need model.attention_decoder")
     ctc_weight: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True, exclusive_maximum=True)] | None = setting(
         None, help="weight of CTC in the score of mode joint; none: 0.3"
     )
     language_model: LanguageModelFusion | None = setting(None, help="shallow fusion with a language model")
 
     def problems(self) -> Iterator[str]:
-        """Settings that another mode reads."""
         if self.ctc_weight is not None and self.mode != "joint":
             yield f'ctc_weight: goes with mode = "joint", found mode = "{self.mode}"'
         if self.language_model is not None and self.mode == "attention":
@@ -73,11 +72,9 @@ class CTCDecoding(Method):
         fusion = None
         if (language := self.language_model) is not None:
             fusion = LMFusion(language_scorer(run, language), language.weight, language.bonus)
-        if self.mode == "attention":
-            return AttentionSearch()
-        if self.mode == "joint":
-            return JointSearch(0.3 if self.ctc_weight is None else self.ctc_weight, fusion)
-        return CTCFusionSearch(fusion) if fusion is not None else None
+        if self.mode == "ctc" and fusion is None:
+            return None
+        return TranscriberSearch(self.mode, 0.3 if self.ctc_weight is None else self.ctc_weight, fusion)
 
 
 def language_scorer(run: Any, language: LanguageModelFusion) -> NGramLM | NeuralLM:
@@ -105,81 +102,42 @@ def language_scorer(run: Any, language: LanguageModelFusion) -> NGramLM | Neural
     return NGramLM(model) if isinstance(model, NGramModel) else NeuralLM(model, str(path))
 
 
-class JointModel(Protocol):
-    """A Transcriber with an attention decoder."""
-
-    attention_decoder: Any
-
-    def start(self, batch: Any) -> State:
-        """The decoder's state before the first token."""
-
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """The decoder's log-probabilities of the next token."""
-
-    def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """The decoder's log-probabilities after every token."""
-
-    def emissions(self, batch: Any, limits: Tensor, candidates: int) -> CTCEmissions:
-        """The outputs of CTC."""
-
-
-def joint_model(request: Request, method: str) -> Any:
-    """The request's model, which must have both."""
-    if getattr(request.model, "attention_decoder", None) is None or not hasattr(request.model, "emissions"):
-        raise ConfigError(
-            f"{method} needs a model with CTC and a decoder beside it (model.attention_decoder.kind = 'joint')"
-        )
-    return request.model
-
-
-@dataclass(frozen=True)
-class CTCFusionSearch(OpenMethod):
-    """CTC prefix beam search with a language model."""
-
-    fusion: LMFusion
-
-    @torch.no_grad()
-    def search(self, request: Request) -> list[list[Hypothesis]]:
-        """The n best texts of every source."""
-        emissions = None
-        if hasattr(request.model, "emissions"):
-            width = max(request.config.beam, request.n_best)
-            emissions = request.model.emissions(request.batch, request.limits, width)
-        if not isinstance(emissions, CTCEmissions):
-            raise ConfigError("a language model beside CTC needs a model that was trained by CTC")
-        return ctc.decode(emissions, request.limits, request.config, request.n_best, self.fusion)
-
-
-@dataclass(frozen=True)
-class AttentionSearch(OpenMethod):
+def attention_search(model: Any, request: Request, n_best: int) -> list[list[Hypothesis]]:
     """Beam search with the attention decoder alone."""
-
-    @torch.no_grad()
-    def search(self, request: Request) -> list[list[Hypothesis]]:
-        """The n best hypotheses of every source."""
-        model, config = joint_model(request, "search by attention"), request.config
-        complete = enough_complete(config, request.n_best)
-        options = BeamOptions(max(config.beam, request.n_best), request.n_best, complete, stop=config.stop)
-        scorer = Scorer(config.length_penalty, config.normalisation)
-        return beam_search(model.step, model.start(request.batch), request.limits, options, scorer)
+    options, scorer = BeamOptions.of(request.config, n_best), Scorer.from_config(request.config)
+    return beam_search(model.step, model.start(request.batch), request.limits, options, scorer)
 
 
 @dataclass(frozen=True)
-class JointSearch(OpenMethod):
-    """The outputs of both searches, ranked by w · log p of CTC + (1 − w) · log p of the attention decoder."""
+class TranscriberSearch(OpenMethod):
+    """Searches with CTC, with the attention decoder, or with both.
 
-    ctc_weight: float = 0.3
+    Both together rank the outputs of either search by w · log p of CTC + (1 − w) · log p of the attention decoder.
+    """
+
+    mode: Mode
+    ctc_weight: float = 0.3  # w
     fusion: LMFusion | None = None  # takes part in CTC's search and in the rank
 
     @torch.no_grad()
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """The n best of all outputs of either search."""
-        model, config = joint_model(request, "joint search"), request.config
-        scorer = Scorer.from_config(config)
-        width = max(config.beam, request.n_best)
-        emissions = model.emissions(request.batch, request.limits, width)
-        by_ctc = ctc.decode(emissions, request.limits, config, width, self.fusion)
-        by_attention = AttentionSearch().search(request._replace(n_best=width))
+        model = cast(Any, request.model)
+        if self.mode != "ctc" and getattr(model, "attention_decoder", None) is None:
+            name = "joint search" if self.mode == "joint" else "search by attention"
+            raise ConfigError(
+                f"{name} needs a model with CTC and a decoder beside it (model.attention_decoder.kind = 'joint')"
+            )
+        if self.mode == "attention":
+            return attention_search(model, request, request.n_best)
+        emissions = model.emissions(request.batch, request.limits, max(request.config.beam, request.n_best))
+        if self.mode == "ctc":
+            return decode_ctc(emissions, request.limits, request.config, request.n_best, self.fusion)
+        return self._by_both(model, emissions, request)
+
+    def _by_both(self, model: Any, emissions: CTCEmissions, request: Request) -> list[list[Hypothesis]]:
+        scorer, width = Scorer.from_config(request.config), max(request.config.beam, request.n_best)
+        by_ctc = decode_ctc(emissions, request.limits, request.config, width, self.fusion)
+        by_attention = attention_search(model, request, width)
         outputs = []
         state = model.start(request.batch)
         for row, (ctc_outputs, attention_outputs) in enumerate(zip(by_ctc, by_attention, strict=True)):
@@ -196,7 +154,7 @@ class JointSearch(OpenMethod):
         return outputs
 
     def _token_scores(
-        self, model: JointModel, emissions: CTCEmissions, state: State, row: int, texts: list[tuple[int, ...]]
+        self, model: Any, emissions: CTCEmissions, state: State, row: int, texts: list[tuple[int, ...]]
     ) -> list[tuple[float, ...]]:
         """Weighted log-probabilities of every token of one source's texts; CTC's are spread evenly over a text."""
         device = emissions.lengths.device
@@ -215,3 +173,108 @@ class JointSearch(OpenMethod):
             tuple(weight * ctc_score / (len(text) + 1) + (1 - weight) * score for score in scores[: len(text) + 1])
             for text, ctc_score, scores in zip(texts, ctc_scores, attention_scores, strict=True)
         ]
+
+
+# --- Language models for shallow fusion
+
+
+MAX_CACHED = 50_000_000  # log-probabilities that an n-gram model keeps
+Text = tuple[int, ...]
+
+
+class NGramLM:
+    """The distribution of the next token after the last n − 1; a `LanguageModelScorer`."""
+
+    def __init__(self, model: NGramModel) -> None:
+        self.model = model
+        self._cache: dict[Text, Tensor] = {}
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Sequence[int]], vocabulary: int, order: int = 5) -> NGramLM:
+        """Count the n-grams of up to `order` tokens in texts (token ids without <eos>)."""
+        return cls(NGramModel(NGramConfig(order), vocabulary).fit_rows(Ragged.of(list(rows))))
+
+    def __call__(self, texts: Sequence[Text]) -> Tensor:
+        """Log-probabilities (N, V) of the next token of each text, <eos> included; −∞ for tokens never output."""
+        return torch.stack([self.next_token(text) for text in texts])
+
+    def next_token(self, text: Text) -> Tensor:
+        history = (SOS, *text)[-max(1, self.model.order - 1) :]
+        if history not in self._cache:
+            if len(self._cache) * self.model.vocabulary > MAX_CACHED:
+                self._cache.clear()
+            logs = torch.from_numpy(self.model.distribution(history))
+            logs[list(SUPPRESSED_TOKENS)] = float("-inf")
+            self._cache[history] = logs
+        return self._cache[history]
+
+
+class CachedTexts(NamedTuple):
+    """Texts of one length that a neural model has read."""
+
+    rows: dict[Text, int]
+    log_probabilities: Tensor  # (N, V) of the next token
+    state: State
+
+
+class NeuralLM:
+    """The same by a neural language model, which reads a text as a line of its own.
+
+    Texts of the last call, and those that are one token longer, are not read again from their start.
+    """
+
+    def __init__(self, model: Any, name: str = "the language model") -> None:
+        """`model` is a LanguageModel in evaluation mode; `name` is for error messages."""
+        self.model, self.name = model, name
+        self.cached: dict[int, CachedTexts] = {}  # by length
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[Text]) -> Tensor:
+        """Log-probabilities (N, V) of the next token of each text; −∞ for tokens that are never output."""
+        by_length: dict[int, list[Text]] = {}
+        for text in dict.fromkeys(texts):
+            by_length.setdefault(len(text), []).append(text)
+        cached: dict[int, CachedTexts] = {}
+        for length in sorted(by_length):
+            try:
+                cached[length] = self._read(by_length[length], cached.get(length - 1))
+            except DataError as error:  # longer than the model can read
+                raise DataError(f"{self.name}: {error}") from None
+        self.cached = cached
+        rows = [(cached[len(text)], text) for text in texts]
+        out = torch.stack([known.log_probabilities[known.rows[text]] for known, text in rows]).double()
+        out[:, list(SUPPRESSED_TOKENS)] = float("-inf")
+        return out
+
+    def _read(self, texts: list[Text], shorter: CachedTexts | None) -> CachedTexts:
+        """Read texts of one length; `shorter` are texts one token shorter that were read in the same call."""
+        length, rest = len(texts[0]), texts
+        blocks: list[tuple[list[Text], Tensor, State]] = []
+        older = self.cached.get(length - 1)
+        for known, size in ((self.cached.get(length), length), (shorter, length - 1), (older, length - 1)):
+            if known is not None and (own := [text for text in rest if text[:size] in known.rows]):
+                rows = [known.rows[text[:size]] for text in own]
+                log_probabilities, state = known.log_probabilities[rows], known.state.select(self._tensor(rows))
+                if size < length:
+                    log_probabilities, state = self.model.step(self._tensor([text[-1] for text in own]), state)
+                blocks.append((own, log_probabilities.cpu(), state))
+                rest = [text for text in rest if text[:size] not in known.rows]
+        if rest:
+            source = torch.full((len(rest), 1), EOS, device=self._device)  # a line begins where the last one ended
+            state = self.model.start(token_batch(source))
+            log_probabilities, state = self.model.step(self._tensor([[SOS, *text] for text in rest]), state)
+            blocks.append((rest, log_probabilities.cpu(), state))
+        order, outputs, states = zip(*blocks, strict=True)
+        state = states[0]._replace(
+            static=join_tensors([state.static for state in states]),
+            cache=join_tensors([state.cache for state in states]),
+        )
+        return CachedTexts({text: row for row, text in enumerate(chain(*order))}, torch.cat(outputs), state)
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    def _tensor(self, numbers: Any) -> Tensor:
+        return torch.tensor(numbers, device=self._device)

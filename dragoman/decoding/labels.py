@@ -1,20 +1,29 @@
-"""Decoding of the heads that need no search: labels, numbers, and tags of words."""
+"""Decoding of the heads that need no search: labels, numbers, tags of words, and masked tokens."""
 
 from __future__ import annotations
 
 import json
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from dragoman.data.batch import Batch
+from dragoman.data.formats.texts import MASK_ID
+from dragoman.data.tokenizers.base import PAD, SPECIALS
 from dragoman.data.tokenizers.numbers import parse_steps
-from dragoman.errors import DragomanError
+from dragoman.decoding.hypothesis import split_at_eos
+from dragoman.errors import ConfigError, DragomanError
 from dragoman.models.contracts import ClassifierModel, ClassifierOutput
 from dragoman.scoring.label_metrics import classification_report
 from dragoman.scoring.metric import OutputKind
+
+NUM_SHOWN = 5  # candidates per [MASK]
 
 
 @dataclass(frozen=True)
@@ -36,49 +45,53 @@ class LabelPrediction:
         return json.dumps({**before, **self.as_table()}, ensure_ascii=False)
 
 
-class HeadDecoder(Protocol):
+class HeadDecoder(ABC):
     """From a model's outputs and from targets to the values that metrics compare."""
 
     outputs: OutputKind  # the metrics of this kind score the predictions
 
-    def decode(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[LabelPrediction]:
+    @abstractmethod
+    def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
         """The predictions of a batch."""
 
+    @abstractmethod
     def references(self, batch: Batch, codec: Any) -> list[Any]:
         """The values of a batch's targets."""
 
+    @abstractmethod
     def parse_reference(self, text: str) -> Any:
         """The value of a target as a file has it."""
 
     def report(self, predicted: Sequence[Any], references: Sequence[Any]) -> dict[str, dict[str, float]]:
         """The scores of each label; empty where there are no labels."""
+        return {}
+
+
+def check_finite(numbers: Tensor) -> None:
+    if not bool(numbers.isfinite().all()):
+        raise DragomanError("found no answer: the model's outputs are NaN or infinite; its weights are broken")
 
 
 @torch.no_grad()
 def finite_outputs(model: ClassifierModel, batch: Batch) -> ClassifierOutput:
     """The model's outputs; an error if they are NaN or infinite."""
     output = model.predict(batch)
-    numbers = output.values if output.probabilities is None else output.probabilities
-    if not bool(numbers.isfinite().all()):
-        raise DragomanError("found no answer: the model's outputs are NaN or infinite; its weights are broken")
+    check_finite(output.values if output.probabilities is None else output.probabilities)
     return output
 
 
-class LabelDecoder:
-    """The most probable label."""
+class LabelDecoder(HeadDecoder):
+    """The most probable label, with the probabilities of all labels."""
 
-    outputs: OutputKind = "labels"
+    outputs = "labels"
 
-    def decode(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[LabelPrediction]:
-        """Labels, with the probabilities of all labels."""
+    def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
         output = finite_outputs(model, batch)
         assert output.probabilities is not None
         predictions = []
         for label, row in zip(output.values[:, 0].tolist(), output.probabilities[:, 0].tolist(), strict=True):
-            probabilities = dict(zip(codec.names, row, strict=True))
-            predictions.append(
-                LabelPrediction(codec.names[label], codec.names[label], {"probabilities": probabilities})
-            )
+            name, probabilities = codec.names[label], dict(zip(codec.names, row, strict=True))
+            predictions.append(LabelPrediction(name, name, {"probabilities": probabilities}))
         return predictions
 
     def references(self, batch: Batch, codec: Any) -> list[Any]:
@@ -88,21 +101,19 @@ class LabelDecoder:
         return text
 
     def report(self, predicted: Sequence[Any], references: Sequence[Any]) -> dict[str, dict[str, float]]:
-        """Precision, recall and F1 of each label."""
         return classification_report(predicted, references)
 
 
 def number_or_numbers(values: Sequence[float]) -> float | tuple[float, ...]:
-    """A number alone; several as a tuple."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
-class NumberDecoder:
+class NumberDecoder(HeadDecoder):
     """One or more numbers, in the scale of the data."""
 
-    outputs: OutputKind = "numbers"
+    outputs = "numbers"
 
-    def decode(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[LabelPrediction]:
+    def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
         predictions = []
         for row in finite_outputs(model, batch).values.double().tolist():
             values = codec.unscale(row)
@@ -111,23 +122,18 @@ class NumberDecoder:
         return predictions
 
     def references(self, batch: Batch, codec: Any) -> list[Any]:
-        """Numbers in the scale of the data."""
         return [number_or_numbers(codec.unscale(row)) for row in batch.target.tolist()]
 
     def parse_reference(self, text: str) -> Any:
         return number_or_numbers([number for step in parse_steps(text) for number in step])
 
-    def report(self, predicted: Sequence[Any], references: Sequence[Any]) -> dict[str, dict[str, float]]:
-        return {}
 
+class TagDecoder(HeadDecoder):
+    """A tag for every word, with the probability of each."""
 
-class TagDecoder:
-    """A tag for every word."""
+    outputs = "tags"
 
-    outputs: OutputKind = "tags"
-
-    def decode(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[LabelPrediction]:
-        """Tags, with the probability of each."""
+    def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
         output = finite_outputs(model, batch)
         assert output.probabilities is not None
         chosen = output.probabilities.gather(2, output.values[:, :, None])[:, :, 0]
@@ -147,7 +153,49 @@ class TagDecoder:
         return tuple(text.split(" "))
 
     def report(self, predicted: Sequence[Any], references: Sequence[Any]) -> dict[str, dict[str, float]]:
-        """Precision, recall and F1 of each tag."""
-        return classification_report(
-            [tag for row in predicted for tag in row], [tag for row in references for tag in row]
-        )
+        return classification_report(list(chain.from_iterable(predicted)), list(chain.from_iterable(references)))
+
+
+class MaskDecoder(HeadDecoder):
+    """The most probable token for every [MASK], each as if the others stayed masked.
+
+    Such a model has no references: `masked_lm_scores` measures it instead.
+    """
+
+    outputs = "masked tokens"
+
+    @torch.no_grad()
+    def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
+        if not hasattr(model, "fill"):
+            kind = model.config.kind
+            raise ConfigError(f'model.kind: found "{kind}", which cannot fill [MASK], expected "masked-lm"')
+        masked = (batch.source.data == MASK_ID) & batch.source.mask
+        scores = model.fill(batch.source.data, batch.source.mask, masked)
+        check_finite(scores[masked])
+        scores[:, :, : len(SPECIALS)] = -math.inf  # they are no text
+        best = scores.topk(min(NUM_SHOWN, scores.shape[2] - len(SPECIALS)), -1)
+        predictions = []
+        for row, source in enumerate(batch.source.data.tolist()):
+            masks = []
+            for position, token in enumerate(source):
+                if token != MASK_ID:
+                    continue
+                tokens = best.indices[row, position].tolist()
+                probabilities = best.values[row, position].exp().tolist()
+                masks.append(
+                    [
+                        {"token": piece, "text": codec.decode([token]), "probability": probability}
+                        for token, piece, probability in zip(tokens, codec.pieces(tokens), probabilities, strict=True)
+                    ]
+                )
+                source[position] = tokens[0]
+            *texts, rest = split_at_eos(source[: source.index(PAD)] if PAD in source else source)
+            text = "\t".join(codec.decode(tokens) for tokens in ([*texts, rest] if rest else texts))
+            predictions.append(LabelPrediction(text, text, {"masks": masks}))
+        return predictions
+
+    def references(self, batch: Batch, codec: Any) -> list[Any]:
+        return [None] * len(batch.source)
+
+    def parse_reference(self, text: str) -> Any:
+        return None

@@ -36,7 +36,6 @@ class MinimumBayesRisk(TokenSampling, Method):
     metric: str = setting("chrf", help="what compares samples: chrf, bleu, wer or another metric that scores segments")
 
     def problems(self) -> Iterator[str]:
-        """Metrics that have no cost of a segment."""
         if self.metric not in (metrics := segment_cost_metrics()):
             yield f"metric: found {self.metric!r}. {hint(self.metric, metrics)}"
 

@@ -26,7 +26,7 @@ class AutoregressiveModel(Protocol):
         """Maximum number of target tokens; None: any number."""
 
     def start(self, batch: Batch) -> Any:
-        """The state after the sources and before the first target token, a `SearchState`."""
+        """The state before the first target token, with `select`, `reorder` and `expand` as `State` has them."""
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
@@ -46,7 +46,6 @@ class Request(NamedTuple):
     text: Callable[[Sequence[int]], str] = str  # token ids as text
 
     def stepwise(self, method: str) -> AutoregressiveModel:
-        """The model, which must be autoregressive."""
         if decodes(self.model) == "parallel":
             raise ConfigError(f"{method} needs a model that outputs token by token; this one outputs all at once")
         return cast(AutoregressiveModel, self.model)
@@ -113,6 +112,6 @@ class MethodEntry(NamedTuple):
 
 
 def distinct(hypotheses: Sequence[Hypothesis], n_best: int) -> list[Hypothesis]:
-    """The best distinct hypotheses."""
+    """The best distinct hypotheses; of equal scores the lower token ids come first."""
     once = {hypothesis.tokens: hypothesis for hypothesis in reversed(hypotheses)}
     return sorted(once.values(), key=lambda hypothesis: (-hypothesis.normalised, hypothesis.tokens))[:n_best]

@@ -76,9 +76,7 @@ class DecodingOptions:
     precision: Precision = "float32"  # "bfloat16" on a GPU, "int8" with ctranslate2; texts may differ a little
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "n_best"):
-            if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"{name}: found {value}, expected at least 1")
+        check_at_least(1, batch_size=self.batch_size, n_best=self.n_best)
         for name in ("rerank", "ensemble"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
@@ -100,6 +98,12 @@ class DecodingOptions:
         """These options, with the values of `defaults` where an option has its own default."""
         changed = {name: getattr(self, name) for name in changed_fields(self)}
         return replace(defaults, **changed)
+
+
+def check_at_least(minimum: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < minimum:
+            raise ConfigError(f"{name}: found {value}, expected at least {minimum}")
 
 
 def changed_fields(options: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sampling with temperature, top-k and top-p.
+"""Sampling with temperature, top-k and top-p, and output that is reported token by token.
 
 The random numbers are a pure function: a hash of the seed, the source's token ids, the number of the sample and the
 step. So a source has the same samples alone, in any batch and in any order; another seed gives other samples.
@@ -7,7 +7,7 @@ step. So a source has the same samples alone, in any batch and in any order; ano
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -17,11 +17,12 @@ from torch import Tensor
 from dragoman.config.settings import Range, setting
 from dragoman.decoding.greedy import TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.method import Method, Request, distinct
+from dragoman.decoding.method import Method, OpenMethod, Request, distinct
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.progress import track
 
 MAX_ROWS = 1024  # outputs sampled side by side, which bounds the memory
+OnToken = Callable[[int, float], None]  # gets a token and its log-probability; an exception ends the search
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def draw_samples(request: Request, sampling: TokenSampling, count: int, method: 
     model = request.stepwise(method)
     pairs = zip(request.batch.source.data, request.batch.source.mask, strict=True)
     sources = [source[mask].flatten().tolist() for source, mask in pairs]
-    state = model.start(request.batch)
+    state, scorer = model.start(request.batch), Scorer.from_config(request.config)
     samples: list[list[Hypothesis]] = [[] for _ in sources]
     at_once = max(1, MAX_ROWS // max(1, len(sources)))
     done = track(f"{count:,} samples of {len(sources):,} input{'s' if len(sources) > 1 else ''}", count)
@@ -70,13 +71,8 @@ def draw_samples(request: Request, sampling: TokenSampling, count: int, method: 
         numbers = range(first, min(count, first + at_once))
         rows = torch.arange(len(sources), device=request.limits.device).repeat_interleave(len(numbers))
         keys = [sample_key(sampling.seed, source, number) for source in sources for number in numbers]
-        drawn = greedy_search(
-            model.step,
-            state.select(rows),
-            request.limits[rows],
-            Scorer.from_config(request.config),
-            choose=token_sampler(keys, sampling),
-        )
+        choose = token_sampler(keys, sampling)
+        drawn = greedy_search(model.step, state.select(rows), request.limits[rows], scorer, choose=choose)
         for row, hypothesis in zip(rows.tolist(), drawn, strict=True):
             samples[row].append(hypothesis)
         done(len(numbers))
@@ -123,7 +119,6 @@ def truncate(log_probabilities: Tensor, sampling: TokenSampling) -> Tensor:
 
 
 def sample_key(seed: int, source: Sequence[int], sample: int) -> bytes:
-    """The key of the random numbers of one sample."""
     return hashlib.blake2b(f"{seed} {sample} {list(source)}".encode(), digest_size=16).digest()
 
 
@@ -131,3 +126,37 @@ def uniform(key: bytes, step: int) -> float:
     """A number in [0, 1) with 53 random bits."""
     drawn = hashlib.blake2b(step.to_bytes(8, "little"), key=key, digest_size=8).digest()
     return float((int.from_bytes(drawn, "little") >> 11) * 2.0**-53)
+
+
+# --- Streaming
+
+
+def observed(choose: TokenChooser, on_token: OnToken) -> TokenChooser:
+    """A choice of tokens that reports the token of its first row."""
+
+    def chosen(log_probabilities: Tensor, rows: Tensor, length: int) -> Tensor:
+        tokens = choose(log_probabilities, rows, length)
+        token = int(tokens[0])
+        on_token(token, float(log_probabilities[0, token]))
+        return tokens
+
+    return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class TokenStream(OpenMethod):
+    """A decoding method: greedy search or sampling of one source that reports its tokens one by one."""
+
+    on_token: OnToken
+    sampling: Sampling | None = None  # None: greedy
+
+    @torch.no_grad()
+    def search(self, request: Request) -> list[list[Hypothesis]]:
+        model = request.stepwise("streaming")
+        assert len(request.batch.source) == 1, "tokens of several sources could not be told apart"
+        choose: TokenChooser = argmax_token
+        if self.sampling is not None:
+            source = request.batch.source.data[0][request.batch.source.mask[0]].flatten().tolist()
+            choose = token_sampler([sample_key(self.sampling.seed, source, 0)], self.sampling)
+        state, scorer = model.start(request.batch), Scorer.from_config(request.config)
+        return [greedy_search(model.step, state, request.limits, scorer, choose=observed(choose, self.on_token))]

@@ -31,7 +31,6 @@ class Scorer:
 
     @classmethod
     def from_config(cls, config: SearchConfig) -> Scorer:
-        """The scorer of a run's search settings."""
         return cls(config.length_penalty, config.normalisation, config.coverage_penalty, config.diversity_penalty)
 
     def divisor(self, length: int) -> float:

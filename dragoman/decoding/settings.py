@@ -33,7 +33,6 @@ class ConstraintSettings:
     placeholders: bool = setting(False, help="copy tags, {variables} and addresses of the input to the output")
 
     def problems(self) -> Iterator[str]:
-        """Texts that would constrain nothing."""
         for name in ("forbid", "require"):
             phrases = getattr(self, name)
             if twice := next((phrase for phrase in phrases if phrases.count(phrase) > 1), None):
@@ -78,7 +77,6 @@ class EnsembleSettings:
     )
 
     def problems(self) -> Iterator[str]:
-        """An average of nothing."""
         if self.average is not None and not self.runs:
             yield "average: needs ensemble.runs"
 
@@ -94,7 +92,6 @@ class RerankSettings:
     tag: str | None = setting(None, help="tag for a run that was trained with several tags")
 
     def problems(self) -> Iterator[str]:
-        """Weights and tags without their runs."""
         if self.weights and len(self.weights) != len(self.runs):
             yield f"weights: found {len(self.weights)} for {len(self.runs)} rerank.runs, expected one for each or none"
         if self.tag is not None and not self.runs:
@@ -129,20 +126,16 @@ def decoding_options(values: DecodingSettings, search: Mapping[str, Any], *, sco
     if method is not None and not method.uses_beam and "beam" in search and not runs:
         raise ConfigError(f'search.beam: found method = "{method.kind}" with it, which is no beam search')
     average: dict[str, Any] = {} if values.ensemble.average is None else {"average": values.ensemble.average}
+    same = ("n_best", "tag", "batch_size", "engine", "precision", "method")  # as they are in the settings
     return DecodingOptions(
         **{name: getattr(values.search, name) for name in search},
+        **{name: getattr(values, name) for name in same},
         **average,
         **values.constraints.values(),
-        method=method,
         rerank=tuple(
             RerankModel(run, weight, values.rerank.tag)
             for run, weight in zip(runs, weights or [1.0] * len(runs), strict=True)
         ),
         ensemble=values.ensemble.runs,
-        n_best=values.n_best,
-        tag=values.tag,
-        batch_size=values.batch_size,
-        engine=values.engine,
-        precision=values.precision,
         scores=scores,
     )

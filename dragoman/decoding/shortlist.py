@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,6 +26,7 @@ from dragoman.decoding.method import Method, OpenMethod, Request
 from dragoman.decoding.search import autoregressive_search
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write
+from dragoman.models.contracts import State
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.heads.softmax import log_probabilities
 
@@ -56,24 +57,11 @@ class ShortlistFile(Method):
         return Shortlist.load(path, run.source_tokenizer, run.target_tokenizer)
 
 
-class ShortlistState(NamedTuple):
-    """A decoder's state, and which tokens of the joint list each source may use."""
-
-    inner: Any
-    listed: Tensor  # (B, K)
-
-    def select(self, rows: Tensor) -> ShortlistState:
-        return ShortlistState(self.inner.select(rows), self.listed[rows])
-
-    def reorder(self, rows: Tensor) -> ShortlistState:
-        return ShortlistState(self.inner.reorder(rows), self.listed)
-
-    def expand(self, hypotheses: int) -> ShortlistState:
-        return ShortlistState(self.inner.expand(hypotheses), self.listed)
-
-
 class ShortlistModel:
-    """A model with an output layer over the joint list; its tokens are indices of that list."""
+    """A model with an output layer over the joint list; its tokens are indices of that list.
+
+    Its state also says which tokens of the joint list each source may use.
+    """
 
     def __init__(self, model: EncoderDecoder, tokens: Tensor, listed: Tensor) -> None:
         """The joint list `tokens` (K,), and which of it each source may use, `listed` (B, K)."""
@@ -85,30 +73,28 @@ class ShortlistModel:
 
     @property
     def max_positions(self) -> int | None:
-        """The longest output of the model; None: any length."""
         return self.model.max_positions
 
-    def start(self, batch: Batch) -> ShortlistState:
-        """Encode the sources; the state before the first target token."""
-        return ShortlistState(self.model.start(batch), self.listed)
+    def start(self, batch: Batch) -> State:
+        state = self.model.start(batch)
+        return state._replace(static=(state.static, self.listed))
 
-    def step(self, tokens: Tensor, state: ShortlistState) -> tuple[Tensor, ShortlistState]:
-        """Read tokens (N,) or (N, P); log-probabilities (N, K) of the next one."""
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         outputs, after = self._read(tokens if tokens.dim() == 2 else tokens[:, None], state, last=True)
         return outputs[:, 0], after
 
-    def read(self, tokens: Tensor, state: ShortlistState) -> tuple[Tensor, ShortlistState]:
-        """Read tokens (N, P); log-probabilities (N, P, K) after each of them."""
+    def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return self._read(tokens, state, last=False)
 
-    def _read(self, tokens: Tensor, state: ShortlistState, *, last: bool) -> tuple[Tensor, ShortlistState]:
-        hidden, inner = self.model.decoder(self.tokens[tokens], state.inner)
+    def _read(self, tokens: Tensor, state: State, *, last: bool) -> tuple[Tensor, State]:
+        static, listed = state.static
+        hidden, after = self.model.decoder(self.tokens[tokens], state._replace(static=static))
         hidden = hidden[:, -1:] if last else hidden
         scores = hidden @ self.transposed
         scores = scores if self.bias is None else scores + self.bias  # (N, P, K)
-        by_source = scores.view(state.listed.shape[0], -1, scores.shape[-1])
-        by_source = by_source.masked_fill(~state.listed[:, None], float("-inf"))
-        return log_probabilities(by_source).view_as(scores), ShortlistState(inner, state.listed)
+        by_source = scores.view(listed.shape[0], -1, scores.shape[-1])
+        by_source = by_source.masked_fill(~listed[:, None], float("-inf"))
+        return log_probabilities(by_source).view_as(scores), after._replace(static=(after.static, listed))
 
 
 class Shortlist(OpenMethod):

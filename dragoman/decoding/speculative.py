@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
@@ -118,7 +119,6 @@ class Speculative(OpenMethod):
         return f"draft: {self.stats}"
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """The greedy output of every source."""
         if request.n_best > 1:
             raise ConfigError(f"n_best: found {request.n_best}, expected 1 with a draft: greedy search has one output")
         model, scorer = request.stepwise("a draft"), Scorer.from_config(request.config)
@@ -144,15 +144,15 @@ class Speculative(OpenMethod):
             own_limits = [limits[source] for source in sources]
             large.advance(accepted)
             proposals = self.propose(small, accepted, own_limits)
-            log_probabilities = large.read([[*row, *more] for row, more in zip(accepted, proposals, strict=True)])
-            spans = [
-                (len(row) - 1 - large.length, len(more) + 1) for row, more in zip(accepted, proposals, strict=True)
-            ]
-            choices = greedy_choices(log_probabilities, spans, accepted, own_limits)
-            for source, proposal, choice in zip(sources, proposals, choices, strict=True):
-                count = num_accepted(proposal, [token for token, _ in choice])
-                rows[source] += [token for token, _ in choice[: count + 1]]
-                scores[source] += [score for _, score in choice[: count + 1]]
+            whole = [[*row, *proposal] for row, proposal in zip(accepted, proposals, strict=True)]
+            tokens, token_scores = greedy_choices(large.read(whole), large.length, own_limits)
+            for number, (source, proposal) in enumerate(zip(sources, proposals, strict=True)):
+                first = len(rows[source]) - 1 - large.length
+                choice = tokens[number][first : first + len(proposal) + 1]
+                agreed = takewhile(lambda pair: pair[0] == pair[1], zip(proposal, choice, strict=False))
+                count = sum(1 for _ in agreed)
+                rows[source] += choice[: count + 1]
+                scores[source] += token_scores[number][first : first + count + 1]
                 self.stats.proposed += len(proposal)
                 self.stats.accepted += count
             going = [index for index, source in enumerate(sources) if rows[source][-1] != EOS]
@@ -181,8 +181,9 @@ class Speculative(OpenMethod):
             if not open_rows:
                 break
             # Rows that are done are read with the others, cut to what the draft can read.
-            log_probabilities = small.read([row[:length] for row, length in zip(whole, max_lengths, strict=True)])
-            ends = [min(len(row), length) - 1 - small.length for row, length in zip(whole, max_lengths, strict=True)]
+            readable = [row[:length] for row, length in zip(whole, max_lengths, strict=True)]
+            log_probabilities = small.read(readable)
+            ends = [len(row) - 1 - small.length for row in readable]
             after = log_probabilities[torch.arange(len(ends)), torch.tensor(ends)]
             tokens = suppress_tokens(after.clone(), None).argmax(-1).tolist()
             for index in sorted(open_rows):
@@ -194,31 +195,13 @@ class Speculative(OpenMethod):
 
 
 def greedy_choices(
-    log_probabilities: Tensor,
-    spans: Sequence[tuple[int, int]],
-    accepted: Sequence[Sequence[int]],
-    limits: Sequence[int],
-) -> list[list[tuple[int, float]]]:
-    """The greedy token and its score at every position of each row's span (first, count)."""
-    device = log_probabilities.device
-    positions = [(row, first + more) for row, (first, count) in enumerate(spans) for more in range(count)]
-    at_limit = [
-        limits[row] <= len(accepted[row]) + more for row, (_, count) in enumerate(spans) for more in range(count)
-    ]
-    index = torch.tensor(positions, device=device)
-    flat = log_probabilities[index[:, 0], index[:, 1]]  # (positions, V)
-    tokens = suppress_tokens(flat.clone(), torch.tensor(at_limit, device=device)).argmax(-1)
-    pairs = list(zip(tokens.tolist(), flat.gather(1, tokens[:, None])[:, 0].tolist(), strict=True))
-    out, begin = [], 0
-    for _, count in spans:
-        out.append(pairs[begin : begin + count])
-        begin += count
-    return out
-
-
-def num_accepted(proposal: Sequence[int], choice: Sequence[int]) -> int:
-    """How many proposed tokens in a row the large model would have chosen itself."""
-    for index, token in enumerate(proposal):
-        if choice[index] != token:
-            return index
-    return len(proposal)
+    log_probabilities: Tensor, before: int, limits: Sequence[int]
+) -> tuple[list[list[int]], list[list[float]]]:
+    """The greedy token and its score at every position of log-probabilities (B, P, V), after `before` positions."""
+    rows, positions, vocabulary = log_probabilities.shape
+    flat, device = log_probabilities.reshape(-1, vocabulary), log_probabilities.device
+    lengths = torch.arange(before + 1, before + positions + 1, device=device)
+    at_limit = torch.tensor(limits, device=device)[:, None] <= lengths  # (B, P)
+    tokens = suppress_tokens(flat.clone(), at_limit.flatten()).argmax(-1)
+    scores = flat.gather(1, tokens[:, None])
+    return tokens.view(rows, positions).tolist(), scores.view(rows, positions).tolist()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -27,11 +26,6 @@ class Node(NamedTuple):
     normalised: float  # its score if it were complete here
     fate: str  # kept, complete, or why the search dropped it
     group: int = 1  # of a diverse beam search
-
-    @property
-    def kept(self) -> bool:
-        """Whether the search kept it open or it is complete."""
-        return self.fate in (KEPT, COMPLETE)
 
 
 class Trace:
@@ -84,13 +78,3 @@ class Trace:
                     for node in groups.nodes[source * count + group]
                 ]
             self.nodes[source] = merged
-
-    def of(self, source: int) -> Trace:
-        """The trace of one source alone."""
-        alone = Trace(1)
-        alone.nodes = [self.nodes[source]]
-        return alone
-
-    def as_table(self, source: int, pieces: Callable[[Sequence[int]], list[str]]) -> list[dict[str, Any]]:
-        """The nodes of a source for JSON, each with the text of its token."""
-        return [{**node._asdict(), "piece": pieces([node.token])[0]} for node in self.nodes[source]]

@@ -14,7 +14,7 @@ from dragoman.analysis.alignment import WordAlignment
 from dragoman.data.sentences import Sentence, split_fields, split_long, split_sentences
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
-from dragoman.inference.parts import has_letter
+from dragoman.inference.long_inputs import has_letter
 from dragoman.inference.prediction import Prediction
 
 Fits = Callable[[str], bool]

@@ -63,19 +63,16 @@ def text_baselines(
         tokenizer = ByteTokenizer(BytesConfig())
         encode = tokenizer.encode
         memorise, nearest = Memorise(tokenizer.space), Nearest(NearestConfig())
-        memorise.count((tuple(encode(one.source)), tuple(encode(one.references[0]))) for one in training_examples(run))
+        pairs = ((example.source, example.references[0]) for example in training_examples(run))
+        memorise.count((tuple(encode(source)), tuple(encode(target))) for source, target in pairs)
         nearest.load(memorise.tensors)
         sources = [encode(example.source) for example in examples]
         for name, model in (("memorise", memorise), ("nearest", nearest)):
             outputs[name] = [tokenizer.decode(best.tokens) for best, *_ in model.transduce(sources, 1, 1)]
     references = [example.references for example in examples]
     scores = {name: score_table(texts, references, names, units=units) for name, texts in outputs.items()}
-    return {name: {key: value for key, value in table.items() if is_score(key)} for name, table in scores.items()}
-
-
-def is_score(name: str) -> bool:
-    """Whether an entry of a score table is a score."""
-    return name not in ("segments", "signatures", "intervals")
+    others = ("segments", "signatures", "intervals")
+    return {name: {key: table[key] for key in table if key not in others} for name, table in scores.items()}
 
 
 def label_baselines(labeler: Labeler, examples: Sequence[Example], names: Sequence[str], *, all_: bool) -> Baselines:
@@ -86,7 +83,7 @@ def label_baselines(labeler: Labeler, examples: Sequence[Example], names: Sequen
     tags = decoder.outputs == "tags"
     expected = [decoder.parse_reference(example.references[0]) for example in examples]
     common = Counter(tag for row in expected for tag in row) if tags else Counter(expected)
-    most = sorted(common, key=lambda label: (-common[label], label))[0]
+    most = most_frequent(common)
     constant = [(most,) * len(row) for row in expected] if tags else [most] * len(expected)
     predictions: dict[str, list[Any]] = {f"always {most}": constant}
     if all_:
@@ -97,6 +94,10 @@ def label_baselines(labeler: Labeler, examples: Sequence[Example], names: Sequen
     }
 
 
+def most_frequent(counts: Counter[str]) -> str:
+    return min(counts, key=lambda label: (-counts[label], label))
+
+
 def memorised_labels(labeler: Labeler, examples: Sequence[Example], tags: bool) -> list[Any]:
     """The most frequent training label of each text, or tag of each word; of unknown ones the most frequent at all."""
     counts: dict[str, Counter[str]] = {}
@@ -104,12 +105,8 @@ def memorised_labels(labeler: Labeler, examples: Sequence[Example], tags: bool) 
         target = labeler.head_decoder.parse_reference(example.references[0])
         for unit, label in zip(example.source.split(" "), target, strict=True) if tags else [(example.source, target)]:
             counts.setdefault(unit, Counter())[label] += 1
-    total = sum(counts.values(), Counter[str]())
-
-    def best(counter: Counter[str]) -> str:
-        return sorted(counter, key=lambda label: (-counter[label], label))[0]
-
-    known, usual = {unit: best(counter) for unit, counter in counts.items()}, best(total)
+    known = {unit: most_frequent(counter) for unit, counter in counts.items()}
+    usual = most_frequent(sum(counts.values(), Counter[str]()))
     if not tags:
         return [known.get(example.source, usual) for example in examples]
     return [tuple(known.get(word, usual) for word in example.source.split(" ")) for example in examples]
@@ -118,8 +115,8 @@ def memorised_labels(labeler: Labeler, examples: Sequence[Example], tags: bool) 
 def best_baseline(baselines: Mapping[str, Mapping[str, float]], metric: str) -> tuple[str, float] | None:
     """The baseline with the best score by a metric, and that score; None if none has it."""
     sign = 1 if higher_is_better(metric) else -1
-    found = [(sign * scores[metric], name) for name, scores in baselines.items() if metric in scores]
-    if not found:
+    ranked = [(sign * scores[metric], name) for name, scores in baselines.items() if metric in scores]
+    if not ranked:
         return None
-    score, name = max(found)
+    score, name = max(ranked)
     return name, sign * score

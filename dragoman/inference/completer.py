@@ -5,26 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+import torch
 
 from dragoman.config import settings
+from dragoman.data.batch import token_batch
 from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
 from dragoman.data.tokenizers.base import EOS, UNK
-from dragoman.decoding.complete import Completion, CompletionOptions, Observe, complete
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.options import replace_from_keywords
-from dragoman.decoding.sampling import Sampling
+from dragoman.decoding.greedy import StopAt, TokenChooser, argmax_token, greedy_search
+from dragoman.decoding.hypothesis import Hypothesis, split_at_eos
+from dragoman.decoding.options import check_at_least, replace_from_keywords
+from dragoman.decoding.sampling import Sampling, sample_key, token_sampler
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.inference.evaluation import read_examples
-from dragoman.inference.inputs import StreamOptions, Warn
-from dragoman.inference.keywords import CompletionKeywords
+from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.long_inputs import InputTooLongError, over_many_characters
-from dragoman.inference.parts import Part
+from dragoman.inference.long_inputs import InputTooLongError, Part
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
 from dragoman.inference.target_scores import mean_log_probabilities
 from dragoman.inference.unseen import UnseenText
@@ -33,6 +34,95 @@ from dragoman.scoring.perplexity import TextSize, text_size
 from dragoman.training.validation.language_model import text_likelihood
 
 LINES = 10_000  # tokenised together
+Observe = Callable[[TokenChooser], TokenChooser]
+
+
+@dataclass(frozen=True)
+class CompletionOptions:
+    """How prompts are continued."""
+
+    max_length: int = 100  # new tokens
+    sampling: Sampling | None = None  # None: greedy
+    samples: int = 1  # completions per prompt
+    one_line: bool = False  # stop at the end of the line
+    allow_unknown: bool = False  # read a word outside the vocabulary as <unk>; else it is an error
+    batch_size: int = 64  # completions at a time
+    max_characters: int | None = None  # refuse longer prompts; None: any length
+    observe: Observe | None = None  # changes the choice of tokens, to report each as it is chosen
+
+    def __post_init__(self) -> None:
+        check_at_least(1, max_length=self.max_length, samples=self.samples, batch_size=self.batch_size)
+        if self.samples > 1 and self.sampling is None:
+            raise ConfigError(f"samples: found {self.samples} without a sampling, expected 1: greedy search gives one")
+
+
+def check_length(model: Any, prompt: Sequence[int], max_length: int, name: str) -> None:
+    """Refuse a prompt that leaves no positions for its completion."""
+    size, longest = len(prompt) + 1, model.max_positions
+    if longest is not None and size + max_length - 1 > longest:
+        raise DataError(
+            f"{name}: found {size} tokens (with the start of the line) and {max_length} to write, "
+            f"expected at most {longest} together (model.stack.positions.max_positions)"
+        )
+
+
+class CompletionKeywords(StreamKeywords, total=False):
+    """The fields of `CompletionOptions` and `StreamOptions`."""
+
+    max_length: int
+    sampling: Sampling | None
+    samples: int
+    one_line: bool
+    allow_unknown: bool
+    batch_size: int
+    max_characters: int | None
+    observe: Observe | None
+
+
+@torch.no_grad()
+def complete(
+    model: Any, prompts: Sequence[Sequence[int]], options: CompletionOptions, device: torch.device | None = None
+) -> list[list[Hypothesis]]:
+    """The continuations of every prompt by a LanguageModel; each depends on its own prompt and the seed alone.
+
+    Prompts of equal length are read together.
+    """
+    contexts = [[EOS, *prompt] for prompt in prompts]  # a text begins where the line before it ended
+    completions: list[list[Hypothesis]] = [[] for _ in prompts]
+    jobs = [(index, sample) for index in range(len(prompts)) for sample in range(options.samples)]
+    jobs.sort(key=lambda job: len(contexts[job[0]]))
+    for _, group in groupby(jobs, key=lambda job: len(contexts[job[0]])):
+        equal_length = list(group)
+        for begin in range(0, len(equal_length), options.batch_size):
+            chunk = equal_length[begin : begin + options.batch_size]
+            outputs = _complete(model, contexts, chunk, options, device)
+            for (index, _), completion in zip(chunk, outputs, strict=True):
+                completions[index].append(completion)
+    return completions
+
+
+def _complete(
+    model: Any,
+    contexts: Sequence[Sequence[int]],
+    jobs: Sequence[tuple[int, int]],
+    options: CompletionOptions,
+    device: torch.device | None,
+) -> list[Hypothesis]:
+    """Continuations of jobs (index of a prompt, number of the sample) of equal length; each prompt is read once."""
+    indices = sorted({index for index, _ in jobs})
+    source = torch.tensor([contexts[index] for index in indices], device=device)
+    state = model.start(token_batch(source))
+    row_of = {index: row for row, index in enumerate(indices)}
+    state = state.select(torch.tensor([row_of[index] for index, _ in jobs], device=device))
+    choose: TokenChooser = argmax_token
+    if (sampling := options.sampling) is not None:
+        keys = [sample_key(sampling.seed, contexts[index], sample) for index, sample in jobs]
+        choose = token_sampler(keys, sampling)
+    if options.observe is not None:
+        choose = options.observe(choose)
+    limits = torch.full((len(jobs),), options.max_length, device=device)
+    stop_at: StopAt = "eos-or-limit" if options.one_line else "limit"
+    return greedy_search(model.step, state, limits, choose=choose, stop_at=stop_at)
 
 
 @dataclass(frozen=True)
@@ -51,44 +141,30 @@ class Completed:
 
 @dataclass(frozen=True)
 class CompletionWork(Work[list[Completed]]):
-    """The work of one call of a completer."""
+    """What a completer does to prompts in one call."""
 
-    completer: Completer
+    run: Completer
     options: CompletionOptions
-    batch_size: int
-    allow_unknown: bool
-    max_characters: int | None
-    observe: Observe | None
 
+    empty = []  # noqa: RUF012  (nobody changes it)
     reads_empty = True  # an empty prompt begins a new line
 
-    @property
-    def run(self) -> Completer:
-        return self.completer
-
-    @property
-    def empty(self) -> list[Completed]:
-        return []
-
     def plan(self, item: ConstrainedInput, name: str, warn: Warn) -> list[Part] | None:
-        if self.max_characters is not None:
-            limits = self.run.length_limits._replace(characters=self.max_characters)
-            problem, limit = over_many_characters(item.text, limits)
-            if problem:
-                raise InputTooLongError(name, item.text, limit, problem, "send the end of the prompt alone")
+        if self.options.max_characters is not None:
+            limits = self.run.length_limits._replace(characters=self.options.max_characters)
+            if excess := limits.excess(item.text):
+                raise InputTooLongError(name, item.text, excess, "send the end of the prompt alone")
         return None
 
     def encode(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            row.source = self.run.encode(row.text, row.name, self.allow_unknown)
+            row.source = self.run.encode(row.text, row.name, self.options.allow_unknown)
+
+    def check_source(self, row: Row, warn: Warn) -> None:
+        check_length(self.run.model, row.source, self.options.max_length, row.name)
 
     def outputs(self, rows: Sequence[Row], done: Done) -> list[list[Completed]]:
-        run = self.run
-        sources = [row.source for row in rows]
-        completions = complete(
-            run.model, sources, self.options, device=run.device, rows=self.batch_size, first=rows[0].number,
-            observe=self.observe,
-        )  # fmt: skip
+        completions = complete(self.run.model, [row.source for row in rows], self.options, self.run.device)
         for row in rows:
             done(row)
         return [
@@ -96,16 +172,11 @@ class CompletionWork(Work[list[Completed]]):
             for row, several in zip(rows, completions, strict=True)
         ]
 
-    def _completed(self, row: Row, completion: Completion) -> Completed:
-        scores = completion.token_scores
-        new_tokens = completion.tokens[: -1 if completion.ended else None]
-        return Completed(
-            self.run.joined(row.text, row.source, new_tokens),
-            sum(scores) / len(scores),
-            tuple(self.run.tokenizer.pieces(completion.tokens)),
-            scores,
-            completion.ended,
-        )
+    def _completed(self, row: Row, completion: Hypothesis) -> Completed:
+        run, tokens, scores = self.run, completion.tokens, completion.token_scores
+        ended = self.options.one_line and tokens[-1] == EOS  # at the end of its line, not at the maximum length
+        text = run.joined(row.text, row.source, tokens[: -1 if ended else None])
+        return Completed(text, sum(scores) / len(scores), tuple(run.tokenizer.pieces(tokens)), scores, ended)
 
 
 class Completer(LoadedRun):
@@ -127,51 +198,30 @@ class Completer(LoadedRun):
         self,
         prompts: Iterable[str],
         options: CompletionOptions | None = None,
-        *,
-        allow_unknown: bool = False,
-        batch_size: int = 64,
-        first: int = 1,
-        observe: Observe | None = None,
         **keywords: Unpack[CompletionKeywords],
     ) -> list[list[Completed]]:
         """The completions of every prompt; see `stream`."""
         check_several(prompts, "complete", "prompt")
-        return list(
-            self.stream(
-                prompts, options, allow_unknown=allow_unknown, batch_size=batch_size, first=first, observe=observe,
-                **keywords,
-            )
-        )  # fmt: skip
+        return list(self.stream(prompts, options, **keywords))
 
     def stream(
         self,
         prompts: Iterable[str],
         options: CompletionOptions | None = None,
         stream: StreamOptions | None = None,
-        *,
-        allow_unknown: bool = False,
-        batch_size: int = 64,
-        first: int = 1,
-        max_characters: int | None = None,
-        observe: Observe | None = None,
         **keywords: Unpack[CompletionKeywords],
     ) -> Iterator[list[Completed]]:
         """The completions of every prompt, in order and in bounded memory.
 
         Keywords are fields of `CompletionOptions` and `StreamOptions`. An empty prompt begins a new line, and "\\n" in
-        a prompt ends one. A word outside the vocabulary is an error, or with `allow_unknown` read as <unk>. `first` is
-        the number of the first prompt in messages. A prompt of more than `max_characters` is refused. `observe`
-        changes the choice of tokens, to report each as it is chosen (`token_stream.observed`).
+        a prompt ends one.
         """
         check_several(prompts, "stream", "prompt")
         stream = stream or StreamOptions(input_name="prompt {}".format)
         options, stream = replace_from_keywords(dict(keywords), options or CompletionOptions(), stream)
-        if batch_size < 1:
-            raise ConfigError(f"batch_size: found {batch_size}, expected at least 1")
         if options.sampling is not None:  # checks the ranges
             settings.build(Sampling, settings.as_table(options.sampling))
-        work = CompletionWork(self, options, batch_size, allow_unknown, max_characters, observe)
-        return stream_outputs(work, prompts, stream, first)
+        return stream_outputs(CompletionWork(self, options), prompts, stream)
 
     def unseen_in(self, text: str) -> list[str]:
         return [surface for line in text.split("\n") for surface in self.unseen(line)]
@@ -197,13 +247,7 @@ class Completer(LoadedRun):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; every <eos> begins a new line."""
-        lines: list[list[int]] = [[]]
-        for ends, same in groupby(tokens, key=lambda token: token == EOS):
-            if ends:
-                lines += [[] for _ in same]
-            else:
-                lines[-1] += same
-        return "\n".join(self.tokenizer.decode(line) for line in lines)
+        return "\n".join(self.tokenizer.decode(line) for line in split_at_eos(tokens))
 
     def joined(self, prompt: str, row: Sequence[int], following: Sequence[int]) -> str:
         """A prompt and its continuation; unknown words of the prompt stay as the user wrote them."""
@@ -236,20 +280,12 @@ class Completer(LoadedRun):
                 "write evaluate(text.splitlines())"
             )
         parts: list[Any] = [np.array([EOS], np.int32)]
-        size, count, waiting = TextSize(), 0, list[str]()
-
-        def encode_waiting() -> None:
-            rows = self.tokenizer.encode_batch(waiting)
+        size, count, waiting = TextSize(), 0, iter(lines)
+        while block := list(islice(waiting, LINES)):
+            size += text_size(block)
+            count += len(block)
+            rows = self.tokenizer.encode_batch(block)
             parts.append(np.fromiter((token for row in rows for token in (*row, EOS)), np.int32))
-            waiting.clear()
-
-        for line in lines:
-            size += text_size([line])
-            count += 1
-            waiting.append(line)
-            if len(waiting) == LINES:
-                encode_waiting()
-        encode_waiting()
         text = InMemoryStream(np.concatenate(parts))
         if not count:
             raise DataError("nothing to evaluate: no line was read")

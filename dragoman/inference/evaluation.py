@@ -16,7 +16,8 @@ from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.readers.memory import examples_of, files_of, rows_of
 from dragoman.data.split import read_examples as read_all
 from dragoman.data.store import FeatureColumn, write_features
-from dragoman.errors import ConfigError, DataError
+from dragoman.decoding.options import check_at_least
+from dragoman.errors import DataError
 from dragoman.inference.loaded import LoadedRun
 from dragoman.runs import Run
 from dragoman.scoring.metric import Units
@@ -57,9 +58,6 @@ def read_examples(
     return [item for item in items if isinstance(item, Example)]
 
 
-Pair = Example | tuple[str, str | Sequence[str]]
-
-
 @dataclass(frozen=True)
 class EvaluationOptions:
     """What an evaluation computes."""
@@ -71,9 +69,8 @@ class EvaluationOptions:
     skip_unreadable: bool = False  # leave out recordings and pictures that cannot be read; else they are errors
 
     def __post_init__(self) -> None:
-        for name, minimum in (("draws", 10), ("draws_seed", 0)):
-            if (value := getattr(self, name)) < minimum:
-                raise ConfigError(f"{name}: found {value}, expected at least {minimum}")
+        check_at_least(10, draws=self.draws)
+        check_at_least(0, draws_seed=self.draws_seed)
 
 
 def as_examples(pairs: Iterable[object]) -> list[Example]:
@@ -92,7 +89,6 @@ def given_examples(run: Run, data: Path | str | Iterable[object], several_refere
 
 
 def as_example(pair: object, number: int) -> Example:
-    """One pair as an example; `number` counts from 1."""
     if isinstance(pair, Example):
         return pair
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):

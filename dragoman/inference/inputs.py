@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict
 
+from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
+from dragoman.data.formats.labels import TagFormat
+from dragoman.data.readers.base import ReadOptions, SourceRow
+from dragoman.data.tokenizers.base import TextPairTokenizer
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
+from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.constraints.spec import (
     FIELDS,
     ConstrainedInput,
@@ -15,9 +21,13 @@ from dragoman.decoding.constraints.spec import (
     constraints_for_inputs,
     parse_constraints,
 )
-from dragoman.decoding.options import DecodingOptions
-from dragoman.errors import ConfigError, DragomanError
+from dragoman.decoding.ensemble import Average
+from dragoman.decoding.method import Method
+from dragoman.decoding.options import DecodingOptions, EngineName, Phrases, Precision, RerankModel, check_at_least
+from dragoman.errors import DataError, DragomanError, nearest
+from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, OnWarning, warn_caller
+from dragoman.runs import Run
 
 MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
 WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
@@ -43,8 +53,7 @@ class StreamOptions:
     input_name: Callable[[int], str] = "input {}".format  # names an input in errors, by its number
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ConfigError(f"window: found {self.window}, expected at least 1")
+        check_at_least(1, window=self.window)
 
     def done(self, count: int) -> None:
         if self.progress is not None:
@@ -69,14 +78,11 @@ class StreamKeywords(TypedDict, total=False):
 
 
 def constrained_inputs(texts: list[str], options: DecodingOptions) -> list[ConstrainedInput]:
-    """The texts, each with the constraints that the options have for it."""
-    others = {name: getattr(options, name) for name in FIELDS if name not in ("prefix", "pattern")}
-    constraints = constraints_for_inputs(len(texts), options.prefix, options.pattern, **others)
+    constraints = constraints_for_inputs(len(texts), **{name: getattr(options, name) for name in FIELDS})
     return [ConstrainedInput(text, own) for text, own in zip(texts, constraints, strict=True)]
 
 
 def common_constraints(options: DecodingOptions) -> OutputConstraints:
-    """The constraints that the options have for every output."""
     return parse_constraints({name: getattr(options, name) for name in FIELDS}, "options")
 
 
@@ -91,3 +97,81 @@ def tagged_sources(examples: Sequence[Example], tag: str | None, tags: tuple[str
     for name in {tag, *(example.tag or None for example in examples)} - {None}:
         check_tag(str(name), tags)
     return [ensure_tag(example.model_input, tag, tags, example.location) for example in examples]
+
+
+# --- The sources of a file of inputs, read as a run reads its own data; other columns are left out
+
+
+def reads_tags(run: Run) -> bool:
+    """Whether a source of the run is a sentence of words with tags."""
+    return isinstance(run.task.example_format(run.config), TagFormat)
+
+
+def number_of_texts(run: Run) -> int:
+    """How many texts a source of the run has: two for a classifier of text pairs."""
+    return 2 if isinstance(run.tokenizers()[0], TextPairTokenizer) else 1
+
+
+def source_options(run: Run, data: DataConfig, table: bool = False) -> ReadOptions:
+    """How to read sources; with a `table` lines have columns, also where the suffix of the file does not say so."""
+    texts = number_of_texts(run)
+    return ReadOptions(data.columns, data.header, texts=texts, lists=reads_tags(run), table=table)
+
+
+def with_constraints(row: SourceRow, fields: tuple[str, ...], location: str) -> SourceRow:
+    """The row with the fields of its record that constrain the output; a misspelt one is an error.
+
+    Other fields, such as the target, have no effect.
+    """
+    for key in row.record:
+        if key not in (*fields, *FIELDS) and (match := nearest(key, FIELDS)):
+            raise DataError(f"{location}: found the field '{key}'. Did you mean '{match}'?")
+    return SourceRow(row.text, {key: value for key, value in row.record.items() if key in FIELDS})
+
+
+class DecodingKeywords(TypedDict, total=False):
+    """The fields of `DecodingOptions`."""
+
+    beam: int | None
+    length_penalty: float | None
+    normalisation: str | None
+    coverage_penalty: float | None
+    stop: str | None
+    num_complete: int | None
+    min_length: int | None
+    max_length: int | None
+    no_repeat_ngram: int | None
+    beam_groups: int | None
+    diversity_penalty: float | None
+    n_best: int
+    method: Method | None
+    rerank: RerankModel | Sequence[RerankModel]
+    ensemble: Sequence[str | Path | LoadedRun]
+    average: Average
+    prefix: str | Sequence[str | None] | None
+    forbid: Phrases
+    require: Phrases
+    allow: Phrases
+    pattern: str | Sequence[str | None] | None
+    constrain: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None
+    terminology: str | Path | Terminology | None
+    placeholders: bool
+    tag: str | None
+    scores: bool
+    batch_size: int
+    engine: EngineName
+    precision: Precision
+
+
+class SearchKeywords(DecodingKeywords, StreamKeywords, total=False):
+    """The fields of `DecodingOptions` and `StreamOptions`."""
+
+
+class EvaluationKeywords(SearchKeywords, total=False):
+    """The fields of `DecodingOptions`, `EvaluationOptions` and `StreamOptions`."""
+
+    metrics: str | Sequence[str]
+    intervals: bool
+    draws: int
+    draws_seed: int
+    skip_unreadable: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
@@ -19,20 +19,13 @@ from dragoman.data.formats.labels import frame_tags
 from dragoman.data.formats.texts import MASK
 from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNKNOWN_SURFACE
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.decoding.labels import LabelPrediction
-from dragoman.decoding.options import replace_from_keywords
+from dragoman.decoding.options import check_at_least, replace_from_keywords
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import Evaluation, first_of, given_examples, readable_examples
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.long_inputs import (
-    LABEL_TOKENS,
-    InputTooLongError,
-    over_long,
-    over_many_characters,
-)
-from dragoman.inference.parts import Part
+from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError, Part
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
 from dragoman.inference.target_scores import batches_of_indices
 from dragoman.models.contracts import Likelihood
@@ -48,29 +41,20 @@ T = TypeVar("T")  # a token, or the features of a frame
 
 @dataclass(frozen=True)
 class LabelWork(Work[LabelPrediction]):
-    """The work of one call of a labeler."""
+    """What a labeler does to inputs in one call."""
 
-    labeler: Labeler
+    run: Labeler
     batch_size: int
 
-    @property
-    def run(self) -> Labeler:
-        return self.labeler
-
-    @property
-    def empty(self) -> LabelPrediction:
-        return LabelPrediction("", None)
+    empty = LabelPrediction("", None)
 
     def plan(self, item: ConstrainedInput, name: str, warn: Warn) -> list[Part] | None:
         limits = self.run.length_limits
         limits = limits._replace(tokens=max(LABEL_TOKENS, limits.tokens), tokens_setting="the maximum")
-        if self.run.source_tokenizer.is_text:
-            problem, limit = over_long(item.text, self.run.source_tokenizer, limits)
-        else:  # numbers, or names of files
-            problem, limit = over_many_characters(item.text, limits)
-        if problem:
-            reason = "a label may depend on all of it; shorten the text"
-            raise InputTooLongError(name, item.text, limit, problem, reason)
+        tokenizer = self.run.source_tokenizer
+        # Other sources are numbers, or names of files: their characters say nothing about their length.
+        if excess := limits.excess(item.text, tokenizer if tokenizer.is_text else None):
+            raise InputTooLongError(name, item.text, excess, "a label may depend on all of it; shorten the text")
         return None
 
     def encode(self, rows: Sequence[Row]) -> None:
@@ -88,15 +72,15 @@ class LabelWork(Work[LabelPrediction]):
         row.source = self.run.readable_part(source, row.name, warn), target
 
     def outputs(self, rows: Sequence[Row], done: Done) -> list[LabelPrediction]:
-        run, found = self.run, [self.empty] * len(rows)
+        run, predictions = self.run, [self.empty] * len(rows)
         for indices in self._batches([len(row.source[0]) for row in rows]):
             sources, targets = zip(*(rows[index].source for index in indices), strict=True)
             batch = run.collator.collate(sources, None if targets[0] is None else targets).to(run.device)
-            predictions = run.head_decoder.decode(run.model, batch, run.target_tokenizer)
-            for index, prediction in zip(indices, predictions, strict=True):
-                found[index] = run.restore(rows[index].text, prediction)
+            decoded = run.head_decoder.decode(run.model, batch, run.target_tokenizer)
+            for index, prediction in zip(indices, decoded, strict=True):
+                predictions[index] = run.restore(rows[index].text, prediction)
                 done(rows[index])
-        return found
+        return predictions
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Indices of rows of like lengths; those longer than training had them, each alone."""
@@ -152,8 +136,7 @@ class Labeler(LoadedRun):
         its encoder has positions, and warns of it; any other run refuses such a text.
         """
         check_several(texts, "stream")
-        if batch_size < 1:
-            raise ConfigError(f"batch_size: found {batch_size}, expected at least 1")
+        check_at_least(1, batch_size=batch_size)
         (stream,) = replace_from_keywords(dict(keywords), stream or StreamOptions())
         return stream_outputs(LabelWork(self, batch_size), texts, stream)
 
@@ -182,14 +165,12 @@ class Labeler(LoadedRun):
 
     def _length_problem(self, length: int) -> str:
         """What is wrong with a source of so many tokens; empty if the model can read it."""
-        setting, maximum = length_limit(encoder_of(self.config))
-        bounds = [(f"model.encoder.{setting}", maximum)]
+        setting, positions = length_limit(encoder_of(self.config))
         steps = getattr(getattr(self.config.model, "pooling", None), "steps", 0)
-        bounds.append(("model.pooling.steps", steps or None))
         count = int(self.collator.source.padded_lengths(np.array([length], np.int32))[0])
-        for setting, maximum in bounds:
+        for name, maximum in ((f"model.encoder.{setting}", positions), ("model.pooling.steps", steps or None)):
             if maximum is not None and count > maximum:
-                return f"found a length of {count}, expected at most the {maximum} of {setting}"
+                return f"found a length of {count}, expected at most the {maximum} of {name}"
         return ""
 
     def known(self, examples: Sequence[Example]) -> tuple[list[Example], list[ExampleRow], list[str]]:
@@ -206,15 +187,17 @@ class Labeler(LoadedRun):
                 tokens.append((self.readable_part(row[0], example.location, lambda line: None), row[1]))  # told later
         return known, tokens, errors
 
+    def batches(self, rows: Sequence[ExampleRow], lengths: Sequence[int], batch_size: int) -> Iterator[Batch]:
+        """Examples in batches of like lengths, on the device of the run."""
+        for indices in batches_of_indices(lengths, batch_size):
+            sources, targets = zip(*(rows[index] for index in indices), strict=True)
+            yield self.collator.collate(sources, targets).to(self.device)
+
     @torch.no_grad()
     def loss(self, rows: Sequence[ExampleRow], batch_size: int = 64) -> float:
         """The mean loss per label, number or word."""
-        total, count = 0.0, 0
-        for indices in batches_of_indices([len(source) for source, _ in rows], batch_size):
-            sources, targets = zip(*(rows[index] for index in indices), strict=True)
-            loss = self.model(self.collator.collate(sources, targets).to(self.device))
-            total, count = total + float(loss.total), count + int(loss.count)
-        return total / count
+        losses = [self.model(batch) for batch in self.batches(rows, [len(source) for source, _ in rows], batch_size)]
+        return sum(float(loss.total) for loss in losses) / sum(int(loss.count) for loss in losses)
 
     def evaluate(
         self,
@@ -251,12 +234,7 @@ class Labeler(LoadedRun):
         return Evaluation(scores | ({"unreadable": len(unreadable)} if unreadable else {}), predictions)
 
     def _scores(
-        self,
-        examples: list[Example],
-        names: tuple[str, ...],
-        batch_size: int,
-        skip_unknown: bool,
-        stream: StreamOptions,
+        self, examples: list[Example], names: Sequence[str], batch_size: int, skip_unknown: bool, stream: StreamOptions
     ) -> tuple[dict[str, Any], list[LabelPrediction]]:
         """The scores by the named metrics, and the predictions."""
         examples, rows, errors = self.known(examples)
@@ -274,7 +252,12 @@ class Labeler(LoadedRun):
         texts, own = [example.model_input for example in examples], replace(stream, on_refused=refuse)
         predictions = list(self.stream(texts, own, batch_size=batch_size))
         values = [prediction.value for prediction in predictions]
-        expected = [self._reference(example, row) for example, row in zip(examples, rows, strict=True)]
+        if self.reads_files and self.head_decoder.outputs == "tags":  # one tag for each frame
+            known = zip(examples, rows, strict=True)
+            config = self.extractor.config
+            expected = [tuple(frame_tags(example.references[0].strip(), len(row[0]), config)) for example, row in known]
+        else:
+            expected = [self.head_decoder.parse_reference(example.references[0].strip()) for example in examples]
         scores: dict[str, Any] = {"segments": len(examples)}
         if refused:
             scores["refused"] = len(refused)
@@ -285,13 +268,6 @@ class Labeler(LoadedRun):
         if by_label := self.head_decoder.report(values, expected):
             scores["labels"] = by_label
         return scores, predictions
-
-    def _reference(self, example: Example, row: ExampleRow) -> Any:
-        """The value of an example's target that metrics compare."""
-        text = example.references[0].strip()
-        if self.reads_files and self.head_decoder.outputs == "tags":
-            return tuple(frame_tags(text, len(row[0]), self.extractor.config))  # one tag for each frame
-        return self.head_decoder.parse_reference(text)
 
 
 class MaskFiller(Labeler):
@@ -308,36 +284,28 @@ class MaskFiller(Labeler):
         return replace(prediction, text=text, value=text)
 
     def _scores(
-        self,
-        examples: list[Example],
-        names: tuple[str, ...],
-        batch_size: int,
-        skip_unknown: bool,
-        stream: StreamOptions,
+        self, examples: list[Example], names: Sequence[str], batch_size: int, skip_unknown: bool, stream: StreamOptions
     ) -> tuple[dict[str, Any], list[LabelPrediction]]:
-        scores = masked_lm_scores(self.model, self._batches(examples, batch_size, stream.done))
+        rows = self.example_format.encode(examples, self.source_tokenizer, self.target_tokenizer)
+        usable = [row for row in rows if not isinstance(row, Fault) and row[0]]
+        if not usable:
+            raise DataError(f"nothing to evaluate: no text among {len(examples)} is long enough")
+        stream.done(len(examples) - len(usable))
+
+        def counted() -> Iterator[Batch]:
+            for batch in self.batches(usable, [len(source) + len(target) for source, target in usable], batch_size):
+                yield batch
+                stream.done(len(batch.source))
+
+        scores = masked_lm_scores(self.model, counted())
         wanted = {"loss", *(names if names and "all" not in names else scores)}
         for name in names:
             if name != "all" and name not in scores:
                 raise DataError(f"metric: found '{name}', which needs model.next_sentence = true; this run has none")
         return {"segments": len(examples)} | {name: scores[name] for name in scores if name in wanted}, []
 
-    def _batches(self, examples: Sequence[Example], count: int, done: Callable[[int], None]) -> Iterator[Batch]:
-        rows = self.example_format.encode(examples, self.source_tokenizer, self.target_tokenizer)
-        usable = [row for row in rows if not isinstance(row, Fault) and row[0]]
-        if not usable:
-            raise DataError(f"nothing to evaluate: no text among {len(examples)} is long enough")
-        finished = 0
-        for indices in batches_of_indices([len(source) + len(target) for source, target in usable], count):
-            sources, targets = zip(*(usable[index] for index in indices), strict=True)
-            yield self.collator.collate(sources, targets).to(self.device)
-            before, finished = finished, finished + len(indices)
-            done(len(examples) * finished // len(usable) - len(examples) * before // len(usable))
-
-
-LABELERS: dict[type, type[Labeler]] = {MaskDecoder: MaskFiller}  # by head decoder; the others use Labeler
-
 
 def labeler_of(run: Run, device: str = "auto") -> Labeler:
-    """The labeler of a run that needs no search."""
-    return LABELERS.get(type(run.task.head_decoder), Labeler)(run, device)
+    head_decoder = run.task.head_decoder
+    kind = MaskFiller if head_decoder is not None and head_decoder.outputs == "masked tokens" else Labeler
+    return kind(run, device)

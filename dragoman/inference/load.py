@@ -9,7 +9,7 @@ from typing import Unpack
 from dragoman.decoding.options import DecodingOptions, changed_fields, replace_from_keywords
 from dragoman.errors import ConfigError
 from dragoman.inference.completer import Completer
-from dragoman.inference.keywords import DecodingKeywords
+from dragoman.inference.inputs import DecodingKeywords
 from dragoman.inference.labeler import Labeler, labeler_of
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run

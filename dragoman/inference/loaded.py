@@ -1,11 +1,12 @@
-"""A run in memory: its configuration, tokenizers and model or ensemble, on a device."""
+"""A run in memory: its configuration, tokenizers and model or ensemble, on a device, and the engine that searches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
@@ -15,9 +16,11 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
 from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Average, Ensemble
+from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, RunError
-from dragoman.inference.display import OpenRunViews
+from dragoman.exchange.choice import EngineChoice
 from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER, LengthLimits
+from dragoman.inference.prediction import Picture, draw
 from dragoman.inference.unseen import UnseenText
 from dragoman.kernels.weight_layout import lay_out_for_decoding
 from dragoman.models.contracts import Likelihood
@@ -25,7 +28,7 @@ from dragoman.runs import Run
 from dragoman.training.runtime import resolve_device
 
 
-class LoadedRun(OpenRunViews):
+class LoadedRun:
     """A trained run that is ready to work: the base of `Predictor`, `Labeler` and `Completer`.
 
     Other code asks what a run can do here, not what class it has.
@@ -40,6 +43,10 @@ class LoadedRun(OpenRunViews):
         self.run, self.config = run, run.config
         self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        reader = self.source_tokenizer
+        self.reads_files = reader.reads_files  # whether its inputs are paths of recordings or pictures
+        self.tags = reader.tags  # that a source may begin with, such as "de"; empty: a run trained without tags
+        self.texts_per_input = 1 if reader.separator is None else 2  # two of a run that labels pairs, a tab between
         self.members: tuple[Run, ...] = (run,)  # of an ensemble several
         self.unseen = UnseenText(run, self.source_tokenizer)
 
@@ -60,24 +67,9 @@ class LoadedRun(OpenRunViews):
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
-    def reads_files(self) -> bool:
-        """Whether its inputs are paths of recordings or pictures."""
-        return self.source_tokenizer.reads_files
-
-    @property
     def extractor(self) -> FeatureExtractor:
         """What reads the files of a run that reads files."""
         return extractor_of(self.source_tokenizer)
-
-    @property
-    def texts_per_input(self) -> int:
-        """How many texts an input has: two, with a tab between them, for a run that labels pairs of texts."""
-        return 1 if self.source_tokenizer.separator is None else 2
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags a source may begin with, such as "de"; empty for a run trained without tags."""
-        return self.source_tokenizer.tags
 
     @property
     def scorer(self) -> Any:
@@ -121,6 +113,28 @@ class LoadedRun(OpenRunViews):
         """The model of a run that is no ensemble; RunError for an ensemble. `purpose` says what needs one model."""
         self.run.check_single(purpose)
         return self.model
+
+    # --- what a person wants to look at
+
+    def inspect(
+        self, text: str, target: str | None = None, *, tag: str | None = None, beam: int | None = None
+    ) -> Picture:
+        """The page of `dragoman inspect`: every view of what the model does with a text.
+
+        `target` is the output to explain, by default the model's own.
+        """
+        return cast(Picture, draw("inspect", self, text, target, tag=tag, beam=beam))
+
+    def attention(self, text: str, output: str | None = None, *, tag: str | None = None) -> Picture:
+        """The cross-attention of each output token over the input, by default for the model's own output."""
+        return cast(Picture, draw("attention", self, text, output, tag=tag))
+
+    def curves(self) -> Picture:
+        """Training and validation loss over the steps of the run."""
+        return cast(Picture, draw("curves", self))
+
+    def _repr_html_(self) -> str:
+        return str(draw("run_html", self))
 
 
 class Seq2SeqRun(LoadedRun):
@@ -176,7 +190,6 @@ class Seq2SeqRun(LoadedRun):
 
 
 def load_seq2seq(run: str | Path | Seq2SeqRun, device: str = "auto", precision: str = "float32") -> Seq2SeqRun:
-    """A run that may be open already."""
     return run if isinstance(run, Seq2SeqRun) else Seq2SeqRun(Run(run), device, precision)
 
 
@@ -201,3 +214,32 @@ def check_same_vocabularies(first: Run, other: Run, purpose: str) -> None:
                 f"same as in {first.folder} ({len(mine):,} {mine.kind}): {purpose} needs runs trained with the "
                 "same data.train and tokenizer settings"
             )
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A model to search with, how long its outputs may become, and the engine that may search in place of torch."""
+
+    model: Any
+    length_ratio: float
+    engines: EngineChoice
+    codec: PairCodec
+    own: bool = True  # the model of the run folder, which a calibration there is for
+
+
+def open_backend(first: Seq2SeqRun, options: DecodingOptions) -> Backend:
+    """The backend of a run; with `options.ensemble` the models of all runs are averaged token by token."""
+    tokenizers = (first.source_tokenizer, first.target_tokenizer)
+    if first.half != (options.precision == "bfloat16"):
+        first = Seq2SeqRun(first.run, str(first.device), options.precision)
+    runs = [first, *(load_seq2seq(run, str(first.device), options.precision) for run in options.ensemble)]
+    for other in runs[1:]:
+        check_same_vocabularies(first.run, other.run, "an ensemble")
+    models = [model for run in runs for model in run.models]
+    own = len(runs) == 1 and (len(models) == 1 or options.average == DEFAULT_AVERAGE)
+    model = first.model if own else average_models(models, options.average)
+    engines = EngineChoice(
+        first.run, tokenizers, options.engine, options.precision, first.device, is_ensemble=isinstance(model, Ensemble)
+    )
+    codec = first.codec if own else shared_codec([run.codec for run in runs], tokenizers)
+    return Backend(model, max(run.length_ratio for run in runs), engines, codec, own)

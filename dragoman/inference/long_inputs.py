@@ -1,26 +1,34 @@
-"""Inputs longer than the training data: split into parts that the model can read, or refused, one by one.
+"""Inputs that a model does not read as a whole: long ones, and those with texts to copy that a search cannot force.
 
-A single line of 100,000 characters must neither stop the other lines of a file nor take all memory, and its output is
+Such an input becomes parts. The model reads some of them; white space and texts to copy are written as they are. A
+single line of 100,000 characters must neither stop the other lines of a file nor take all memory, and its output is
 never empty without a reason.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+import unicodedata
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from dragoman.data.source_reader import SourceReader
+from dragoman.data.tokenizers.language_tags import split_tag
+from dragoman.decoding.constraints.source import protected_spans
+from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.errors import DataError
+from dragoman.inference.prediction import Prediction
 from dragoman.tasks.base import Config, encoder_of, length_limit
 
 SENTENCE_END = re.compile(r"[.!?…]['\")\]»”]*\s+|[。！？]\s*")
 MAX_TOKENS_PER_CHARACTER = 4  # bytes of UTF-8: a shorter text cannot be too long
-OnWarning = Callable[[str], None]  # gets a message
-
 LABEL_TOKENS = 4096  # a label may depend on any part of a text, so texts are read whole up to so many tokens
+OnWarning = Callable[[str], None]  # gets a message
+Excess = tuple[str, int]  # what is wrong with a text that is too long, and the limit
 
 
 class LengthLimits(NamedTuple):
@@ -39,32 +47,26 @@ class LengthLimits(NamedTuple):
             limits.append((maximum - 1, f"model.encoder.{setting}"))  # <eos> takes one
         return cls(*min(limits), config.data.max_characters)
 
+    def excess(self, text: str, tokenizer: SourceReader | None = None) -> Excess | None:
+        """What is wrong with a text that is longer than the limits; without a tokenizer only its characters count."""
+        if len(text) > self.characters:
+            expected = f"expected at most data.max_characters = {self.characters:,}"
+            return f"found {len(text):,} characters, {expected}", self.characters
+        if tokenizer is None or len(text) <= self.tokens // MAX_TOKENS_PER_CHARACTER:
+            return None
+        if (count := len(tokenizer.encode(text))) <= self.tokens:
+            return None
+        return f"found {count:,} tokens, expected at most {self.tokens_setting} = {self.tokens:,}", self.tokens
+
 
 class InputTooLongError(DataError):
     """An input that is longer than the run can read and that cannot be read in parts."""
 
-    def __init__(self, place: str, text: str, limit: int, problem: str, reason: str) -> None:
-        self.text, self.limit = text, limit
+    def __init__(self, place: str, text: str, excess: Excess, reason: str) -> None:
+        problem, self.limit = excess
+        self.text = text
         self.reason = f"{problem}; {reason}"  # without the place
         super().__init__(f"{place}: {self.reason}")
-
-
-def over_many_characters(text: str, limits: LengthLimits) -> tuple[str, int]:
-    """What is wrong with a text of too many characters, and the limit; ("", 0) if nothing is."""
-    if len(text) <= limits.characters:
-        return "", 0
-    expected = f"expected at most data.max_characters = {limits.characters:,}"
-    return f"found {len(text):,} characters, {expected}", limits.characters
-
-
-def over_long(text: str, tokenizer: SourceReader, limits: LengthLimits) -> tuple[str, int]:
-    """What is wrong with a text that is longer than the limits, and the limit; ("", 0) if nothing is."""
-    problem = over_many_characters(text, limits)
-    if problem[0] or len(text) <= limits.tokens // MAX_TOKENS_PER_CHARACTER:
-        return problem
-    if (count := len(tokenizer.encode(text))) <= limits.tokens:
-        return "", 0
-    return f"found {count:,} tokens, expected at most {limits.tokens_setting} = {limits.tokens:,}", limits.tokens
 
 
 def split_text(text: str, fits: Callable[[str], bool]) -> list[str]:
@@ -81,6 +83,134 @@ def cut_near_middle(text: str) -> int:
     ends = [match.end() for match in SENTENCE_END.finditer(text, low, high)]
     ends = ends or [match.end() for match in re.compile(r"\s+").finditer(text, low, high)]
     return min(ends, key=lambda end: abs(end - middle), default=middle) or 1
+
+
+class Part(NamedTuple):
+    """A piece of an input. The parts of an input join to its text."""
+
+    text: str
+    copied: bool  # written as it is, not read by the model
+
+
+def has_letter(text: str) -> bool:
+    """Whether there is anything to translate: numbers, signs and white space are the same in every language."""
+    return any(map(str.isalpha, text))
+
+
+def cut_out(text: str, begin: int, end: int) -> list[Part]:
+    """The text from begin to end as a part to read; the rest and white space at its sides are copied."""
+    inner = text[begin:end]
+    begin, end = end - len(inner.lstrip()), begin + len(inner.rstrip())
+    if begin >= end:
+        return [Part(text, True)]
+    pieces = (Part(text[:begin], True), Part(text[begin:end], False), Part(text[end:], True))
+    return [part for part in pieces if part.text]
+
+
+def parts_around(text: str, names: Sequence[str]) -> list[Part]:
+    """The parts of a text between the texts to copy; a number takes the letters with it that touch it, as in B12."""
+    parts: list[Part] = []
+    end = 0
+    for first, last in protected_spans(text, names):
+        if text[first].isdigit():
+            while first > end and text[first - 1].isalnum():
+                first -= 1
+            while last < len(text) and text[last].isalnum():
+                last += 1
+        if last > end:
+            first = max(first, end)
+            parts += [*between(text[end:first], end > 0, True), Part(text[first:last], True)]
+            end = last
+    return [*parts, *between(text[end:], end > 0, False)]
+
+
+def between(text: str, left: bool, right: bool) -> list[Part]:
+    """The parts of a text beside texts to copy: the model reads it if it has a letter.
+
+    On a side that touches a text to copy, punctuation stays with it, as the brackets of ({name}) and the colon of
+    {name}: do.
+    """
+    if not has_letter(text):
+        return [Part(text, True)] if text else []
+    begin, end = 0, len(text)
+    while left and is_separator(text[begin]):
+        begin += 1
+    while right and is_separator(text[end - 1]):
+        end -= 1
+    return cut_out(text, begin, end)
+
+
+def is_separator(char: str) -> bool:
+    """Whether a character is punctuation, a sign or white space."""
+    return unicodedata.category(char)[0] in "PSZ" or char.isspace()
+
+
+def parts_of(
+    item: ConstrainedInput,
+    place: str,
+    warn: Callable[[str], None],
+    tokenizer: SourceReader,
+    limits: LengthLimits,
+    constrainable: bool,
+) -> list[Part] | None:
+    """The parts of an input; None: the model reads it as a whole.
+
+    `constrainable` tells whether the search can force texts into an output.
+    """
+    tag, text = split_tag(item.text, tokenizer.tags)
+    if not text.strip():
+        return None
+    limits = limits._replace(tokens=limits.tokens - bool(tag))
+    names = [name for name, _ in item.constraints.placeholders]
+    others = replace(item.constraints, placeholders=())
+    whole = parts = [Part(text, False)]
+    if names and not others:
+        around = parts_around(text, names)
+        if not constrainable or all(part.copied for part in around):
+            parts = around
+    problems = (limits.excess(part.text, tokenizer) for part in parts if not part.copied)
+    excess = next(filter(None, problems), None)
+    if excess is None:
+        return None if parts == whole else parts
+    if others and replace(others, forbid=()):
+        reason = "a text that is read in parts can have no prefix, terms, pattern or required phrases"
+        raise InputTooLongError(place, text, excess, reason)
+    small: list[Part] = []
+    for part in parts:
+        if part.copied:
+            small.append(part)
+        else:
+            texts = split_text(part.text, lambda text: limits.excess(text, tokenizer) is None)
+            small += [piece for text in texts for piece in cut_out(text, 0, len(text))]
+    warn(f"{place}: {excess[0]}; read in {sum(not part.copied for part in small)} parts")
+    return small
+
+
+def constraints_of_part(constraints: OutputConstraints, part: str) -> OutputConstraints:
+    """The constraints of a whole input that hold for one part: what is forbidden, and its own texts to copy."""
+    counts = ((name, part.count(name)) for name, _ in constraints.placeholders)
+    return OutputConstraints(
+        forbid=constraints.forbid, placeholders=tuple((name, count) for name, count in counts if count)
+    )
+
+
+def join_parts(parts: Sequence[Part], predictions: Sequence[Prediction]) -> Prediction:
+    """The predictions of the parts of an input as one; its score is the mean over all tokens."""
+    outputs = iter(predictions)
+    text = "".join(part.text if part.copied else next(outputs).text for part in parts)
+    counts = [max(1, len(output.token_scores)) for output in predictions]
+    weighted = (output.score * count for output, count in zip(predictions, counts, strict=True))
+    joined = Prediction(
+        text=text,
+        score=math.fsum(weighted) / max(1, sum(counts)),
+        tokens=tuple(token for output in predictions for token in output.tokens),
+        token_scores=tuple(score for output in predictions for score in output.token_scores),
+    )
+    confidences = [output.confidence for output in predictions if output.confidence is not None]
+    if not predictions or len(confidences) < len(predictions):
+        return joined
+    tokens = tuple(value for output in predictions for value in output.token_confidences)
+    return replace(joined, confidence=math.prod(confidences), token_confidences=tokens)
 
 
 def warn_caller(handler: OnWarning | None, message: str, category: type[Warning] = UserWarning) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -17,12 +17,11 @@ from dragoman.data.examples import Fault
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.decoding.constraints.source import without_protected
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.trace import Trace
+from dragoman.decoding.trace import Node
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.inputs import MEDIA_WINDOW, Nodes, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
-from dragoman.inference.long_inputs import InputTooLongError
-from dragoman.inference.parts import Part
+from dragoman.inference.long_inputs import InputTooLongError, Part
 from dragoman.inference.unseen import UnseenInputs
 
 Output = TypeVar("Output")
@@ -37,7 +36,7 @@ class Row:
     name: str  # of its input in messages
     item: ConstrainedInput
     source: Any = None  # token ids or features, once they are encoded
-    trace: Trace | None = None  # of the search, if the caller wants it
+    trace: list[Node] = field(default_factory=list)  # of the search, if the caller wants it
 
     @property
     def text(self) -> str:
@@ -50,17 +49,9 @@ Done = Callable[[Row], None]
 class Work(ABC, Generic[Output]):
     """What one call of a run does to inputs; the pipeline does all that runs have in common."""
 
+    run: LoadedRun
+    empty: Output  # of an input that is empty, unreadable or refused
     reads_empty = False  # whether an empty text is an input like others
-
-    @property
-    @abstractmethod
-    def run(self) -> LoadedRun:
-        """The run that works."""
-
-    @property
-    @abstractmethod
-    def empty(self) -> Output:
-        """The output of an input that is empty, unreadable or refused."""
 
     def prepare(self, item: str | ConstrainedInput, name: str) -> ConstrainedInput:
         """The input as the model reads it, with all constraints on its output."""
@@ -98,7 +89,6 @@ class Work(ABC, Generic[Output]):
         raise NotImplementedError
 
     def trace_table(self, row: Row) -> Nodes:
-        """What the search for a row ranked."""
         return []
 
 
@@ -117,27 +107,24 @@ def check_several(texts: object, method: str, unit: str = "text") -> None:
 
 
 def stream_outputs(
-    work: Work[Output], inputs: Iterable[str | ConstrainedInput], stream: StreamOptions, first: int = 1
+    work: Work[Output], inputs: Iterable[str | ConstrainedInput], stream: StreamOptions
 ) -> Iterator[Output]:
-    """An output for every input, in order and in bounded memory; `first` is the number of the first input.
+    """An output for every input, in order and in bounded memory.
 
     At the end, or when the caller needs no more, one warning names what training did not have, unless the caller takes
     it with `on_unknown`.
     """
     unseen = UnseenInputs()
-    if stream.on_unknown is None:
-        stream = replace(stream, on_unknown=unseen.add)
+    stream = replace(stream, on_unknown=stream.on_unknown or unseen.add)
     if work.run.reads_files:
         stream = replace(stream, window=min(stream.window, MEDIA_WINDOW))
-    return unseen.watch(_windows(work, iter(inputs), stream, first), stream.on_warning)
-
-
-def _windows(
-    work: Work[Output], inputs: Iterator[str | ConstrainedInput], stream: StreamOptions, first: int
-) -> Iterator[Output]:
-    while items := list(islice(inputs, stream.window)):
-        yield from Window(work, stream, first).outputs(items)
-        first += len(items)
+    first, waiting = 1, iter(inputs)
+    try:
+        while items := list(islice(waiting, stream.window)):
+            yield from Window(work, stream, first).outputs(items)
+            first += len(items)
+    finally:
+        unseen.warn(stream.on_warning)
 
 
 class Window(Generic[Output]):
@@ -156,9 +143,9 @@ class Window(Generic[Output]):
         self.waiting.update(row.index for row in rows)
         rows = self.encoded(rows)
         computed: list[tuple[Row, Output]] = []
-        for parts in (False, True):  # apart, so that a long input changes no bit of the scores of the others
-            some = [row for row in rows if (row.index in self.parts) is parts]
-            computed += self.isolated(some, lambda rows: self.work.outputs(rows, self.done))
+        for split in (False, True):  # apart, so that a long input changes no bit of the scores of the others
+            alike = [row for row in rows if (row.index in self.parts) is split]
+            computed += self.isolated(alike, lambda rows: self.work.outputs(rows, self.done))
         return self.restored(computed)
 
     def checked(self, index: int, item: str | ConstrainedInput) -> list[Row]:
@@ -199,29 +186,27 @@ class Window(Generic[Output]):
         if self.work.run.reads_files:
             rows = self.readable(rows)
 
-        def encode(some: Sequence[Row]) -> list[None]:
-            self.work.encode(some)
-            return [None] * len(some)
+        def encode(rows: Sequence[Row]) -> Sequence[Row]:
+            self.work.encode(rows)
+            return rows
 
-        self.isolated(rows, encode)
-        for row in rows:
-            if row.index not in self.failed:
-                try:
-                    self.work.check_source(row, self.stream.warn)
-                except DragomanError as error:
-                    self.fail(row.index, error)
+        for row, _ in self.isolated(rows, encode):
+            try:
+                self.work.check_source(row, self.stream.warn)
+            except DragomanError as error:
+                self.fail(row.index, error)
         return [row for row in rows if row.index not in self.failed]
 
     def readable(self, rows: list[Row]) -> list[Row]:
         """The rows whose files can be read, all in one go: an archive is read once."""
         kept = []
         features = self.work.run.extractor.encode_or_fault([row.text for row in rows])
-        for row, found in zip(rows, features, strict=True):
-            if not isinstance(found, Fault):
-                row.source = found
+        for row, source in zip(rows, features, strict=True):
+            if not isinstance(source, Fault):
+                row.source = source
                 kept.append(row)
                 continue
-            fault = Fault(row.name, found.kind, str(found))
+            fault = Fault(row.name, source.kind, str(source))
             if self.stream.on_unreadable is not None:
                 self.stream.on_unreadable(fault)
                 self.done(row)

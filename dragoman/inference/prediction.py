@@ -1,15 +1,17 @@
-"""An output of a search with its scores."""
+"""An output of a search with its scores, and what a notebook shows of it. `dragoman.notebook` draws the pictures."""
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from dragoman.inference.confidence import log_probability
-from dragoman.inference.display import drawer
-from dragoman.scoring.calibration import PlattScale
+from dragoman.files import atomic_write
 
 
 class Origin:
@@ -61,7 +63,7 @@ class Prediction:
         return tuple(math.exp(score) for score in self.token_scores)
 
     def _repr_html_(self) -> str:
-        return drawer().prediction_html(self)
+        return str(draw("prediction_html", self))
 
     def as_json(self, *, probability: bool = False) -> str:
         """One JSON object on one line, with the probability of every output if `probability`."""
@@ -69,7 +71,7 @@ class Prediction:
 
     def as_table(self, *, probability: bool = False) -> dict[str, object]:
         """A dictionary of the fields that this prediction has."""
-        table: dict[str, object] = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "origin"}
+        table = {own.name: getattr(self, own.name) for own in fields(self) if own.name != "origin"}
         if probability:
             table["probability"] = self.probability
         if self.confidence is None:
@@ -81,9 +83,36 @@ class Prediction:
         return table
 
 
-def with_confidences(prediction: Prediction, tokens: tuple[float, ...], scale: PlattScale) -> Prediction:
-    """The prediction with the confidences of its tokens and its own."""
-    return replace(prediction, confidence=scale(log_probability(tokens)), token_confidences=tokens)
-
-
 NO_PREDICTION = Prediction("", 0.0, (), ())  # of an empty or unreadable input
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture or page. A notebook shows it; `save` writes it to a file for a browser."""
+
+    title: str
+    html: str = field(repr=False)
+    height: int = 0  # of a whole page, in pixels; 0: a part of a page
+
+    def save(self, path: str | Path) -> Path:
+        """Write an HTML file that needs no other file."""
+        page = self.html
+        if not self.height:
+            page = f'<!doctype html>\n<meta charset="utf-8">\n<title>{html.escape(self.title)}</title>\n{page}\n'
+        with atomic_write(Path(path)) as beside:
+            beside.write_text(page, encoding="utf-8", newline="\n")
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        if not self.height:
+            return self.html
+        # A page has its own style and scripts: the frame keeps them apart from those of the notebook.
+        return (
+            f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(self.html)}" '
+            f'title="{html.escape(self.title)}" style="width:100%;height:{self.height}px;border:0"></iframe>'
+        )
+
+
+def draw(name: str, *arguments: object, **keywords: object) -> Any:
+    # The reports import inference, so that this import has to wait until a picture is asked for.
+    return getattr(import_module("dragoman.notebook"), name)(*arguments, **keywords)

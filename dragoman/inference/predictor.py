@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
+from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Example
-from dragoman.data.tokenizers.language_tags import check_tag
-from dragoman.decoding.constraints.source import Terminology
-from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.language_tags import add_tag, check_tag, ensure_tag, split_tag
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.constraints.automata import ConstraintAutomaton
+from dragoman.decoding.constraints.source import Terminology, add_numbers, add_source_constraints, restore_placeholders
+from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, ConstrainedInput, OutputConstraints
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions, replace_from_keywords
+from dragoman.decoding.search import search
+from dragoman.decoding.shortlist import Shortlist
+from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError
 from dragoman.exchange import engine as engines
-from dragoman.inference.confidence import SavedCalibration, load_calibration
-from dragoman.inference.ensemble import Backend, open_backend
+from dragoman.exchange.choice import Call
 from dragoman.inference.evaluation import (
     Evaluation,
     EvaluationOptions,
@@ -27,19 +34,217 @@ from dragoman.inference.evaluation import (
     metric_names,
     readable_examples,
 )
-from dragoman.inference.inputs import Nodes, StreamOptions, constrained_inputs, tagged_sources, with_tags
-from dragoman.inference.keywords import DecodingKeywords, EvaluationKeywords, SearchKeywords
-from dragoman.inference.loaded import Seq2SeqRun
-from dragoman.inference.long_inputs import OnWarning
-from dragoman.inference.pipeline import check_several, stream_outputs
+from dragoman.inference.inputs import (
+    DecodingKeywords,
+    EvaluationKeywords,
+    Nodes,
+    SearchKeywords,
+    StreamOptions,
+    Warn,
+    common_constraints,
+    constrained_inputs,
+    tagged_sources,
+    with_tags,
+)
+from dragoman.inference.loaded import Backend, Seq2SeqRun, open_backend
+from dragoman.inference.long_inputs import (
+    InputTooLongError,
+    OnWarning,
+    Part,
+    constraints_of_part,
+    join_parts,
+    parts_of,
+)
+from dragoman.inference.pipeline import Done, Row, Work, as_input, check_several, stream_outputs
 from dragoman.inference.prediction import NO_PREDICTION, Origin, Prediction
 from dragoman.inference.rerank import Reranker
-from dragoman.inference.search_work import SearchWork
-from dragoman.inference.target_scores import ReferenceLoss, reference_loss
+from dragoman.inference.target_scores import (
+    ReferenceLoss,
+    SavedCalibration,
+    load_calibration,
+    log_probability,
+    reference_loss,
+    token_confidences,
+)
 from dragoman.inference.training_texts import letter_sides
+from dragoman.models.contracts import decodes
 from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
+from dragoman.tasks.base import encoder_of, length_limit
+
+T = TypeVar("T")
+Automata = Sequence[ConstraintAutomaton | None]
+Results = Iterator[tuple[int, list[Hypothesis]]]  # (index of a source, hypotheses)
+
+
+@dataclass(frozen=True)
+class SearchWork(Work[Prediction]):
+    """What a predictor does to inputs in one call: options with everything they name opened."""
+
+    run: Seq2SeqRun
+    options: DecodingOptions  # its method and terminology are open
+    config: SearchConfig
+    backend: Backend
+    reranker: Reranker | None
+    calibration: SavedCalibration | None  # None: outputs get no confidences
+    traced: bool
+
+    empty = NO_PREDICTION
+
+    @property
+    def call(self) -> Call:
+        return Call(self.config, self.options)
+
+    @property
+    def n_best(self) -> int:
+        """Outputs that the search returns: all of the beam where they are reranked."""
+        return self.options.n_best if self.reranker is None else max(self.options.n_best, self.config.beam)
+
+    @property
+    def constrainable(self) -> bool:
+        """Whether the search can force texts into an output: a search token by token, by greedy or beam search."""
+        return self.options.method is None and decodes(self.backend.model) == "stepwise"
+
+    # --- inputs
+
+    @cached_property
+    def common(self) -> OutputConstraints:
+        """The constraints on every output that has none of its own."""
+        return common_constraints(self.options)
+
+    def prepare(self, item: str | ConstrainedInput, name: str) -> ConstrainedInput:
+        text, constraints = as_input(item)
+        options, tags = self.options, self.run.tags
+        text = ensure_tag(text, options.tag, tags, name) if text.strip() else text
+        constraints = constraints if isinstance(item, ConstrainedInput) else self.common
+        source, terms = split_tag(text, tags)[1], cast("Terminology | None", options.terminology)
+        return ConstrainedInput(text, add_source_constraints(constraints, source, terms, options.placeholders))
+
+    def protect(self, item: ConstrainedInput) -> ConstrainedInput:
+        source = split_tag(item.text, self.run.tags)[1]
+        return item._replace(constraints=add_numbers(item.constraints, source, self.run.unseen.lacks_digit))
+
+    def plan(self, item: ConstrainedInput, name: str, warn: Warn) -> list[Part] | None:
+        if self.run.reads_files:
+            return None
+        return parts_of(item, name, warn, self.run.source_tokenizer, self.run.length_limits, self.constrainable)
+
+    def part(self, item: ConstrainedInput, part: Part) -> ConstrainedInput:
+        tag = split_tag(item.text, self.run.tags)[0]
+        own = constraints_of_part(item.constraints, part.text) if self.constrainable else NO_CONSTRAINTS
+        return ConstrainedInput(add_tag(part.text, tag) if tag else part.text, own)
+
+    def join(self, parts: Sequence[Part], outputs: Sequence[Prediction]) -> Prediction:
+        return join_parts(parts, outputs)
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        if not self.run.reads_files:
+            sources = self.backend.codec.encode_sources([row.text for row in rows])
+            for row, source in zip(rows, sources, strict=True):
+                row.source = source
+
+    def check_source(self, row: Row, warn: Warn) -> None:
+        setting, maximum = length_limit(encoder_of(self.run.config))
+        if maximum is not None and len(row.source) >= maximum:
+            problem = f"found {len(row.source) + 1} tokens, <eos> included"
+            reason = f"expected at most the {maximum} of model.encoder.{setting}"
+            raise InputTooLongError(row.name, row.text, (problem, maximum - 1), reason)
+
+    # --- outputs
+
+    def outputs(self, rows: Sequence[Row], done: Done) -> list[Prediction]:
+        automata = self._automata(rows)
+        hypotheses: list[list[Hypothesis]] = [[] for _ in rows]
+        every = list(range(len(rows)))
+        # Rows with constraints are decoded apart: they must not change which engine does the others.
+        groups = [[index for index in every if (automata[index] is not None) is kind] for kind in (False, True)]
+        for indices in [every] if self.traced else groups:
+            own = [rows[index] for index in indices], [automata[index] for index in indices]
+            for number, best in self._decode(*own):
+                hypotheses[indices[number]] = best
+                done(rows[indices[number]])
+        predictions = self._predictions(rows, hypotheses)
+        if self.reranker is None:
+            return predictions
+        sources = [split_tag(row.text, self.run.tags)[1] for row in rows]
+        return self.reranker.ranked(sources, predictions, self.options.n_best)
+
+    def _automata(self, rows: Sequence[Row]) -> Automata:
+        """The constraints of each row as an automaton over tokens; None: it has none."""
+        positions, codec = self.backend.model.max_positions, self.backend.codec
+        max_tokens = min(self.config.max_length or math.inf, math.inf if positions is None else positions - 1)
+        compiler = self.run.constraint_compiler if any(row.item.constraints for row in rows) else None
+        return [
+            compiler.extended(codec.target_of(row.text)).compile(row.item.constraints, row.name, max_tokens)
+            if compiler is not None and row.item.constraints
+            else None
+            for row in rows
+        ]
+
+    def _decode(self, rows: Sequence[Row], automata: Automata) -> Results:
+        """By the engine, or by our own search."""
+        backend, options = self.backend, self.options
+        sources, constrained, engine = [row.source for row in rows], any(automata), None
+        if rows and backend.engines.can_search(self.call, constrained=constrained, traced=self.traced):
+            listed = options.method if isinstance(options.method, Shortlist) else None
+            engine = backend.engines.engine(backend.model, listed)
+        if engine is None:
+            return self._search(sources, automata if constrained else None, rows if self.traced else ())
+        scores = options.scores or self.reranker is not None
+        how = engines.EngineSearch(self.config, self.n_best, options.batch_size, scores)
+        return engines.search_all(engine, backend.model, sources, backend.length_ratio, how, self._search)
+
+    def _search(self, sources: Sequence[Any], automata: Automata | None = None, traced: Sequence[Row] = ()) -> Results:
+        """In batches of like lengths; the rows in `traced` get their traces."""
+        backend = self.backend
+        for indices, batch in batches_by_length(sources, self.options.batch_size, self.run.collator):
+            trace = Trace(len(indices)) if traced else None
+            hypotheses = search(
+                backend.model,
+                batch.to(self.run.device),
+                self.config,
+                backend.length_ratio,
+                self.n_best,
+                method=self.options.method,
+                text=self.backend.codec.target_of(None).decode,
+                constraints=None if automata is None else [automata[index] for index in indices],
+                trace=trace,
+            )
+            if trace is not None:
+                for index, nodes in zip(indices, trace.nodes, strict=True):
+                    traced[index].trace = nodes
+            yield from zip(indices, hypotheses, strict=True)
+
+    def _predictions(self, rows: Sequence[Row], hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Prediction]:
+        """The best hypotheses with the others as their alternatives; placeholders that they lack are put in."""
+        confidences: Iterator[tuple[float, ...]] = iter(())
+        if self.calibration is not None:
+            several = zip(rows, hypotheses, strict=True)
+            pairs = [(row.source, hypothesis.tokens[:-1]) for row, best in several for hypothesis in best]
+            model, device, size = self.backend.model, self.run.device, self.options.batch_size
+            confidences = iter(token_confidences(model, pairs, self.calibration.temperature, device, size))
+        predictions = []
+        for row, best in zip(rows, hypotheses, strict=True):
+            first, *others = [self._prediction(row, hypothesis, confidences) for hypothesis in best]
+            predictions.append(replace(first, alternatives=tuple(others)))
+        return predictions
+
+    def _prediction(self, row: Row, hypothesis: Hypothesis, confidences: Iterator[tuple[float, ...]]) -> Prediction:
+        target = self.backend.codec.target_of(row.text)
+        tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
+        text, pieces = target.decode(tokens), tuple(target.pieces(tokens))
+        if placeholders := row.item.constraints.placeholders:
+            text = restore_placeholders(text, split_tag(row.text, self.run.tags)[1], placeholders)
+        prediction = Prediction(text, hypothesis.normalised, pieces, hypothesis.token_scores)
+        if self.calibration is None:
+            return prediction
+        own = next(confidences)
+        return replace(prediction, confidence=self.calibration.scale(log_probability(own)), token_confidences=own)
+
+    def trace_table(self, row: Row) -> Nodes:
+        pieces = self.backend.codec.target_of(row.text).pieces
+        return [{**node._asdict(), "piece": pieces([node.token])[0]} for node in row.trace]
 
 
 class Predictor(Seq2SeqRun):
@@ -54,9 +259,7 @@ class Predictor(Seq2SeqRun):
         super().__init__(
             run, "cpu" if device == "auto" and options.engine == "ctranslate2" else device, options.precision
         )
-        self._backends: dict[Hashable, Backend] = {}
-        self._methods: dict[Hashable, Method | None] = {}
-        self._rerankers: dict[Hashable, Reranker] = {}
+        self._opened: dict[Hashable, Any] = {}  # backends, methods and rerankers, by the options that name them
         self.calibration: SavedCalibration | None = None
         self.read_calibration()
         self.backend(options)
@@ -73,47 +276,31 @@ class Predictor(Seq2SeqRun):
     def scorer(self) -> Any:
         return self.backend(self.defaults).model
 
-    @property
-    def engine_name(self) -> str:
-        """The engine that searches by default: "torch" or "ctranslate2"."""
-        return self.backend(self.defaults).engines.name
-
-    @property
-    def engine(self) -> engines.Engine | None:
-        """The engine that searches in place of torch by default; made when it is first needed."""
-        backend = self.backend(self.defaults)
-        return backend.engines.engine(backend.model)
+    def _once(self, key: tuple[Hashable, ...], open_: Callable[[], T]) -> T:
+        """What some options name; opened once."""
+        if key not in self._opened:
+            self._opened[key] = open_()
+        opened: T = self._opened[key]
+        return opened
 
     def backend(self, options: DecodingOptions) -> Backend:
-        """The model and engine for some options; opened once."""
-        key = (options.engine, options.precision, options.ensemble, options.average)
-        if key not in self._backends:
-            self._backends[key] = open_backend(self, options)
-        return self._backends[key]
+        key = ("backend", options.engine, options.precision, options.ensemble, options.average)
+        return self._once(key, lambda: open_backend(self, options))
 
     def method(self, options: DecodingOptions) -> Method | None:
         """The decoding method of some options with its files and runs open; None: greedy or beam search."""
-        if options.method is None:
+        if (method := options.method) is None:
             return None
         model = self.backend(options).model
-        if not options.method.names_files:  # opens nothing: not worth remembering
-            return options.method.open(self, model)
-        key = (options.method, options.ensemble, options.average)
-        if key not in self._methods:
-            self._methods[key] = options.method.open(self, model)
-        return self._methods[key]
+        if not method.names_files:  # opens nothing: not worth remembering
+            return method.open(self, model)
+        return self._once(("method", method, options.ensemble, options.average), lambda: method.open(self, model))
 
     def reranker(self, options: DecodingOptions, on_warning: OnWarning | None = None) -> Reranker | None:
         """The reranker of some options with its runs open and checked; None: there is none."""
-        if not options.rerank:
+        if not (models := options.rerank):
             return None
-        if options.rerank not in self._rerankers:
-            reranker = Reranker(options.rerank, str(self.device))
-            if self.reads_files:
-                reranker.check_language_models(self.run.folder)
-            reranker.check_direction(self.run, on_warning)
-            self._rerankers[options.rerank] = reranker
-        return self._rerankers[options.rerank]
+        return self._once(("rerank", models), lambda: Reranker(models, str(self.device)).checked(self, on_warning))
 
     def _options(
         self, options: DecodingOptions | None, keywords: Mapping[str, object], *others: Any
@@ -173,8 +360,8 @@ class Predictor(Seq2SeqRun):
         for name in ("terminology", "placeholders") if self.reads_files else ():
             if getattr(options, name):
                 raise ConfigError(f"{name}: needs the text of a source; {self.run.folder} reads files")
-        terms = options.terminology
-        terms = Terminology.read(terms) if isinstance(terms, str | Path) else terms
+        if isinstance(options.terminology, str | Path):
+            options = replace(options, terminology=Terminology.read(options.terminology))
         config, method = options.search_config(self.config.search), self.method(options)
         if options.n_best > config.beam and method is None:
             raise ConfigError(f"n_best: found {options.n_best}, expected at most the beam of {config.beam}")
@@ -182,7 +369,7 @@ class Predictor(Seq2SeqRun):
         reranker, traced = self.reranker(options, stream.on_warning), stream.on_trace is not None
         # A calibration is that of a run folder: it does not hold for an ensemble with others.
         calibration = self.calibration if backend.own and options.scores else None
-        work = SearchWork(self, options, config, backend, method, reranker, terms, calibration, traced)
+        work = SearchWork(self, options, config, backend, reranker, calibration, traced)
         backend.engines.can_search(work.call, traced=traced)
         return work
 
@@ -252,7 +439,7 @@ class Predictor(Seq2SeqRun):
         examples, faults = readable_examples(self, every, evaluation.skip_unreadable, stream.on_unreadable)
         inputs = constrained_inputs(tagged_sources(examples, options.tag, self.tags), options)
         predictions = list(self.stream(inputs, replace(options, tag=None), stream))
-        texts, references = [one.text for one in predictions], [example.references for example in examples]
+        texts, references = [output.text for output in predictions], [example.references for example in examples]
         draws = evaluation.draws if evaluation.intervals else 0
         scores = score_table(texts, references, names, units=units, draws=draws, seed=evaluation.draws_seed)
         scores |= self._likelihood_scores(examples, options)

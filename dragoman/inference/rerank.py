@@ -34,34 +34,27 @@ class Reranker:
         models = [models] if isinstance(models, RerankModel) else models
         self.models = [(open_model(model, device, alone=len(models) == 1), model) for model in models]
 
-    def check_language_models(self, folder: object) -> None:
-        """Raise an error for a reverse model: the run in `folder` reads files, which no reverse model can output."""
+    def checked(self, first: Seq2SeqRun, on_warning: OnWarning | None = None) -> Reranker:
+        """This reranker; an error for runs that cannot score the outputs of `first`, a warning for unlike texts."""
         for run, _ in self.models:
-            if not isinstance(run, Completer):
+            if first.reads_files and not isinstance(run, Completer):
                 raise ConfigError(
-                    f"{run.run.folder}: found a reverse run, but {folder} reads files, which no run writes; "
+                    f"{run.run.folder}: found a reverse run, but {first.run.folder} reads files, which no run writes; "
                     'expected a run of "language-model"'
                 )
-
-    def check_direction(self, first: Run, on_warning: OnWarning | None = None) -> None:
-        """Raise an error for runs that score the wrong side of `first`, and warn of those trained on unlike texts."""
-        for model, _ in self.models:
-            check_direction(first, model.run, on_warning)
-
-    def added(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The sum of the weighted scores of all runs, for each pair (output, source)."""
-        return [math.fsum(scores) for scores in zip(*(weighted(*model, pairs) for model in self.models), strict=True)]
+            check_direction(first.run, run.run, on_warning)
+        return self
 
     def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], n_best: int) -> list[Prediction]:
         """The predictions with their alternatives sorted anew, `n_best` of each; `score` becomes the sum."""
-        lists = [[one, *one.alternatives] for one in predictions]
+        lists = [[output, *output.alternatives] for output in predictions]
         indices = [index for index, source in enumerate(sources) if source.strip()]
-        pairs = [(one.text, sources[index]) for index in indices for one in lists[index]]
-        added = iter(self.added(pairs))
+        pairs = [(output.text, sources[index]) for index in indices for output in lists[index]]
+        added = map(math.fsum, zip(*(weighted(*model, pairs) for model in self.models), strict=True))
         out = list(predictions)
         for index in indices:
-            summed = [replace(one, score=one.score + next(added), alternatives=()) for one in lists[index]]
-            best, *others = sorted(summed, key=lambda one: -one.score)[:n_best]
+            summed = [replace(output, score=output.score + next(added), alternatives=()) for output in lists[index]]
+            best, *others = sorted(summed, key=lambda output: -output.score)[:n_best]
             out[index] = replace(best, alternatives=tuple(others))
         return out
 
@@ -139,7 +132,6 @@ def check_direction(first: Run, other: Run, on_warning: OnWarning | None = None)
 
 
 def same_direction(first: Run, other: Run) -> RunError:
-    """The error for a run that translates as `first` does."""
     neural = not any(getattr(run.config.model, "fitted", False) for run in (first, other))
     return RunError(
         f"--rerank {other.folder}: found a run of the same direction as {first.folder}, expected one trained from "
@@ -149,25 +141,20 @@ def same_direction(first: Run, other: Run) -> RunError:
 
 
 def weighted(run: Seq2SeqRun | Completer, model: RerankModel, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """The weighted scores of one run for pairs (output, source)."""
+    """The weighted scores of one run for pairs (output, source).
+
+    A reverse run scores 0 for a source that is longer than it can write. It is then 0 for all outputs of that source,
+    so their order stays that of the forward model.
+    """
     if not model.weight:
         return [0.0] * len(pairs)
+    outputs, sources = [output for output, _ in pairs], [source for _, source in pairs]
     if isinstance(run, Completer):
-        scores = run.rate([output for output, _ in pairs])
+        scores = run.rate(outputs)
     else:
-        scores = reverse_scores(run, pairs, model.tag)
+        named = ((output, f"output {number}") for number, output in enumerate(outputs, 1))
+        tagged = [ensure_tag(output, model.tag, run.tags, name) for output, name in named]
+        inputs, targets = run.codec.encode_pairs(tagged, sources)
+        scores = mean_log_probabilities(run.model, inputs, targets, run.device, too_long=0.0)
     # An output that a run cannot give at all comes last, with a negative weight too.
     return [score if score == -math.inf else model.weight * score for score in scores]
-
-
-def reverse_scores(
-    reverse: Seq2SeqRun, pairs: Sequence[tuple[str, str]], tag: str | None, batch_size: int = 64
-) -> list[float]:
-    """For pairs (output, source) the mean log-probability per token of the source given the output.
-
-    The score is 0 for a source that is longer than the run can write. It is then 0 for all outputs of that source, so
-    their order stays that of the forward model.
-    """
-    outputs = [ensure_tag(output, tag, reverse.tags, f"output {number}") for number, (output, _) in enumerate(pairs, 1)]
-    inputs, targets = reverse.codec.encode_pairs(outputs, [source for _, source in pairs])
-    return mean_log_probabilities(reverse.model, inputs, targets, reverse.device, batch_size, too_long=0.0)

@@ -43,8 +43,8 @@ def training_texts(run: Run) -> TrainingTexts | None:
     except (DragomanError, OSError):
         return None
     examples = [item for item in items if isinstance(item, Example) and item.references and not item.media_path]
-    some = examples[:: -(-len(examples) // SAMPLE) or 1]
-    return TrainingTexts(*zip(*((one.source, one.references[0]) for one in some), strict=True)) if some else None
+    sample = [(example.source, example.references[0]) for example in examples[:: -(-len(examples) // SAMPLE) or 1]]
+    return TrainingTexts(*zip(*sample, strict=True)) if sample else None
 
 
 def has_sentences(texts: Sequence[str]) -> bool:
@@ -93,7 +93,6 @@ def is_spaced(texts: Sequence[str]) -> bool:
 
 
 def is_english(texts: Sequence[str]) -> bool:
-    """Whether the texts have the frequent words of English."""
     words = [word.strip(".,!?;:\"'()") for text in texts for word in text.casefold().split()]
     return sum(word in ENGLISH_WORDS for word in words) >= ENGLISH_SHARE * max(1, len(words))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import PAIR_DELIMITER, SPECIALS, UNK
@@ -15,7 +15,6 @@ from dragoman.errors import UnseenTextWarning
 from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.runs import Run
 
-Output = TypeVar("Output")
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # the piece of a byte in SentencePiece
 SPELLS_ANYTHING = ("subwords", "bytes", "byte-level-bpe")  # a character without a token of its own becomes its bytes
 
@@ -86,7 +85,6 @@ class UnseenText:
         return [text[first:end] for (first, end), piece in spans if first < end and BYTE.fullmatch(piece)]
 
     def lacks_digit(self, text: str) -> bool:
-        """Whether a text has a digit that training did not have."""
         known = self.characters
         return known is not None and any(char.isdigit() and char not in known for char in text)
 
@@ -129,10 +127,3 @@ class UnseenInputs:
         """Warn the caller of what was counted, if anything was."""
         if message := self.message():
             warn_caller(on_warning, message, UnseenTextWarning)
-
-    def watch(self, outputs: Iterator[Output], on_warning: OnWarning | None) -> Iterator[Output]:
-        """The outputs; when they end, or the caller needs no more, a warning of what was counted."""
-        try:
-            yield from outputs
-        finally:
-            self.warn(on_warning)

@@ -17,13 +17,12 @@ from dragoman.data.batch import batch_of
 from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
 from dragoman.data.media.files import MediaError
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.decoding.complete import CompletionOptions, Observe
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.decoding.search import limits_of
 from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
-from dragoman.inference.completer import Completed, Completer
+from dragoman.inference.completer import Completed, Completer, CompletionOptions, Observe
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
@@ -196,10 +195,9 @@ class ServedModel:
         self, options: CompletionOptions, prompts: Sequence[str], stream: StreamOptions, observe: Observe | None = None
     ) -> Iterator[list[Completed]]:
         """The completions of prompts; a prompt that is too long is refused: nothing can interrupt its one step."""
-        return self.completer.stream(
-            prompts, options, stream, allow_unknown=True, batch_size=self.batch_size,
-            max_characters=self.engine.length_limits.characters, observe=observe,
-        )  # fmt: skip
+        longest = self.engine.length_limits.characters
+        options = replace(options, allow_unknown=True, batch_size=self.batch_size, max_characters=longest)
+        return self.completer.stream(prompts, replace(options, observe=observe), stream)
 
     def _predict_files(self, options: DecodingOptions, inputs: list[Upload]) -> list[Any]:
         extractor = self.engine.extractor

@@ -6,13 +6,13 @@ from dataclasses import fields, replace
 from functools import cached_property
 
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
-from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.source import Terminology, add_source_constraints
 from dragoman.decoding.constraints.spec import ConstrainedInput, parse_constraints
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError
+from dragoman.inference.completer import CompletionOptions
 from dragoman.serving.config import LimitsConfig
 from dragoman.serving.models import ServedModel
 from dragoman.serving.schemas import Options

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from starlette.responses import StreamingResponse
 
-from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions
-from dragoman.decoding.sampling import Sampling
+from dragoman.decoding.sampling import OnToken, Sampling, TokenStream, observed
 from dragoman.errors import ConfigError, DragomanError
-from dragoman.inference.token_stream import OnToken, TokenStream, observed
+from dragoman.inference.completer import CompletionOptions
 from dragoman.serving.answers import busy_message
 from dragoman.serving.batcher import Busy
 from dragoman.serving.models import ServedModel, quiet_stream

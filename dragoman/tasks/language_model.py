@@ -20,7 +20,7 @@ from dragoman.data.formats.texts import LanguageModelFormat, MaskedTextFormat
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.decoding.fill_mask import MaskDecoder
+from dragoman.decoding.labels import MaskDecoder
 from dragoman.models.bilm import BiLM, BiLMConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked

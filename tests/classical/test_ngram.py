@@ -20,7 +20,7 @@ from dragoman.data.batch import batch_of
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
-from dragoman.decoding.ngram import NGramLM
+from dragoman.decoding.joint_ctc import NGramLM
 from dragoman.errors import DataError
 from tests.conftest import call
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
-from dragoman.decoding.beam import BeamOptions, beam_search, enough_complete
+from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
@@ -287,10 +287,10 @@ class Story(Table):
 
 
 def test_the_setting_of_num_complete_reaches_the_beam() -> None:
-    assert enough_complete(SearchConfig(), 3) is None
-    assert enough_complete(SearchConfig(num_complete=2), 1) == 2
-    assert enough_complete(SearchConfig(num_complete=2), 4) == 4  # all that are asked for
-    assert enough_complete(SearchConfig(beam=1, num_complete=2), 1) is None  # greedy search
+    assert BeamOptions.of(SearchConfig(), 3).num_complete is None
+    assert BeamOptions.of(SearchConfig(num_complete=2), 1).num_complete == 2
+    assert BeamOptions.of(SearchConfig(num_complete=2), 4).num_complete == 4  # all that are asked for
+    assert BeamOptions.of(SearchConfig(beam=1, num_complete=2), 1).num_complete is None  # greedy search
 
 
 def test_num_complete_sets_how_many_hypotheses_must_be_complete() -> None:

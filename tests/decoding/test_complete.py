@@ -13,10 +13,10 @@ from torch import Tensor
 from dragoman.data.bptt import BpttPlan, TokenStream
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding.complete import Completion, CompletionOptions, complete
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import DataError
+from dragoman.inference.completer import CompletionOptions, check_length, complete
 from dragoman.inference.target_scores import mean_log_probabilities
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
@@ -64,7 +64,7 @@ def next_scores(model: LanguageModel, text: list[int]) -> Tensor:
         return model.output(hidden[0, -1]).log_softmax(-1)
 
 
-def by_hand(model: LanguageModel, prompt: list[int], longest: int, one_line: bool) -> Completion:
+def by_hand(model: LanguageModel, prompt: list[int], longest: int, one_line: bool) -> tuple[list[int], list[float]]:
     tokens: list[int] = []
     scores: list[float] = []
     while len(tokens) < longest:
@@ -74,21 +74,20 @@ def by_hand(model: LanguageModel, prompt: list[int], longest: int, one_line: boo
         tokens.append(int(ranked.argmax()))
         scores.append(found[tokens[-1]].item())
         if one_line and tokens[-1] == EOS:
-            return Completion(tuple(tokens), tuple(scores), True)
-    return Completion(tuple(tokens), tuple(scores), False)
+            break
+    return tokens, scores
 
 
 @pytest.mark.parametrize("one_line", [True, False])
 def test_greedy_completions_are_those_of_a_plain_loop(model: LanguageModel, one_line: bool) -> None:
     with torch.no_grad():
         model.output.bias[EOS] += 1.5  # so that some lines end
-    found = complete(model, PROMPTS, CompletionOptions(12, one_line=one_line), rows=2)
+    found = complete(model, PROMPTS, CompletionOptions(12, one_line=one_line, batch_size=2))
     ends = 0
     for prompt, (one,) in zip(PROMPTS, found, strict=True):
-        expected = by_hand(model, prompt, 12, one_line)
-        assert one.tokens == expected.tokens
-        assert one.token_scores == pytest.approx(expected.token_scores, abs=1e-10)
-        assert one.ended == expected.ended
+        tokens, scores = by_hand(model, prompt, 12, one_line)
+        assert one.tokens == tuple(tokens)
+        assert one.token_scores == pytest.approx(scores, abs=1e-10)
         assert EOS not in one.tokens[:-1] or not one_line
         ends += EOS in one.tokens
     assert ends
@@ -98,7 +97,7 @@ def test_samples_follow_from_prompt_and_seed_alone(model: LanguageModel) -> None
     sampling = Sampling(temperature=1.3, top_k=8, seed=4)
     together = complete(model, PROMPTS, CompletionOptions(7, sampling, samples=3))
     for prompt, found in zip(PROMPTS, together, strict=True):
-        alone = complete(model, [prompt], CompletionOptions(7, sampling, samples=3), rows=1)[0]
+        alone = complete(model, [prompt], CompletionOptions(7, sampling, samples=3, batch_size=1))[0]
         assert [one.tokens for one in alone] == [one.tokens for one in found]
         assert all(len(one.tokens) == 7 for one in found)
     assert len({one.tokens for one in together[1]}) > 1
@@ -120,7 +119,7 @@ def test_prompts_that_leave_no_positions_are_refused() -> None:
     model = LanguageModel(CASES["learned"], WORDS).eval()
     assert len(complete(model, [[5] * 13], CompletionOptions(11))[0][0].tokens) == 11
     with pytest.raises(DataError, match=r"prompt 2: found 14 tokens .* and 12 to write, expected at most 24"):
-        complete(model, [[5], [5] * 13], CompletionOptions(12))
+        check_length(model, [5] * 13, 12, "prompt 2")
 
 
 # --- likelihoods

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
-from dragoman.decoding import ctc, length_nat
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.non_autoregressive import decode_ctc, decode_lengths
 from dragoman.layers.ctc import collapse, ctc_log_probability, min_path_length, viterbi_positions
 from dragoman.models.contracts import CTCEmissions, LengthBeam
 
@@ -80,7 +80,7 @@ def read(
     emissions: CTCEmissions, beam: int, n_best: int, penalty: float = 0.0, limit: int = 99
 ) -> list[list[Hypothesis]]:
     limits = torch.full_like(emissions.lengths, limit)
-    return ctc.decode(emissions, limits, SearchConfig(beam=beam, length_penalty=penalty), n_best)
+    return decode_ctc(emissions, limits, SearchConfig(beam=beam, length_penalty=penalty), n_best)
 
 
 # ---------------------------------------------------------------------- paths and texts
@@ -251,7 +251,7 @@ def test_rows_do_not_depend_on_each_other() -> None:
 def test_limits_hold(beam: int) -> None:
     emissions = emissions_of(5, [5, 5], symbols=3, sharpness=3.0)
     limits = torch.tensor([3, 1])  # two tokens, and none, besides <eos>
-    found = ctc.decode(emissions, limits, SearchConfig(beam=beam, length_penalty=0.0), beam)
+    found = decode_ctc(emissions, limits, SearchConfig(beam=beam, length_penalty=0.0), beam)
     assert max(len(one.tokens) for one in found[0]) == 3
     assert [one.tokens for one in found[1]] == [(EOS,)]
     if beam == 20:
@@ -277,7 +277,7 @@ def test_length_nat_gives_the_best_texts_of_all_lengths() -> None:
         lengths = torch.tensor([rng.sample(range(4), 3) for _ in range(2)])
         written = torch.randn(2, 3, 3, FIRST + 3, dtype=torch.float64).log_softmax(-1)
         length_scores = torch.randn(2, 3, dtype=torch.float64).log_softmax(-1)
-        found = length_nat.decode(
+        found = decode_lengths(
             LengthBeam(written, lengths, length_scores), torch.tensor([9, 9]), SearchConfig(length_penalty=0.5), 6
         )
         for row in range(2):
@@ -297,4 +297,4 @@ def test_length_nat_gives_the_best_texts_of_all_lengths() -> None:
 def test_length_nat_leaves_out_impossible_lengths() -> None:
     written = torch.randn(1, 2, 3, 7, dtype=torch.float64).log_softmax(-1)
     given = LengthBeam(written, torch.tensor([[0, 2]]), torch.tensor([[0.0, -math.inf]], dtype=torch.float64))
-    assert [one.tokens for one in length_nat.decode(given, torch.tensor([1]), SearchConfig(), 4)[0]] == [(EOS,)]
+    assert [one.tokens for one in decode_lengths(given, torch.tensor([1]), SearchConfig(), 4)[0]] == [(EOS,)]

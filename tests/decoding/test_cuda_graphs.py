@@ -17,11 +17,18 @@ from torch import nn
 
 from dragoman.data.batch import Batch, TokensWithCopies, batch_of
 from dragoman.data.tokenizers.base import PAD
-from dragoman.decoding import cuda_graph_beam, cuda_graph_step
+from dragoman.decoding import cuda_graphs
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig, StopRule
-from dragoman.decoding.cuda_graph_beam import GraphBeamKey, GraphBeamStep, graph_beam_search
-from dragoman.decoding.cuda_graph_step import GraphDecoder, GraphShape, GraphStep, round_up
+from dragoman.decoding.cuda_graphs import (
+    GraphBeamKey,
+    GraphBeamStep,
+    GraphDecoder,
+    GraphShape,
+    GraphStep,
+    graph_beam_search,
+    round_up,
+)
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import Scorer
@@ -123,17 +130,17 @@ def test_graph_beam_search_is_beam_search(
     decoder: str, width: int, n_best: int, stop: StopRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when few sources are left and move to a smaller graph."""
-    monkeypatch.setattr(cuda_graph_beam, "MIN_SOURCES", 2)
-    monkeypatch.setattr(cuda_graph_beam, "CHECK_EVERY", 2)
+    monkeypatch.setattr(cuda_graphs, "MIN_SOURCES", 2)
+    monkeypatch.setattr(cuda_graphs, "CHECK_EVERY", 2)
     model, batch = model_of(decoder), batch_of([*(rows := sources_of(decoder)), *rows[::-1]])
     limits = torch.tensor([2, 11, 2, 2, 4, 9, 2, 2, 3, 10])
     graphs = GraphDecoder(model)
-    monkeypatch.setattr(cuda_graph_beam, "graph_decoder", lambda *given: graphs)
+    monkeypatch.setattr(cuda_graphs, "graph_decoder", lambda *given: graphs)
     options, scorer = BeamOptions(width, n_best, stop=stop), Scorer(length_penalty=0.7)
     expected = beam_search(model.step, model.start(batch), limits, options, scorer)
     for round_ in range(6):
         found = graph_beam_search(model, batch, limits, options, scorer)
-        if round_ < cuda_graph_step.MIN_USES:
+        if round_ < cuda_graphs.MIN_USES:
             assert found is None
         else:
             assert found is not None
@@ -144,11 +151,11 @@ def test_graph_beam_search_is_beam_search(
 
 
 def test_an_interrupted_search_gives_its_graph_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph_beam, "CHECK_EVERY", 1)
+    monkeypatch.setattr(cuda_graphs, "CHECK_EVERY", 1)
     model = model_of("transformer")
     batch, graphs = batch_of(SOURCES), GraphDecoder(model)
     monkeypatch.setattr(graphs, "is_ready", lambda key: True)
-    monkeypatch.setattr(cuda_graph_beam, "graph_decoder", lambda *given: graphs)
+    monkeypatch.setattr(cuda_graphs, "graph_decoder", lambda *given: graphs)
     limits, options = torch.full((len(SOURCES),), 9), BeamOptions(3)
     asked: list[int] = []
     with interruptible(lambda: asked.append(1) or len(asked) > 2), pytest.raises(Interrupted):
@@ -169,7 +176,7 @@ def test_a_captured_search_gives_the_same_outputs(decoder: str, width: int) -> N
     config = SearchConfig(beam=width, max_length=9)
     first = search(model, batch, config, 1.0)
     again = [search(model, batch, config, 1.0) for _ in range(4)]
-    decoder_steps = cuda_graph_step._DECODERS[model]
+    decoder_steps = cuda_graphs._DECODERS[model]
     assert decoder_steps.enabled
     assert decoder_steps.steps, "nothing was captured"
     for found in again:
@@ -199,7 +206,7 @@ def test_moved_weights_are_captured_anew() -> None:
 def used_and_dropped() -> list[ref[Any]]:
     """A model and its two kinds of steps, which nobody holds any more."""
     model, batch = model_of("gru"), batch_of(SOURCES)
-    decoder, shape = cuda_graph_step._DECODERS.setdefault(model, GraphDecoder(model)), shape_for(batch, 3, 9)
+    decoder, shape = cuda_graphs._DECODERS.setdefault(model, GraphDecoder(model)), shape_for(batch, 3, 9)
     decoder.start(batch, shape).step.lock.release()
     static, cache = model.start(batch, shape.target_length)[:2]
     key = GraphBeamKey(replace(shape, sources=len(SOURCES)), 1, "ahead")
@@ -211,15 +218,15 @@ def used_and_dropped() -> list[ref[Any]]:
 @torch.no_grad()
 def test_a_model_is_freed_with_its_graphs(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, without a run of the garbage collector: the graphs hold much memory of a GPU."""
-    monkeypatch.setattr(cuda_graph_beam.topk, "supports", lambda *given: kernels)
-    before = len(cuda_graph_step._DECODERS)
+    monkeypatch.setattr(cuda_graphs.topk, "supports", lambda *given: kernels)
+    before = len(cuda_graphs._DECODERS)
     gc.collect()
     gc.disable()
     try:
         weak_model, *steps = used_and_dropped()
         assert weak_model() is None
         assert [step() for step in steps] == [None, None]
-        assert len(cuda_graph_step._DECODERS) == before
+        assert len(cuda_graphs._DECODERS) == before
     finally:
         gc.enable()
 
@@ -233,7 +240,7 @@ def test_graphs_read_the_same_positions_after_a_longer_output(width: int) -> Non
     batch = batch_of(SOURCES).to(torch.device("cuda"))
     config = SearchConfig(beam=width, max_length=24, min_length=24)
     before = [search(model, batch, config, 1.0) for _ in range(5)]
-    assert cuda_graph_step._DECODERS[model].steps
+    assert cuda_graphs._DECODERS[model].steps
     for longest in (300, 700):
         longer = SearchConfig(beam=width, max_length=longest, min_length=longest)
         for _ in range(4):

@@ -14,9 +14,7 @@ from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
-from dragoman.decoding.constraints.forbidden import ForbiddenTexts
-from dragoman.decoding.constraints.prefix import PrefixConstraint
-from dragoman.decoding.constraints.required import RequiredPhrases
+from dragoman.decoding.constraints.phrases import ForbiddenTexts, PrefixConstraint, RequiredPhrases
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.scorer import Scorer

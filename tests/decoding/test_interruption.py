@@ -12,9 +12,8 @@ import dragoman
 from dragoman.analysis.alignment import align_pairs
 from dragoman.classical.chunk_search import search_chunks
 from dragoman.classical.phrase_decoder import PhraseDecoder
-from dragoman.decoding.ctc import prefix_beam_search
-from dragoman.decoding.length_nat import k_best
 from dragoman.decoding.mbr import MinimumBayesRisk
+from dragoman.decoding.non_autoregressive import k_best, prefix_beam_search
 from dragoman.decoding.sampling import Sampling
 from dragoman.models.contracts import CTCEmissions
 from dragoman.progress import Interrupted, check_interrupted, interruptible
@@ -124,7 +123,7 @@ def test_without_a_caller_nothing_is_interrupted() -> None:
 
 
 def test_labels_and_prompts_end(tmp_path: Path, cached: Path) -> None:
-    from dragoman.decoding.complete import CompletionOptions
+    from dragoman.inference.completer import CompletionOptions
     from dragoman.inference.load import load_run
     from tests.serving.tiny_runs import quick
     from tests.tasks import test_labels_end_to_end as labels

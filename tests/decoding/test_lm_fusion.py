@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding import ctc
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.ctc import LMFusion
+from dragoman.decoding.non_autoregressive import LMFusion, decode_ctc
+from dragoman.models.contracts import CTCEmissions
 from tests.decoding.test_ctc import FIRST, Text, all_texts, emissions_of
 
 
@@ -55,7 +55,7 @@ def test_a_wide_beam_ranks_as_brute_force(weight: float, bonus: float) -> None:
         table = bigrams(seed, 2)
         fusion, asked = fusion_of(table, weight, bonus)
         config = SearchConfig(beam=60, length_penalty=0.0)
-        found = ctc.decode(emissions, torch.full_like(emissions.lengths, 99), config, 4, fusion)
+        found = decode_ctc(emissions, torch.full_like(emissions.lengths, 99), config, 4, fusion)
         for row, length in enumerate(lengths):
             frames = emissions.log_probabilities[row, :length]
             truth, alone = truth_of(frames, table, weight, bonus), all_texts(frames)
@@ -75,11 +75,11 @@ def test_rows_do_not_see_each_other_and_a_beam_of_one_searches() -> None:
     for beam in (1, 3):
         config = SearchConfig(beam=beam, length_penalty=0.0)
         fusion, asked = fusion_of(table, 0.9, 0.1)
-        together = ctc.decode(emissions, torch.tensor([99] * 3), config, 1, fusion)
+        together = decode_ctc(emissions, torch.tensor([99] * 3), config, 1, fusion)
         assert asked
         for row, length in enumerate([6, 3, 5]):
-            alone = ctc.CTCEmissions(emissions.log_probabilities[row : row + 1, :length], torch.tensor([length]))
-            own = ctc.decode(alone, torch.tensor([99]), config, 1, fusion_of(table, 0.9, 0.1)[0])
+            alone = CTCEmissions(emissions.log_probabilities[row : row + 1, :length], torch.tensor([length]))
+            own = decode_ctc(alone, torch.tensor([99]), config, 1, fusion_of(table, 0.9, 0.1)[0])
             assert own[0][0].tokens == together[row][0].tokens
             assert own[0][0].normalised == pytest.approx(together[row][0].normalised, abs=1e-10)
 
@@ -89,7 +89,7 @@ def test_tokens_that_the_language_model_rules_out_are_not_output() -> None:
     table = bigrams(2, 2)
     table[:, 4] = -math.inf
     fusion, _ = fusion_of(table, 0.5, 0.0)
-    found = ctc.decode(emissions, torch.tensor([99]), SearchConfig(beam=8, length_penalty=0.0), 5, fusion)
+    found = decode_ctc(emissions, torch.tensor([99]), SearchConfig(beam=8, length_penalty=0.0), 5, fusion)
     assert found[0]
     assert all(4 not in one.tokens for one in found[0])
 
@@ -100,6 +100,6 @@ def test_a_uniform_language_model_changes_no_order_of_equal_lengths() -> None:
         lambda texts: torch.full((len(texts), FIRST + 2), -math.log(6.0), dtype=torch.float64), 1.0, math.log(6.0)
     )
     config = SearchConfig(beam=60, length_penalty=0.0)
-    plain = ctc.decode(emissions, torch.tensor([99]), config, 5)
-    fused = ctc.decode(emissions, torch.tensor([99]), config, 5, flat)
+    plain = decode_ctc(emissions, torch.tensor([99]), config, 5)
+    fused = decode_ctc(emissions, torch.tensor([99]), config, 5, flat)
     assert [one.tokens for one in plain[0]] == [one.tokens for one in fused[0]]

@@ -9,8 +9,8 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding import ngram
-from dragoman.decoding.ngram import NeuralLM, NGramLM
+from dragoman.decoding import joint_ctc
+from dragoman.decoding.joint_ctc import NeuralLM, NGramLM
 from dragoman.errors import DataError
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
@@ -23,7 +23,7 @@ TEXTS = [[4, 5, 4], [4, 5], [6]]
 
 
 def test_the_cache_of_an_ngram_model_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngram, "MAX_CACHED", 3 * VOCABULARY)
+    monkeypatch.setattr(joint_ctc, "MAX_CACHED", 3 * VOCABULARY)
     model, fresh = NGramLM.of_rows(TEXTS, VOCABULARY, 3), NGramLM.of_rows(TEXTS, VOCABULARY, 3)
     texts = [(first, second) for first in range(4, 9) for second in range(4, 9)]
     for text in texts:

@@ -396,7 +396,7 @@ def test_a_run_that_cannot_be_written_to_is_still_searched(
 def test_auto_takes_it_where_it_can_and_torch_otherwise(run: Path) -> None:
     auto = dragoman.load(run, "cpu")
     assert isinstance(auto, Predictor)
-    assert auto.engine_name == "ctranslate2"
+    assert auto.backend(auto.defaults).engines.name == "ctranslate2"
     ours = dragoman.load(run, "cpu", engine="torch")
     texts = words(20, seed=5)
     for how in ({}, {"no_repeat_ngram": 2}, {"method": Sampling(seed=3)}, {"prefix": "A"}):
@@ -444,7 +444,8 @@ def test_the_command_line_gives_the_same_text_by_every_engine(run: Path) -> None
 
 def test_without_the_package_auto_is_torch_and_the_name_is_an_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "find_spec", lambda name: None)
-    assert dragoman.load(run, "cpu").engine_name == "torch"
+    loaded = dragoman.load(run, "cpu")
+    assert loaded.backend(loaded.defaults).engines.name == "torch"
     got = call("predict", run, "--engine", "ctranslate2", stdin=b"abc\n")
     assert got.code == 2
     assert "pip install 'dragoman[fast]'" in got.err

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,8 +185,9 @@ def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> No
 @pytest.mark.parametrize("weight", [2.0, -2.0])
 def test_an_output_that_a_reranker_cannot_give_comes_last(weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A negative weight made it the best, and two rerankers of opposite signs raised an error."""
-    monkeypatch.setattr(rerank, "reverse_scores", lambda run, pairs, tag: [-math.inf, -1.0])
-    run: Any = object()
+    monkeypatch.setattr(rerank, "mean_log_probabilities", lambda *arguments, too_long: [-math.inf, -1.0])
+    codec = SimpleNamespace(encode_pairs=lambda outputs, sources: (outputs, sources))
+    run: Any = SimpleNamespace(tags=(), codec=codec, model=None, device=None)
     assert rerank.weighted(run, RerankModel("x", weight), [("a", "b"), ("c", "b")]) == [-math.inf, -weight]
 
 

@@ -12,14 +12,17 @@ from typing import Any, cast, get_type_hints
 import pytest
 
 import dragoman
-from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError, DragomanError
-from dragoman.inference.completer import Completer
+from dragoman.inference.completer import Completer, CompletionKeywords, CompletionOptions
 from dragoman.inference.evaluation import EvaluationOptions
-from dragoman.inference.inputs import StreamKeywords, StreamOptions
-from dragoman.inference.keywords import CompletionKeywords, DecodingKeywords, EvaluationKeywords
+from dragoman.inference.inputs import (
+    DecodingKeywords,
+    EvaluationKeywords,
+    StreamKeywords,
+    StreamOptions,
+)
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.pipeline import Done, Row, Work, stream_outputs

@@ -24,10 +24,8 @@ from dragoman.data.readers.lines import byte_range_lines
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.inference.shards import work as shard_work
-from dragoman.inference.shards.cluster import work_on_cluster
-from dragoman.inference.shards.local import work_in_processes
 from dragoman.inference.shards.plan import Job, check_input, described, run_digest
-from dragoman.inference.shards.work import predict_shard_of, work
+from dragoman.inference.shards.work import predict_on_cluster, work, work_in_processes, work_on_cluster
 from dragoman.runs.folder import write_members
 from tests.conftest import Workshop, call, words
 
@@ -239,7 +237,7 @@ def test_a_cluster_gets_counts_alone(inside: Workshop, text: Path) -> None:
             work_on_cluster(job, cluster.scheduler_address, done.append)
     assert done == list(range(1, len(job.shards) + 1))
     assert outputs(job) == expected(inside, text)
-    found = predict_shard_of(job, 0)
+    found = predict_on_cluster([], job, 0)
     assert set(found) == {"job", "rows", "failed", "bytes", "hash", "unseen", "unseen_texts"}
     assert len(json.dumps(found)) < 300
 

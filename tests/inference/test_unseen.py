@@ -16,8 +16,7 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.load import load_predictor
-from dragoman.inference.long_inputs import InputTooLongError, split_text
-from dragoman.inference.parts import join_parts, parts_around
+from dragoman.inference.long_inputs import InputTooLongError, join_parts, parts_around, split_text
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from tests.conftest import SMALL, call, quiet_machine, words, write_rows

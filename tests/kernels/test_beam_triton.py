@@ -7,10 +7,9 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding import cuda_graph_step
+from dragoman.decoding import cuda_graphs
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.beam_state import (
-    BeamSize,
     NextTokens,
     complete_hypotheses,
     initial_state,
@@ -59,7 +58,7 @@ def test_a_step_is_settled_as_torch_settles_it(width: int, stop: StopRule, vocab
     divisors = [1.0, *(length**0.7 for length in range(1, longest + 1))]
     enough = torch.full_like(limits, width)
     mine, theirs = (
-        initial_state(limits, BeamSize(width, width, longest), enough, divisors, stop, torch.float32) for _ in range(2)
+        initial_state(limits, (width, width, longest), enough, divisors, stop, torch.float32) for _ in range(2)
     )
     origins, fed = (torch.zeros(sources * width, dtype=torch.long, device=device) for _ in range(2))
     first = torch.arange(sources, device=device)[:, None] * width
@@ -96,10 +95,10 @@ def test_a_search_in_kernels_writes_what_the_plain_one_writes(decoder: str, widt
     how = SearchConfig(beam=width, max_length=11)
     limits = torch.full((40,), 12, device="cuda")
     expected = beam_search(model.step, model.start(batch), limits, BeamOptions(width))
-    for _ in range(cuda_graph_step.MIN_USES + 2):
+    for _ in range(cuda_graphs.MIN_USES + 2):
         found = search(model, batch, how, 1.0)
-    assert cuda_graph_step._DECODERS[model].enabled
-    assert cuda_graph_step._DECODERS[model].steps, "nothing was captured"
+    assert cuda_graphs._DECODERS[model].enabled
+    assert cuda_graphs._DECODERS[model].steps, "nothing was captured"
     for mine, theirs in zip(found, expected, strict=True):
         assert mine[0].tokens == theirs[0].tokens
         assert mine[0].normalised == pytest.approx(theirs[0].normalised, abs=1e-4)

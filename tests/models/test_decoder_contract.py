@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import PAD
-from dragoman.decoding.coverage import CoverageTracker
+from dragoman.decoding.beam import CoverageTracker
 from dragoman.decoding.scorer import Scorer
 from dragoman.layers.linear import LogProbabilities
 from dragoman.models.contracts import Criterion, Decoder, Memory, State

@@ -18,8 +18,8 @@ from dragoman.data.batch import Batch, Frames
 from dragoman.data.collate import Collator, FrameCollator
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.ctc import LMFusion
-from dragoman.decoding.joint_ctc import AttentionSearch, CTCFusionSearch, JointSearch
+from dragoman.decoding.joint_ctc import TranscriberSearch
+from dragoman.decoding.non_autoregressive import LMFusion
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.augmentation import SpecAugmentConfig
@@ -179,7 +179,7 @@ def test_padding_and_neighbours_change_nothing(decoder: str) -> None:
 def test_joint_search_ranks_as_an_exhaustive_one(decoder: str) -> None:
     model, batch = build(decoder).eval(), batch_of(rows())
     config = SearchConfig(beam=60, length_penalty=0.0, max_length=2)
-    found = search(model, batch, config, 1.0, 3, method=JointSearch(ctc_weight=0.4))
+    found = search(model, batch, config, 1.0, 3, method=TranscriberSearch("joint", ctc_weight=0.4))
     texts = [text for size in range(3) for text in itertools.product([4, 5, 6], repeat=size)]
     written = model.emissions(batch, torch.tensor([9] * 4), 1)
     for row, hypotheses in enumerate(found):
@@ -203,7 +203,7 @@ def test_joint_search_ranks_as_an_exhaustive_one(decoder: str) -> None:
 @torch.no_grad()
 def test_attention_alone_scores_as_teacher_forcing_does() -> None:
     model, batch = build("lstm").eval(), batch_of(rows())
-    found = search(model, batch, SearchConfig(beam=3), 1.0, 2, method=AttentionSearch())
+    found = search(model, batch, SearchConfig(beam=3), 1.0, 2, method=TranscriberSearch("attention"))
     for row, hypotheses in enumerate(found):
         assert len(hypotheses) == 2
         for one in hypotheses:
@@ -217,12 +217,12 @@ def test_attention_alone_scores_as_teacher_forcing_does() -> None:
 def test_decoding_modes_are_chosen_by_name() -> None:
     model, batch = build("none").eval(), batch_of(rows())
     assert decodes(model) == "parallel"
-    for method in (AttentionSearch(), JointSearch()):
+    for method in (TranscriberSearch("attention"), TranscriberSearch("joint")):
         with pytest.raises(ConfigError, match="needs a model with CTC and a decoder"):
             search(model, batch, SearchConfig(), 1.0, method=method)
     assert len(search(model, batch, SearchConfig(beam=1), 1.0)) == 4
     uniform = LMFusion(lambda texts: torch.full((len(texts), VOCABULARY), -math.log(VOCABULARY)), weight=0.5)
-    assert len(search(model, batch, SearchConfig(beam=4), 1.0, method=CTCFusionSearch(uniform))) == 4
+    assert len(search(model, batch, SearchConfig(beam=4), 1.0, method=TranscriberSearch("ctc", fusion=uniform))) == 4
 
 
 def test_wrong_settings_are_reported() -> None:
@@ -274,7 +274,9 @@ def test_it_learns_to_read_noisy_symbols(decoder: str) -> None:
     model.eval()
     data = [example() for _ in range(60)]
     batch = COLLATOR.collate([one for one, _ in data])
-    ways = [(1, None), (4, None)] + ([(4, AttentionSearch()), (4, JointSearch(0.5))] if decoder != "none" else [])
+    ways: list[tuple[int, TranscriberSearch | None]] = [(1, None), (4, None)]
+    if decoder != "none":
+        ways += [(4, TranscriberSearch("attention")), (4, TranscriberSearch("joint", 0.5))]
     for beam, method in ways:
         found = search(model, batch, SearchConfig(beam=beam, max_length=8), 1.0, method=method)  # type: ignore[arg-type]
         right = sum(list(one[0].tokens[:-1]) == text for one, (_, text) in zip(found, data, strict=True))

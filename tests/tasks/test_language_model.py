@@ -409,8 +409,8 @@ def test_python_callers_are_told_too(folder: Path) -> None:
         completer.complete(["the"], samples=2)
     with pytest.raises(ConfigError, match="temperature"):
         completer.complete(["the"], sampling=Sampling(temperature=-1.0))
-    with pytest.raises(DataError, match="prompt 7: found 'zebra'"):
-        completer.complete(["zebra"], first=7)
+    with pytest.raises(DataError, match="prompt 1: found 'zebra'"):
+        completer.complete(["zebra"])
     assert UNK in completer.encode("the zebra", "prompt 1", allow_unknown=True)
     found = completer.complete(["the zebra"], allow_unknown=True, max_length=2)[0][0]
     assert found.text.split()[:2] == ["the", "zebra"]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.constraints.constraint import AutomatonState, Constraint
-from dragoman.decoding.constraints.required import RequiredPhrases
+from dragoman.decoding.constraints.phrases import RequiredPhrases
 from dragoman.decoding.constraints.token_bytes import NO_TEXT
 from dragoman.progress import check_interrupted
 
@@ -47,7 +47,6 @@ class ConstraintAutomaton:
 
     @property
     def cached(self) -> int:
-        """How many transitions and states it remembers."""
         return len(self._next_states) + len(self._distances) + len(self._token_lists)
 
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
@@ -57,17 +56,10 @@ class ConstraintAutomaton:
         if after is UNKNOWN:  # another thread may clear the cache at any time
             if len(self._next_states) > MAX_CACHED:
                 self._next_states.clear()
-            after = self._next_states[key] = self._next_state(state, token)
+            parts = zip(self.constraints, state, strict=True)
+            states = tuple(constraint.next_state(part, token) for constraint, part in parts)
+            after = self._next_states[key] = None if None in states else states
         return after
-
-    def _next_state(self, state: AutomatonState, token: int) -> AutomatonState:
-        states = []
-        for constraint, part in zip(self.constraints, state, strict=True):
-            after = constraint.next_state(part, token)
-            if after is None:
-                return None
-            states.append(after)
-        return tuple(states)
 
     def default_state(self, state: AutomatonState) -> AutomatonState:
         """The state after a token that means nothing to any constraint; parts are None where there is no such token."""

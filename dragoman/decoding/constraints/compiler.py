@@ -8,10 +8,8 @@ from dataclasses import replace
 from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
-from dragoman.decoding.constraints.forbidden import ForbiddenTexts
-from dragoman.decoding.constraints.prefix import AllowedOutputs
+from dragoman.decoding.constraints.phrases import AllowedOutputs, ForbiddenTexts, RequiredPhrases
 from dragoman.decoding.constraints.registry import build_named
-from dragoman.decoding.constraints.required import RequiredPhrases
 from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, OutputConstraints
 from dragoman.decoding.constraints.token_bytes import TokenBytes
 from dragoman.errors import DataError
@@ -127,7 +125,6 @@ class ConstraintCompiler:
         return any(text in other for other in others)
 
     def can_spell(self, text: str) -> bool:
-        """Whether the vocabulary can spell a text."""
         return bool(self.token_bytes.tokenizations(text))
 
 

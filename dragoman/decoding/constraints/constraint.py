@@ -1,28 +1,4 @@
-"""The interface of a constraint: a finite automaton over tokens.
-
-A new constraint is one class. This one keeps brackets balanced; the depth of open brackets is its state:
-
-    class BalancedBrackets(Constraint):
-        may_block_end = True
-        start = 0
-
-        def __init__(self, opening: int, closing: int) -> None:
-            self.change = {opening: +1, closing: -1}
-            self.closing = closing
-
-        def next_state(self, state, token):
-            depth = state + self.change.get(token, 0)
-            return depth if depth >= 0 else None
-
-        def default_state(self, state):
-            return state
-
-        def may_end(self, state):
-            return state == 0
-
-        def tokens_towards_end(self, state):
-            return [self.closing] if state else []
-"""
+"""The interface of a constraint: a finite automaton over tokens. docs/extending.md writes one."""
 
 from __future__ import annotations
 
@@ -63,6 +39,39 @@ class Constraint(ABC):
     def tokens_towards_end(self, state: AutomatonState) -> Iterable[int]:
         """Tokens that bring the output nearer to a state where it may end."""
         return ()
+
+
+class ListedConstraint(Constraint):
+    """A constraint that lists the allowed tokens of every state, until it has no more to say in the state ()."""
+
+    may_block_end = True
+
+    def __init__(self) -> None:
+        self._listed: dict[AutomatonState, Mapping[int, AutomatonState]] = {(): {}}
+
+    @abstractmethod
+    def list_tokens(self, state: AutomatonState) -> Mapping[int, AutomatonState]:
+        """The allowed tokens, and the state after each."""
+
+    def listed(self, state: AutomatonState) -> Mapping[int, AutomatonState]:
+        if state not in self._listed:
+            self._listed[state] = self.list_tokens(state)
+        return self._listed[state]
+
+    def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
+        return () if state == () else self.listed(state).get(token)
+
+    def default_state(self, state: AutomatonState) -> AutomatonState:
+        return () if state == () else None
+
+    def allowed_tokens(self, state: AutomatonState) -> Collection[int] | None:
+        return None if state == () else self.listed(state)
+
+    def may_end(self, state: AutomatonState) -> bool:
+        return bool(state == ())
+
+    def tokens_towards_end(self, state: AutomatonState) -> Iterable[int]:
+        return few_per_state(self.listed(state))
 
 
 def few_per_state(next_states: Mapping[int, AutomatonState]) -> list[int]:

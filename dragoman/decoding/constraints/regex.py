@@ -6,11 +6,12 @@ Supported: characters, `.`, classes, escapes, groups, `|`, the repeats `* + ? {m
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from dragoman.decoding.constraints.constraint import AutomatonState, Constraint, few_per_state
+from dragoman.decoding.constraints.constraint import AutomatonState, ListedConstraint, few_per_state
 from dragoman.decoding.constraints.token_bytes import NO_TEXT, START, TokenBytes
 from dragoman.errors import ConfigError
 
@@ -182,57 +183,46 @@ class CharacterAutomaton:
         return self._next[nodes, character]
 
 
-class RegexConstraint(Constraint):
+class RegexConstraint(ListedConstraint):
     """The whole output matches a regular expression.
 
     A state is (context of the next token, nodes of the automaton, first bytes of an unfinished character). Tokens may
     spell a character byte by byte up to U+FFFF; beyond that a token must contain the whole character.
     """
 
-    may_block_end = True
-
     def __init__(self, token_bytes: TokenBytes, pattern: str) -> None:
+        super().__init__()
         self.token_bytes = token_bytes
         self.automaton = CharacterAutomaton(pattern)
         self.start = (START, self.automaton.start, b"")
-        self._next_states: dict[AutomatonState, dict[int, AutomatonState]] = {}
         self._can_finish_cache: dict[tuple[Nodes, bytes], bool] = {}
 
-    def _matching(self, state: AutomatonState) -> Mapping[int, AutomatonState]:
-        """Tokens that match, and the state after each."""
-        if state not in self._next_states:
-            context, nodes, begun = state
-            states: dict[int, AutomatonState] = {}
-            known: dict[bytes, tuple[Nodes, bytes] | None] = {}
-            for token, both in enumerate(self.token_bytes.texts):
-                if token in NO_TEXT:
-                    continue
-                text = both[context]
-                if text not in known:
-                    known[text] = self._after(nodes, begun + text)
-                after = known[text]
-                if after is not None:
-                    states[token] = (self.token_bytes.next_context[token], *after)
-            self._next_states[state] = states
-        return self._next_states[state]
+    def list_tokens(self, state: AutomatonState) -> Mapping[int, AutomatonState]:
+        context, nodes, begun = state
+        states: dict[int, AutomatonState] = {}
+        known: dict[bytes, tuple[Nodes, bytes] | None] = {}
+        for token, both in enumerate(self.token_bytes.texts):
+            if token in NO_TEXT:
+                continue
+            text = both[context]
+            if text not in known:
+                known[text] = self._after(nodes, begun + text)
+            after = known[text]
+            if after is not None:
+                states[token] = (self.token_bytes.next_context[token], *after)
+        return states
 
     def _after(self, nodes: Nodes, text: bytes) -> tuple[Nodes, bytes] | None:
         """The nodes after some bytes, and the bytes of an unfinished character at their end."""
-        whole, begun = text, b""
-        for size in range(1, 4):
-            if len(text) >= size and text[-size] >= 0xC0:
-                length = 2 if text[-size] < 0xE0 else 3 if text[-size] < 0xF0 else 4
-                if length > size:
-                    whole, begun = text[:-size], text[-size:]
-                break
         try:
-            characters = whole.decode("utf-8")
+            characters, size = codecs.utf_8_decode(text, "strict", False)
         except UnicodeDecodeError:
             return None
         for character in characters:
             nodes = self.automaton.next_nodes(nodes, character)
             if not nodes:
                 return None
+        begun = text[size:]
         return (nodes, begun) if not begun or self._can_finish(nodes, begun) else None
 
     def _can_finish(self, nodes: Nodes, begun: bytes) -> bool:
@@ -249,20 +239,11 @@ class RegexConstraint(Constraint):
             )
         return self._can_finish_cache[nodes, begun]
 
-    def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
-        return self._matching(state).get(token)
-
-    def default_state(self, state: AutomatonState) -> AutomatonState:
-        return None
-
-    def allowed_tokens(self, state: AutomatonState) -> Collection[int] | None:
-        return self._matching(state)
-
     def may_end(self, state: AutomatonState) -> bool:
         """Whether the expression may end here and no character is unfinished."""
         return self.automaton.final in state[1] and not state[2]
 
     def tokens_towards_end(self, state: AutomatonState) -> Iterable[int]:
         """A few tokens for every next state; those with whole characters if there are any."""
-        states = self._matching(state)
+        states = self.listed(state)
         return few_per_state({token: after for token, after in states.items() if not after[2]} or states)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dragoman.config.table import Table
 from dragoman.decoding.constraints.constraint import Constraint
-from dragoman.decoding.constraints.prefix import PrefixConstraint
+from dragoman.decoding.constraints.phrases import PrefixConstraint
 from dragoman.decoding.constraints.regex import RegexConstraint
 from dragoman.decoding.constraints.token_bytes import TokenBytes
 from dragoman.errors import DataError, hint

@@ -69,18 +69,17 @@ def protected_spans(text: str, texts: Sequence[str]) -> Iterator[tuple[int, int]
     A pattern with all of them would try each at every place, which takes minutes for a document of placeholders.
     """
     known, end = {*texts} - {""}, 0
-    lengths = sorted({len(one) for one in known}, reverse=True)
-    beginnings = re.compile("|".join(re.escape(char) for char in {one[0] for one in known}) or r"(?!)")
-    for match in beginnings.finditer(text):
+    lengths = sorted({len(protected) for protected in known}, reverse=True)
+    letters = {protected[0] for protected in known}
+    for match in re.finditer("|".join(map(re.escape, letters)) or r"(?!)", text):
         start = match.start()
-        found = next((one for size in lengths if (one := text[start : start + size]) in known), "")
-        if found and start >= end:
-            end = start + len(found)
+        size = next((size for size in lengths if text[start : start + size] in known), 0)
+        if size and start >= end:
+            end = start + size
             yield start, end
 
 
 def without_protected(text: str, texts: Sequence[str]) -> str:
-    """The rest of a text without the texts to copy."""
     spans = [*protected_spans(text, texts), (len(text), len(text))]
     return "".join(text[end:start] for (_, end), (start, _) in pairwise([(0, 0), *spans]))
 
@@ -95,7 +94,6 @@ class Terminology:
         self._pattern = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, ordered)) + r")(?!\w)") if ordered else None
 
     def required_by(self, source: str) -> tuple[tuple[str, ...], ...]:
-        """The translations that the terms in a source require."""
         if self._pattern is None:
             return ()
         return tuple(dict.fromkeys(self.terms[match[0]] for match in self._pattern.finditer(source)))
@@ -121,7 +119,6 @@ class Terminology:
 def add_source_constraints(
     constraints: OutputConstraints, source: str, terms: Terminology | None, copy_placeholders: bool
 ) -> OutputConstraints:
-    """Constraints extended by the terms and the placeholders of a source."""
     if terms is not None:
         new = [phrases for phrases in terms.required_by(source) if phrases not in constraints.require]
         constraints = replace(constraints, require=(*constraints.require, *new))
@@ -134,4 +131,5 @@ def add_numbers(constraints: OutputConstraints, source: str, unreadable: Callabl
         return constraints
     known = {text for text, _ in constraints.placeholders}
     every = find_placeholders(source, (*PLACEHOLDERS, *NUMBERS) if known else NUMBERS)
-    return replace(constraints, placeholders=tuple(one for one in every if one[0] in known or unreadable(one[0])))
+    copied = tuple((text, count) for text, count in every if text in known or unreadable(text))
+    return replace(constraints, placeholders=copied)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -61,18 +61,13 @@ def parse_constraints(table: dict[str, Any], location: str) -> OutputConstraints
                 f"{location}: {name}: found {value!r}, expected a text or a list of texts, none of them empty"
             )
         fields[name] = tuple(values)
-    fields["constrain"] = _named_constraints(table.get("constrain"), location)
+    named = table.get("constrain")
+    if named is None:
+        named = {}
+    if not isinstance(named, dict) or not all(isinstance(entry, str) for pair in named.items() for entry in pair):
+        raise DataError(f"{location}: constrain: found {named!r}, expected a table of names and texts")
     alternatives = ((phrase,) if isinstance(phrase, str) else tuple(phrase) for phrase in fields["require"])
-    return OutputConstraints(**(fields | {"require": tuple(alternatives)}))
-
-
-def _named_constraints(value: object, location: str) -> tuple[tuple[str, str], ...]:
-    """Names and texts of registered constraints, from a table."""
-    if value is None:
-        return ()
-    if not isinstance(value, dict) or not all(isinstance(entry, str) for pair in value.items() for entry in pair):
-        raise DataError(f"{location}: constrain: found {value!r}, expected a table of names and texts")
-    return tuple(value.items())
+    return OutputConstraints(**(fields | {"require": tuple(alternatives), "constrain": tuple(named.items())}))
 
 
 def _is_phrase(value: object, name: str) -> bool:
@@ -87,12 +82,7 @@ def _is_phrase(value: object, name: str) -> bool:
     )
 
 
-def constraints_for_inputs(
-    count: int,
-    prefix: str | Sequence[str | None] | None = None,
-    pattern: str | Sequence[str | None] | None = None,
-    **others: Any,
-) -> list[OutputConstraints]:
+def constraints_for_inputs(count: int, **values: Any) -> list[OutputConstraints]:
     """Constraints for `count` inputs, from one value for all inputs or from a list with one entry per input.
 
     For `forbid`, `require` and `allow`, a list of texts holds for all inputs; a list of lists has one list per input.
@@ -100,18 +90,16 @@ def constraints_for_inputs(
     """
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     shared = True
-    for name, value in {"prefix": prefix, "pattern": pattern, **others}.items():
-        single = name in ("prefix", "pattern")
+    for name, value in values.items():
         per_input = isinstance(value, list | tuple) and (
-            single
-            or name == "constrain"
+            name in ("prefix", "pattern", "constrain")
             or (isinstance(value, list) and any(entry is None or isinstance(entry, list) for entry in value))
         )
-        if per_input and len(value or ()) != count:
-            raise ConfigError(f"{name}: found {len(value or ())} entries, expected one for each of the {count} inputs")
+        if per_input and len(value) != count:
+            raise ConfigError(f"{name}: found {len(value)} entries, expected one for each of the {count} inputs")
         shared = shared and not per_input
         for index, row in enumerate(rows):
-            row[name] = value[index] if per_input and value is not None else value
+            row[name] = value[index] if per_input else value
     if shared and rows:  # a long list of allowed outputs is checked once, not once per input
         return [parse_constraints(rows[0], "input 1")] * count
     return [parse_constraints(row, f"input {number}") for number, row in enumerate(rows, 1)]

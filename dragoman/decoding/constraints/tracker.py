@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from dragoman.decoding.scorer import NEG_INF
 NEAR_LIMIT = 4  # so near the length limit, every allowed token is checked for whether the output can still end in time
 
 
+@dataclass(frozen=True)
 class ConstraintTracker:
     """The automaton of every source (None: unconstrained) and the state of each of its hypotheses.
 
@@ -23,19 +26,21 @@ class ConstraintTracker:
     how many more tokens may follow the next one, <eos> not counted.
     """
 
-    def __init__(self, automata: Sequence[ConstraintAutomaton | None], width: int) -> None:
-        self.automata = list(automata)
-        self.width = width
-        # As in the search, one real hypothesis at the start; None: there is no hypothesis.
-        empty: list[AutomatonState] = [None] * (width - 1)
-        self.states: list[list[AutomatonState]] = [[one.start if one else None, *empty] for one in automata]
+    automata: Sequence[ConstraintAutomaton | None]
+    states: list[list[AutomatonState]]
+    width: int
+
+    @classmethod
+    def start(cls, automata: Sequence[ConstraintAutomaton | None], width: int) -> ConstraintTracker:
+        """As in the search, one real hypothesis of each source at the start; None: there is no hypothesis."""
+        starts = [automaton.start if automaton else None for automaton in automata]
+        return cls(automata, [[state, *[None] * (width - 1)] for state in starts], width)
 
     def __bool__(self) -> bool:
         return any(automaton is not None for automaton in self.automata)
 
     @property
     def requires_phrases(self) -> list[bool]:
-        """Which sources have required phrases."""
         return [automaton is not None and automaton.requires_phrases for automaton in self.automata]
 
     def choose(
@@ -47,7 +52,8 @@ class ConstraintTracker:
         can, they come from the `fallback` scores.
         """
         scores, best, index = self._completable(preferred, count, remaining)
-        if fallback is not None and (stuck := (best[:, 0] == NEG_INF) & self._constrained(best)).any():
+        constrained = torch.tensor([automaton is not None for automaton in self.automata], device=best.device)
+        if fallback is not None and (stuck := (best[:, 0] == NEG_INF) & constrained).any():
             scores, best, index = self._completable(
                 torch.where(stuck[:, None, None], fallback, preferred), count, remaining
             )
@@ -112,9 +118,6 @@ class ConstraintTracker:
                     late.append(source * self.width * vocabulary + candidate)
         return late
 
-    def _constrained(self, like: Tensor) -> Tensor:
-        return torch.tensor([automaton is not None for automaton in self.automata], device=like.device)
-
     # --- Dynamic beam allocation for required phrases (Post and Vilar 2018)
 
     def _allocate(
@@ -169,19 +172,13 @@ class ConstraintTracker:
                     banks[0].append((-score, candidate))
                 elif _in_time(automaton, state, token, remaining):
                     banks[automaton.distance(automaton.next_state(state, token))].append((-score, candidate))
-        ending, open_banks = list[int](), list[list[tuple[float, int]]]()
-        for _, bank in sorted(banks.items()):
-            bank.sort()
-            ending += [candidate for _, candidate in bank[: self.width] if candidate % vocabulary == EOS]
-            open_banks.append([pair for pair in bank if pair[1] % vocabulary != EOS])
+        ending = [candidate for _, candidate in sorted(banks[0])[: self.width] if candidate % vocabulary == EOS]
+        ordered = [sorted(bank) for _, bank in sorted(banks.items())]
+        open_banks = [[pair for pair in bank if pair[1] % vocabulary != EOS] for bank in ordered]
         open_banks = [bank for bank in open_banks if bank]
-        open_banks = open_banks[:1] + sorted(open_banks[1:])
-        chosen = list[int]()
-        rank = 0
-        while len(chosen) < self.width and any(len(bank) > rank for bank in open_banks):
-            chosen += [bank[rank][1] for bank in open_banks if len(bank) > rank][: self.width - len(chosen)]
-            rank += 1
-        return chosen + ending
+        by_rank = zip_longest(*open_banks[:1], *sorted(open_banks[1:]))
+        chosen = [pair[1] for pair in chain.from_iterable(by_rank) if pair is not None]
+        return chosen[: self.width] + ending
 
     # --- Following the search
 
@@ -197,23 +194,14 @@ class ConstraintTracker:
                     for score, parent, token in zip(scores, own_parents, own_tokens, strict=True)
                 ]
 
-    def subset(self, sources: Sequence[int]) -> ConstraintTracker:
-        """A tracker of some sources alone, to choose by."""
-        subset = ConstraintTracker([], self.width)
-        subset.automata, subset.states = self.automata, self.states
-        subset.select(sources)
-        return subset
+    def select(self, sources: Sequence[int]) -> ConstraintTracker:
+        automata, states = [self.automata[source] for source in sources], [self.states[source] for source in sources]
+        return ConstraintTracker(automata, states, self.width)
 
     def of_slots(self, slots: Sequence[int]) -> ConstraintTracker:
         """A tracker of one hypothesis of each source, to choose by as a beam of one does."""
-        narrow = ConstraintTracker([], 1)
-        narrow.automata = self.automata
-        narrow.states = [[states[slot]] for states, slot in zip(self.states, slots, strict=True)]
-        return narrow
-
-    def select(self, sources: Sequence[int]) -> None:
-        self.automata = [self.automata[source] for source in sources]
-        self.states = [self.states[source] for source in sources]
+        states = [[states[slot]] for states, slot in zip(self.states, slots, strict=True)]
+        return ConstraintTracker(self.automata, states, 1)
 
 
 def _token_lists(

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
+import multiprocessing
 import os
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any
 
+from dragoman import plugins
 from dragoman.data.readers.base import ShardRow
 from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_input
-from dragoman.errors import DataError, DragomanError
+from dragoman.errors import DataError, DragomanError, MissingExtraError, RunError
 from dragoman.files import sync, write_text
-from dragoman.inference.inputs import WINDOW, StreamOptions, common_constraints
+from dragoman.inference.inputs import WINDOW, StreamOptions, common_constraints, with_constraints
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.shards.plan import Job, Shard
-from dragoman.inference.sources import with_constraints
 
 Progress = Callable[[int], None]
 SHOWN = 10  # characters or words that training did not have in the record of a shard
@@ -186,8 +190,12 @@ _LOCK = Lock()
 _OPENED: dict[str, RowPredictor] = {}  # the runs of a process of a cluster, by job
 
 
-def predict_shard_of(job: Job, number: int) -> dict[str, Any]:
-    """One shard, in a process that keeps the run open: for a cluster, whose scheduler gets counts alone."""
+def predict_on_cluster(named: list[str], job: Job, number: int) -> dict[str, Any]:
+    """One shard, in a process that keeps the run open: for a cluster, whose scheduler gets counts alone.
+
+    The process has not inherited the environment: it imports the plug-ins that the environment `named`.
+    """
+    plugins.use(named)
     shard = job.shards[number]
     with _LOCK, claim(job, shard):  # a run is used by one thread at a time
         if (record := job.record(shard)) is not None:
@@ -196,3 +204,101 @@ def predict_shard_of(job: Job, number: int) -> dict[str, Any]:
             _OPENED.clear()
             _OPENED[job.key] = RowPredictor(job)
         return predict_shard(job, shard, _OPENED[job.key])
+
+
+# --- Workers: processes on this machine, or a Dask cluster
+
+
+POLL = 0.2  # seconds
+MAX_DEATHS = 20  # in a row, without a shard done in between
+
+
+def _work(job: Job, threads: int) -> None:
+    """The work of one process; engines and their threads are made inside it."""
+    import sys
+
+    import torch
+
+    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    try:
+        work(job)
+    except DragomanError as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def finished(job: Job) -> int:
+    return sum(job.record(shard) is not None for shard in job.shards)
+
+
+def work_in_processes(job: Job, processes: int, progress: Callable[[int], None] = lambda done: None) -> None:
+    """Predict all shards with several processes; `progress` gets the number of shards that are done.
+
+    A process that is killed leaves its shard unfinished, and another one begins it again.
+    """
+    job.open()
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, (os.cpu_count() or 1) // processes)
+
+    def start() -> BaseProcess:
+        process = context.Process(target=_work, args=(job, threads), daemon=True)
+        process.start()
+        return process
+
+    workers = [start() for _ in range(processes)]
+    deaths, done = 0, finished(job)
+    try:
+        while workers:
+            time.sleep(POLL)
+            now = finished(job)
+            if now > done:
+                deaths, done = 0, now
+                progress(done)
+            for worker in [process for process in workers if not process.is_alive()]:
+                workers.remove(worker)
+                if worker.exitcode == 2:
+                    raise RunError(f"{job.folder}: a worker could not go on (see above)")
+                if worker.exitcode and done < len(job.shards):
+                    deaths += 1
+                    if deaths > MAX_DEATHS:
+                        raise RunError(
+                            f"{job.folder}: workers died {deaths} times without finishing a shard (exit code "
+                            f"{worker.exitcode}); lower --batch-size or --processes"
+                        )
+                    workers.append(start())
+        progress(finished(job))
+    finally:
+        for worker in workers:
+            worker.terminate()
+
+
+RETRIES = 20  # of a shard whose worker died
+
+
+def work_on_cluster(job: Job, address: str, progress: Callable[[int], None] = lambda done: None) -> None:
+    """Predict all shards that are not done; the paths of the job must be the same on all machines."""
+    try:
+        distributed: Any = importlib.import_module("distributed")
+    except ImportError:
+        raise MissingExtraError("--cluster", "distributed", "cluster") from None
+    job.open()
+    waiting = [shard.number for shard in job.shards if job.record(shard) is None]
+    try:
+        client = distributed.Client(address, timeout="30s")
+    except (OSError, ValueError) as error:
+        raise RunError(f"--cluster {address}: found no scheduler ({error})") from None
+    done = len(job.shards) - len(waiting)
+    named = plugins.names_in_environment()
+    with client:
+        futures = [
+            client.submit(predict_on_cluster, named, job, number, key=f"dragoman-{job.key}-{number}", retries=RETRIES)
+            for number in waiting
+        ]
+        try:
+            for future in distributed.as_completed(futures):
+                future.result()
+                done += 1
+                progress(done)
+        except (OSError, RuntimeError) as error:  # a worker died too often, or the scheduler is gone
+            raise RunError(f"--cluster {address}: {error}; the same command goes on with the shards left") from None

@@ -12,10 +12,9 @@ from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field, model_validator
 
 from dragoman.data.tokenizers.base import UNK
-from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError
-from dragoman.inference.completer import Completed, Completer
+from dragoman.inference.completer import Completed, Completer, CompletionOptions
 from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.request_fields import ForeignRequest, ignored, unsupported
 from dragoman.serving.routes.operations import model_table

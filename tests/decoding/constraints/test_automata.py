@@ -21,9 +21,7 @@ from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.constraints import automata
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
-from dragoman.decoding.constraints.forbidden import ForbiddenTexts
-from dragoman.decoding.constraints.prefix import AllowedOutputs, PrefixConstraint
-from dragoman.decoding.constraints.required import RequiredPhrases
+from dragoman.decoding.constraints.phrases import AllowedOutputs, ForbiddenTexts, PrefixConstraint, RequiredPhrases
 from dragoman.decoding.constraints.token_bytes import TokenBytes
 from dragoman.decoding.hypothesis import Hypothesis
 from tests.decoding.test_beam import Found, Guess, Table, exhaustive, same, writable

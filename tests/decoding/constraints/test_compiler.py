@@ -145,10 +145,10 @@ def test_terminology_matches_whole_terms_only(inside: Workshop) -> None:
 def test_one_value_for_all_inputs_or_one_for_each() -> None:
     assert [one.forbid for one in constraints_for_inputs(2, forbid=["a", "b"])] == [("a", "b")] * 2
     assert [one.forbid for one in constraints_for_inputs(2, forbid=[["a"], None])] == [("a",), ()]
-    assert [one.prefix for one in constraints_for_inputs(2, ["x", None])] == ["x", ""]
+    assert [one.prefix for one in constraints_for_inputs(2, prefix=["x", None])] == ["x", ""]
     assert constraints_for_inputs(1, require=[("a", "b"), "c"])[0].require == (("a", "b"), ("c",))
     with pytest.raises(ConfigError, match="prefix: found 1 entries, expected one for each of the 2 inputs"):
-        constraints_for_inputs(2, ["x"])
+        constraints_for_inputs(2, prefix=["x"])
     with pytest.raises(DataError, match="input 1: require: found"):
         constraints_for_inputs(1, require=[""])
 

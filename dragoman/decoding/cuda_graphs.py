@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -22,10 +23,27 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.data.batch import Batch, Tokens, round_up_lengths
+from dragoman.data.tokenizers.base import EOS
+from dragoman.decoding.beam import BeamOptions
+from dragoman.decoding.beam_state import (
+    BeamState,
+    NextTokens,
+    complete_hypotheses,
+    initial_state,
+    num_next_tokens,
+    top_candidates,
+    top_next_tokens,
+    update,
+)
+from dragoman.decoding.config import StopRule
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
+from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import brief
+from dragoman.kernels import topk
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.layers.kv_cache import SharedCache
 from dragoman.models.contracts import State, map_tensors
+from dragoman.progress import check_interrupted
 
 MIN_USES = 2  # a shape is captured at the first use after these
 MEMORY_SHARE = 0.25  # of the GPU memory that other processes leave, for all buffers together
@@ -146,8 +164,10 @@ class GraphStep(HoldsModel):
         return self.output
 
 
+Step = TypeVar("Step", bound=GraphStep)
+
+
 def copy_tensors(target: Any, source: Any) -> None:
-    """Copy a nest of tensors into another of the same shapes."""
     if isinstance(target, Tensor):
         if target.data_ptr() != source.data_ptr():
             target.copy_(source)
@@ -206,19 +226,13 @@ class GraphDecoder(HoldsModel):
         self.inputs: GraphInputs | None = None  # the memory that the graphs read
         self.enabled = True
 
-    @property
-    def max_positions(self) -> int | None:
-        """The longest output of the model; None: any length."""
-        max_positions: int | None = self.model.max_positions
-        return max_positions
-
     def is_ready(self, key: Any) -> bool:
         """Count a use; whether there were enough uses to capture a step."""
         with self.guard:
             self.uses[key] = self.uses.get(key, 0) + 1
             return self.enabled and (key in self.steps or self.uses[key] > MIN_USES)
 
-    def acquire(self, key: Any, make: Callable[[], GraphStep]) -> GraphStep:
+    def acquire(self, key: Any, make: Callable[[], Step]) -> Step:
         """The step with this key, captured if there is none yet; the caller must release its lock."""
         with self.guard:
             if self.inputs is None or self.inputs.moved():
@@ -233,7 +247,7 @@ class GraphDecoder(HoldsModel):
                     step.capture()
             self.steps[key] = step
         step.lock.acquire()
-        return step
+        return cast(Step, step)
 
     def free_memory(self) -> None:
         """Drop the least recently used steps until all buffers fit in MEMORY_SHARE of what other processes leave."""
@@ -247,11 +261,15 @@ class GraphDecoder(HoldsModel):
                 return
             del self.steps[key]
 
-    def start(self, batch: Batch, shape: GraphShape) -> GraphState:
-        """Encode the sources; the state before the first target token."""
+    def begin(self, batch: Batch, shape: GraphShape, key: Any, kind: type[Step]) -> Step:
+        """Encode the sources; the step with this key before the first target token. The caller must release it."""
         state = self.model.start(batch.padded(shape.sources, shape.source_length), shape.target_length)
-        step = self.acquire(shape, lambda: GraphStep(self.model, state.static, state.cache, shape))
+        step = self.acquire(key, lambda: kind(self.model, state.static, state.cache, key))
         step.begin(state)
+        return step
+
+    def start(self, batch: Batch, shape: GraphShape) -> GraphState:
+        step = self.begin(batch, shape, shape, GraphStep)
         return GraphState(step, torch.arange(len(batch.source), device=batch.source.device))
 
     def step(self, tokens: Tensor, state: GraphState) -> tuple[Tensor, GraphState]:
@@ -281,37 +299,189 @@ _DECODERS: WeakKeyDictionary[nn.Module, GraphDecoder] = WeakKeyDictionary()
 
 
 def graph_decoder(model: Any, batch: Batch) -> GraphDecoder | None:
-    """The graph decoder of a model; None where its steps cannot be captured."""
     is_text = isinstance(batch.source, Tokens) and batch.source.data.dim() == 2
     if batch.source.data.is_cuda and is_text and getattr(model, "steps_in_graphs", False):
         return _DECODERS.setdefault(model, GraphDecoder(model))
     return None
 
 
-def graph_shape(batch: Batch, limits: Tensor, width: int, max_positions: int | None) -> GraphShape | None:
-    """The shape of the graph for a batch; None if the model cannot write so many tokens."""
+def ready_graph(
+    model: Any, batch: Batch, limits: Tensor, width: int, key_of: Callable[[GraphShape], Any] = lambda shape: shape
+) -> tuple[GraphDecoder, GraphShape] | None:
+    """The graph decoder of a model and the shape for a batch; None where no step is ready, or it would be too long."""
+    if (decoder := graph_decoder(model, batch)) is None:
+        return None
     sources, length = batch.source.data.shape
     shape = GraphShape(round_up(sources), width, round_up(length), round_up(int(limits.max()), 8))
-    return shape if max_positions is None or shape.target_length <= max_positions else None
+    fits = model.max_positions is None or shape.target_length <= model.max_positions
+    return (decoder, shape) if fits and decoder.is_ready(key_of(shape)) else None
 
 
 @contextmanager
 def start_decoding(
-    model: Any, batch: Batch, limits: Tensor, width: int, *, allow_graph: bool
+    model: Any, batch: Batch, limits: Tensor, width: int, allow_graph: bool
 ) -> Iterator[tuple[Any, Any]]:
     """A decoder and its state before the first token: a `GraphDecoder` where one is ready, else the model itself."""
-    decoder = graph_decoder(model, batch) if allow_graph else None
-    if decoder is not None:
-        shape = graph_shape(batch, limits, width, decoder.max_positions)
-        if shape is not None and decoder.is_ready(shape):
+    ready = ready_graph(model, batch, limits, width) if allow_graph else None
+    if ready is not None:
+        decoder, shape = ready
+        try:
+            state = decoder.start(batch, shape)
+        except RuntimeError as error:
+            decoder.disable(error)
+        else:
             try:
-                state = decoder.start(batch, shape)
-            except RuntimeError as error:
-                decoder.disable(error)
-            else:
-                try:
-                    yield decoder, state
-                finally:
-                    state.step.lock.release()
-                return
+                yield decoder, state
+            finally:
+                state.step.lock.release()
+            return
     yield model, model.start(batch)
+
+
+# --- Beam search as a CUDA graph
+
+
+CHECK_EVERY = 4  # steps between two checks of which sources are done
+MIN_SOURCES = 16  # of a graph, to move to a smaller one
+
+
+@dataclass(frozen=True)
+class GraphBeamKey:
+    """What is constant in a captured beam search step; the scorer's divisors are a buffer of it."""
+
+    shape: GraphShape
+    n_best: int
+    stop: StopRule
+
+
+class GraphBeamStep(GraphStep):
+    """A decoding step followed by the beam's update, both captured."""
+
+    def __init__(self, model: Any, static: Any, cache: Any, key: GraphBeamKey) -> None:
+        shape = key.shape
+        super().__init__(model, static, cache, shape)
+        self.key = key
+        weight = next(model.parameters())
+        self.in_kernels = hasattr(model, "scores") and topk.supports(weight, model.output.out_features)
+        if self.in_kernels:
+            self.method = "scores"
+        self.first_rows = torch.arange(0, shape.sources * shape.width, shape.width, device=self.tokens.device)[:, None]
+        limits = torch.full((shape.sources,), shape.target_length, device=weight.device)
+        self.beam = self.initial_beam(limits, Scorer())
+
+    def initial_beam(self, limits: Tensor, scorer: Scorer) -> BeamState:
+        """The beam before the first token; limits (B,) of the first sources, those that fill the shape are done."""
+        shape, dtype = self.shape, torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
+        sources = limits.shape[0]
+        limits = torch.cat([limits, limits.new_ones(shape.sources - sources)])
+        size = (shape.width, shape.width, shape.target_length)
+        max_complete = torch.full_like(limits, shape.width)
+        beam = initial_state(limits, size, max_complete, scorer.divisors(shape.target_length), self.key.stop, dtype)
+        beam.totals[sources:] = NEG_INF
+        beam.done[sources:] = True
+        return beam
+
+    def body(self) -> None:
+        super().body()
+        assert self.output is not None
+        (self.advance_in_kernels if self.in_kernels else self.advance_plain)(self.output)
+
+    def advance_plain(self, log_probabilities: Tensor) -> None:
+        candidates = top_candidates(self.beam, top_next_tokens(log_probabilities, self.shape.width))
+        beam, kept = update(self.beam, candidates, n_best=self.key.n_best, stop=self.key.stop)
+        self.parents.copy_((candidates.parents.gather(1, kept) + self.first_rows).flatten())
+        copy_tensors(self.beam, beam)
+        self.tokens.copy_(beam.last.flatten())
+
+    def advance_in_kernels(self, logits: Tensor) -> None:
+        """The same from scores before the softmax, in three Triton kernels."""
+        from dragoman.kernels import beam_triton
+
+        count = num_next_tokens(self.shape.width, logits.shape[1])
+        following = NextTokens(*beam_triton.best_next(logits, count, len(SUPPRESSED_TOKENS), EOS))
+        n_best, stop = self.key.n_best, self.key.stop
+        beam_triton.update(self.beam, following, self.parents, self.tokens, n_best=n_best, stop=stop, end=EOS)
+
+    def shrunk(self, key: GraphBeamKey) -> GraphBeamStep:
+        sources, width = key.shape.sources, self.shape.width
+
+        def first(tensor: Tensor) -> Tensor:
+            return tensor[:sources] if tensor.shape[0] == self.shape.sources else tensor[: sources * width : width]
+
+        return GraphBeamStep(self.model, map_tensors(self.static, first), map_tensors(self.cache, first), key)
+
+    def load(self, other: GraphBeamStep, sources: Tensor) -> None:
+        """Continue the search of these sources (B',) of another step."""
+        missing = self.shape.sources - len(sources)
+        rows = torch.cat([sources, sources[:1].expand(missing)])
+        width = self.shape.width
+        hypotheses = (rows[:, None] * width + torch.arange(width, device=rows.device)).flatten()
+
+        def selected(tensor: Tensor) -> Tensor:
+            return tensor.index_select(0, rows if tensor.shape[0] == other.shape.sources else hypotheses)
+
+        copy_tensors(self.static, map_tensors(other.static, selected))
+        copy_tensors(self.cache, map_tensors(other.cache, selected))
+        copy_tensors(self.beam, other.beam.select(rows))
+        self.beam.done[len(sources) :] = True
+        self.beam.totals[len(sources) :] = NEG_INF
+        self.tokens.copy_(other.tokens.index_select(0, hypotheses))
+        self.parents.copy_(((other.parents.view(-1, width) - other.first_rows)[rows] + self.first_rows).flatten())
+        self.length.copy_(other.length)
+
+
+@torch.no_grad()
+def graph_beam_search(
+    model: Any, batch: Batch, limits: Tensor, options: BeamOptions, scorer: Scorer
+) -> list[list[Hypothesis]] | None:
+    """What `beam_search` finds with plain options, or None where it must run: a search is captured when it recurs."""
+
+    def key_of(shape: GraphShape) -> GraphBeamKey:
+        return GraphBeamKey(shape, options.n_best, options.stop_rule)
+
+    if (ready := ready_graph(model, batch, limits, options.width, key_of)) is None:
+        return None
+    decoder, shape = ready
+    with ExitStack() as acquired:
+        try:
+            step = decoder.begin(batch, shape, key_of(shape), GraphBeamStep)
+            acquired.callback(step.lock.release)
+            copy_tensors(step.beam, step.initial_beam(limits, scorer))
+            step.tokens.copy_(step.beam.last.flatten())
+            return _run(decoder, step, len(limits), int(limits.max()), acquired)
+        except RuntimeError as error:
+            decoder.disable(error)
+            return None
+
+
+def _run(
+    decoder: GraphDecoder, step: GraphBeamStep, count: int, max_length: int, acquired: ExitStack
+) -> list[list[Hypothesis]]:
+    """Replay steps until all sources are done."""
+    sources = list(range(count))  # which source each row of the graph is
+    outputs: list[list[Hypothesis]] = [[] for _ in sources]
+    for length in range(1, max_length + 1):
+        step.run()
+        if length % CHECK_EVERY and length < max_length:
+            continue
+        check_interrupted()
+        done = step.beam.done.tolist()
+        going = [row for row in range(len(sources)) if not done[row]]
+        if going and length < max_length:
+            key = replace(step.key, shape=replace(step.shape, sources=round_up(len(going))))
+            # worth it if the smaller graph is at most half as large
+            shrinks = step.shape.sources >= MIN_SOURCES and 2 * key.shape.sources <= step.shape.sources
+            if not (shrinks and decoder.is_ready(key)):
+                continue
+        finished = [row for row in range(len(sources)) if done[row] or length == max_length]
+        rows = torch.tensor(finished, device=step.tokens.device)
+        for row, hypotheses in zip(finished, complete_hypotheses(step.beam.select(rows), step.key.n_best), strict=True):
+            outputs[sources[row]] = hypotheses
+        if len(finished) == len(sources):
+            break
+        larger = step
+        step = decoder.acquire(key, partial(larger.shrunk, key))
+        acquired.callback(step.lock.release)
+        step.load(larger, torch.tensor(going, device=step.tokens.device))
+        sources = [sources[row] for row in going]
+    return outputs

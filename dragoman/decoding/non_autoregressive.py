@@ -1,11 +1,14 @@
-"""Decoding of CTC emissions: the best path, and prefix beam search over texts.
+"""Decoding of models that output all positions at once: CTC, or a predicted length.
 
-A hypothesis scores the log-probability of its text, summed over all its paths, whatever paths the search saw. No
-token has a score of its own: `token_scores` spread the score evenly over the tokens and <eos>, which costs nothing
-itself because the positions end by themselves.
+CTC has the best path, and prefix beam search over texts. A hypothesis scores the log-probability of its text, summed
+over all its paths, whatever paths the search saw. No token has a score of its own: `token_scores` spread the score
+evenly over the tokens and <eos>, which costs nothing itself because the positions end by themselves.
 
 A language model may take part in the ranking (shallow fusion, Hannun et al. 2014): `LMFusion` adds
 λ log p(text) + γ · tokens to the rank of a text. The score of a hypothesis stays that of CTC alone.
+
+With a predicted length positions are independent, so the k best texts of one length are found exactly. A token scores
+its log-probability at its position, and <eos> that of the length.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.layers.ctc import collapse, ctc_log_probability
-from dragoman.models.contracts import CTCEmissions
+from dragoman.models.contracts import CTCEmissions, LengthBeam
 from dragoman.progress import check_interrupted
 
 BLANK = PAD
@@ -71,7 +74,7 @@ class LMFusion:
 
 
 @torch.no_grad()
-def decode(
+def decode_ctc(
     emissions: CTCEmissions, limits: Tensor, config: SearchConfig, n_best: int, fusion: LMFusion | None = None
 ) -> list[list[Hypothesis]]:
     """The best texts of every source, best first; limits (B,) count <eos>. A beam of one takes the best path.
@@ -88,7 +91,7 @@ def decode(
     else:
         best = prefix_beam_search(emissions, limits - 1, width, fusion)
     scores = ctc_log_probability(log_probabilities, emissions.lengths, best.texts, best.sizes, BLANK)
-    scores = scores.masked_fill(~best.valid, NEG_INF)
+    scores = scores.masked_fill(best.totals == NEG_INF, NEG_INF)
     outputs = []
     for row in zip(*(tensor.tolist() for tensor in (best.texts, best.sizes, scores, best.fusion)), strict=True):
         hypotheses = []
@@ -99,25 +102,6 @@ def decode(
                 hypotheses.append(Hypothesis((*text[:size], EOS), token_scores, score, normalised))
         outputs.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.normalised)[:n_best])
     return outputs
-
-
-class BestTexts(NamedTuple):
-    """The texts that a search returns."""
-
-    texts: Tensor  # (B, k, L) padded with the blank
-    sizes: Tensor  # (B, k)
-    valid: Tensor  # (B, k) False: there is no text
-    fusion: Tensor  # (B, k) what the language model adds to the rank
-
-
-def best_path(emissions: CTCEmissions, limits: Tensor) -> BestTexts:
-    """The text of the most probable symbol at every position, one per source, cut at its limit."""
-    texts, sizes = collapse(emissions.log_probabilities.argmax(-1), emissions.lengths, BLANK)
-    sizes = sizes.minimum(limits.clamp(min=0))
-    beyond = torch.arange(texts.shape[1], device=texts.device) >= sizes[:, None]
-    sizes = sizes[:, None]
-    fusion = torch.zeros(sizes.shape, dtype=torch.float64, device=sizes.device)
-    return BestTexts(texts.masked_fill(beyond, BLANK)[:, None], sizes, torch.ones_like(sizes, dtype=torch.bool), fusion)
 
 
 class Prefixes(NamedTuple):
@@ -139,10 +123,17 @@ class Prefixes(NamedTuple):
         return torch.logaddexp(self.blank, self.symbol)
 
 
+def best_path(emissions: CTCEmissions, limits: Tensor) -> Prefixes:
+    """The text of the most probable symbol at every position, one per source, cut at its limit; without its paths."""
+    texts, sizes = collapse(emissions.log_probabilities.argmax(-1), emissions.lengths, BLANK)
+    sizes = sizes.minimum(limits.clamp(min=0))
+    beyond = torch.arange(texts.shape[1], device=texts.device) >= sizes[:, None]
+    none = torch.zeros(len(sizes), 1, dtype=torch.float64, device=sizes.device)
+    return Prefixes(texts.masked_fill(beyond, BLANK)[:, None], sizes[:, None], none, none, none)
+
+
 @torch.no_grad()
-def prefix_beam_search(
-    emissions: CTCEmissions, limits: Tensor, width: int, fusion: LMFusion | None = None
-) -> BestTexts:
+def prefix_beam_search(emissions: CTCEmissions, limits: Tensor, width: int, fusion: LMFusion | None = None) -> Prefixes:
     """The `width` most probable distinct texts of every source; rows do not depend on each other."""
     frames, lengths = emissions
     rows, positions, _ = frames.shape
@@ -163,10 +154,10 @@ def prefix_beam_search(
                 for new, old in zip(extended, prefixes, strict=True)
             )
         )
-    added = prefixes.fusion
-    if fusion is not None:
-        added = added + fusion.next_token_scores_of(prefixes.texts, prefixes.sizes, frames)[:, :, EOS]
-    return BestTexts(prefixes.texts, prefixes.sizes, prefixes.totals != NEG_INF, added)
+    if fusion is None:
+        return prefixes
+    at_end = fusion.next_token_scores_of(prefixes.texts, prefixes.sizes, frames)[:, :, EOS]
+    return prefixes._replace(fusion=prefixes.fusion + at_end)
 
 
 def extend(prefixes: Prefixes, frame: Tensor, limits: Tensor, next_scores: Tensor | None = None) -> Prefixes:
@@ -222,3 +213,52 @@ def extend(prefixes: Prefixes, frame: Tensor, limits: Tensor, next_scores: Tenso
         torch.where(stays, stay_symbol.gather(1, parent), best).masked_fill(empty, NEG_INF),
         new_fusion.masked_fill(empty, 0.0),
     )
+
+
+@torch.no_grad()
+def decode_lengths(beam: LengthBeam, limits: Tensor, config: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
+    """The best texts of every source over its candidate lengths, best first; the model keeps lengths within limits."""
+    scorer = Scorer.from_config(config)
+    log_probabilities = beam.log_probabilities.clone()
+    log_probabilities[..., [*SUPPRESSED_TOKENS, EOS]] = NEG_INF
+    tensors = k_best(log_probabilities, beam.lengths, n_best)
+    outputs = []
+    for row in range(len(beam.lengths)):
+        hypotheses = []
+        for index, size in enumerate(beam.lengths[row].tolist()):
+            length_score = float(beam.length_scores[row, index])
+            for tokens, token_scores, total in zip(*(tensor[row, index].tolist() for tensor in tensors), strict=True):
+                total += length_score
+                if total != NEG_INF:
+                    scores = (*token_scores[:size], length_score)
+                    normalised = total / scorer.divisor(size + 1)
+                    hypotheses.append(Hypothesis((*tokens[:size], EOS), scores, total, normalised))
+        outputs.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.normalised)[:n_best])
+    return outputs
+
+
+def k_best(log_probabilities: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The k best sequences of independent positions: tokens and scores (B, N, k, T), sums (B, N, k), −∞ for none.
+
+    log_probabilities (B, N, T, V) and lengths (B, N) are those of N candidate lengths per source.
+    """
+    rows, candidates, positions, vocabulary = log_probabilities.shape
+    best_scores, best_tokens = log_probabilities.topk(min(k, vocabulary), -1)  # (B, N, T, c)
+    totals = log_probabilities.new_full((rows, candidates, k), NEG_INF)
+    totals[:, :, 0] = 0.0
+    tokens = best_tokens.new_zeros(rows, candidates, k, positions)
+    scores = log_probabilities.new_zeros(rows, candidates, k, positions)
+    for position in range(positions):
+        check_interrupted()
+        inside = (position < lengths)[:, :, None]
+        sums = totals[:, :, :, None] + best_scores[:, :, None, position]  # (B, N, k, c)
+        best, index = sums.flatten(2).topk(k, 2)
+        parent, choice = index // best_scores.shape[3], index % best_scores.shape[3]
+        deep = parent[..., None].expand(-1, -1, -1, positions)
+        new_tokens, new_scores = tokens.gather(2, deep), scores.gather(2, deep)
+        new_tokens[..., position] = best_tokens[:, :, position].gather(2, choice)
+        new_scores[..., position] = best_scores[:, :, position].gather(2, choice)
+        totals = torch.where(inside, best, totals)
+        tokens = torch.where(inside[..., None], new_tokens, tokens)
+        scores = torch.where(inside[..., None], new_scores, scores)
+    return tokens, scores, totals
