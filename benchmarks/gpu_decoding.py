@@ -27,9 +27,8 @@ TOKENS = 32
 
 def ours(sentences: int, beam: int, plain: bool) -> Callable[[], Any]:
     """Our search over a model in half precision; `plain`: without captured steps."""
-    from dragoman.decoding.cuda_graph_step import _DECODERS, GraphDecoder
-
     from dragoman.decoding.config import SearchConfig
+    from dragoman.decoding.cuda_graphs import _DECODERS, GraphDecoder
     from dragoman.decoding.search import search
     from dragoman.tasks import config as configuration
     from dragoman.tasks.translate import build_model
