@@ -26,6 +26,7 @@ from dragoman.data.collate import batches_by_length
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
+from dragoman.decoding.constraints.phrases import RequiredPhrases
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import search
