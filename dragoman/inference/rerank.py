@@ -106,17 +106,15 @@ def check_direction(first: Run, other: Run, on_warning: OnWarning | None = None)
     mine, theirs = training_texts(first), training_texts(other)
     if mine is None or theirs is None:
         return
+    scored = theirs.targets if is_model else theirs.sources  # what it takes outputs of `first` for
+    to_target, to_source = similarity(scored, mine.targets), similarity(scored, mine.sources)
     if is_model:
-        to_target, to_source = (similarity(theirs.targets, texts) for texts in (mine.targets, mine.sources))
-        found = "a language model of other texts than the outputs"
         if max(to_target, MIN_SIMILARITY) + DIRECTION_MARGIN < to_source:
             raise RunError(
                 f"--rerank {other.folder}: found a language model of the source of {first.folder}, expected one of its "
                 "target: it scores outputs"
             )
     else:
-        to_target, to_source = (similarity(theirs.sources, texts) for texts in (mine.targets, mine.sources))
-        found = "a run that reads other texts than the outputs"
         same = to_source + similarity(theirs.targets, mine.targets)
         if (
             same > to_target + similarity(theirs.targets, mine.sources) + DIRECTION_MARGIN
@@ -124,10 +122,12 @@ def check_direction(first: Run, other: Run, on_warning: OnWarning | None = None)
         ):
             raise same_direction(first, other)
     if to_target < MIN_SIMILARITY:
+        kind = "a language model of" if is_model else "a run that reads"
         warn_caller(
             on_warning,
-            f"--rerank {other.folder}: this seems to be {found} of {first.folder} (similarity {to_target:.2f}, of one "
-            f"language usually {MIN_SIMILARITY} or more); its scores may mean nothing",
+            f"--rerank {other.folder}: this seems to be {kind} other texts than the outputs of {first.folder} "
+            f"(similarity {to_target:.2f}, of one language usually {MIN_SIMILARITY} or more); its scores may mean "
+            "nothing",
         )
 
 
