@@ -73,9 +73,9 @@ def protected_spans(text: str, texts: Sequence[str]) -> Iterator[tuple[int, int]
     letters = {protected[0] for protected in known}
     for match in re.finditer("|".join(map(re.escape, letters)) or r"(?!)", text):
         start = match.start()
-        size = next((size for size in lengths if text[start : start + size] in known), 0)
-        if size and start >= end:
-            end = start + size
+        piece = next((piece for size in lengths if (piece := text[start : start + size]) in known), "")
+        if piece and start >= end:
+            end = start + len(piece)
             yield start, end
 
 
