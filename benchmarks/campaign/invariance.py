@@ -19,7 +19,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
-from dragoman.decoding.constraints.required import RequiredPhrases
 
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, scratch
 from dragoman.data.collate import batches_by_length
