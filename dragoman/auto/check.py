@@ -44,8 +44,8 @@ from dragoman.tasks.table import task_of
 from dragoman.tasks.translate import TranslateConfig
 from dragoman.training.capacity import check_capacity
 from dragoman.training.display import Display
-from dragoman.training.named_weights import freeze, rate_factors
 from dragoman.training.runtime import resolve_device, use_bfloat16
+from dragoman.training.trained_weights import freeze, rate_factors
 
 TRIAL_EXAMPLES = 48
 

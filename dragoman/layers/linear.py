@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 
 class Linear(nn.Linear):
-    """A linear layer that may get an adapter (`training/lora.py`): those of Transformer blocks, no output layer."""
+    """A linear layer that may get an adapter (`train.lora`): those of Transformer blocks, no output layer."""
 
 
 class FirstRowsLinear(nn.Linear):

@@ -14,7 +14,7 @@ from dragoman.runs.plan import train
 from dragoman.tasks.config import Config
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
-from dragoman.training.fitter import WEIGHTS
+from dragoman.training.trainer import WEIGHTS
 
 PILOT_STEPS, MAX_PILOT = 40, 1000  # steps that measure the time of a step
 

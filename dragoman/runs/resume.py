@@ -113,7 +113,7 @@ def newest_state(folder: Path) -> TrainingState | None:
     checkpoints = Checkpoints(folder)
     for step in reversed(checkpoints.steps()):
         try:
-            return checkpoints.state(step)
+            return checkpoints.read_state(step)[0]
         except RunError:  # damaged: training falls back to the one before
             continue
     return None

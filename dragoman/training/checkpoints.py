@@ -19,6 +19,7 @@ from torch import Tensor
 from dragoman.errors import RunError
 from dragoman.files import digest, make_folder, remove_folder, sync, write_text
 
+KEPT = 2  # checkpoints of a run
 READS = 5  # how often a file is opened if signals interrupt it: Python tries again by itself, torch does not
 
 
@@ -86,11 +87,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 class Checkpoints:
-    """The checkpoints of a run, one folder per step; only the newest `keep` stay."""
+    """The checkpoints of a run, one folder per step; only the newest ones stay."""
 
-    def __init__(self, run: Path, keep: int = 2) -> None:
+    def __init__(self, run: Path) -> None:
         self.folder = run / "checkpoints"
-        self.keep = keep
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, oldest first."""
@@ -99,11 +99,10 @@ class Checkpoints:
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
 
     def path(self, step: int) -> Path:
-        """The folder of one checkpoint."""
         return self.folder / f"{step:08d}"
 
     def save(self, state: TrainingState, files: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Write a checkpoint of several tensor files and delete all but the newest `keep`."""
+        """Write a checkpoint of several tensor files and delete all but the newest ones."""
         final = self.path(state.step)
         temporary = self.folder / f".{final.name}.part"
         make_folder(self.folder)
@@ -120,22 +119,19 @@ class Checkpoints:
             old = self.folder / f".{final.name}.old"
             remove_folder(old)
             final.rename(old)
-            temporary.rename(final)
-            remove_folder(old)
-        else:
-            temporary.rename(final)
+        temporary.rename(final)
         sync(self.folder)
         self.prune()
 
     def prune(self) -> None:
-        """Delete all but the newest `keep`."""
-        self.clear_unfinished()  # a folder that could not be removed at once
-        for step in self.steps()[: -self.keep]:
+        """Delete what a newer checkpoint replaces."""
+        self.clear_unfinished()
+        for step in self.steps()[:-KEPT]:
             remove_folder(self.path(step))
 
     def load(self, step: int) -> tuple[TrainingState, dict[str, dict[str, Tensor]]]:
         """Read one checkpoint; RunError if a file of it is missing or damaged."""
-        state, digests = self._read_state(step)
+        state, digests = self.read_state(step)
         files = {}
         for name, expected in digests.items():
             path = self.path(step) / name
@@ -144,12 +140,8 @@ class Checkpoints:
             files[name] = read_tensors(path)
         return state, files
 
-    def state(self, step: int) -> TrainingState:
-        """The counters of one checkpoint; RunError if they are missing or damaged."""
-        return self._read_state(step)[0]
-
-    def _read_state(self, step: int) -> tuple[TrainingState, dict[str, str]]:
-        """The counters of a checkpoint, and the hash of each of its tensor files."""
+    def read_state(self, step: int) -> tuple[TrainingState, dict[str, str]]:
+        """The counters of a checkpoint and the hash of each of its tensor files; RunError if they are damaged."""
         path = self.path(step) / "state.json"
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from dragoman.config.settings import Range, setting
-from dragoman.training.lora import LoRAConfig
-from dragoman.training.named_weights import RateConfig
 from dragoman.training.objectives.base import LikelihoodConfig
 from dragoman.training.objectives.table import ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
+from dragoman.training.trained_weights import LoRAConfig, RateConfig
 from dragoman.training.transfer import StartFromConfig
 
 Count = Annotated[int, Range(1, None)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, TextIO
 
 from dragoman.terminal import unguarded, visible
@@ -60,9 +59,7 @@ class Display:
     def __enter__(self) -> Display:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -74,9 +71,11 @@ class Display:
             print(file=self.stream, flush=True)
             self._line_open = False
 
-    def info(self, line: str) -> None:
-        if not self.quiet:
-            self._print(line)
+    def info(self, *lines: str) -> None:
+        """Print lines that are not empty."""
+        for line in lines:
+            if line and not self.quiet:
+                self._print(line)
 
     def warning(self, line: str) -> None:
         """Print a warning, even when quiet."""
@@ -106,7 +105,6 @@ class Display:
         self._activity, self._updated = activity, now
 
     def start(self, step: int, steps: int) -> None:
-        """Start the progress bar at a step."""
         self.close()
         if self.interactive:
             from rich.console import Console
@@ -123,7 +121,6 @@ class Display:
             self._bar.start()
 
     def advance(self, step: int) -> None:
-        """Move the progress bar to a step."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
 

@@ -47,7 +47,6 @@ class ProcessGroup:
 
     @property
     def is_distributed(self) -> bool:
-        """Whether there is more than one process."""
         return self.world_size > 1
 
     @contextmanager

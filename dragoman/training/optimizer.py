@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, setting
 from dragoman.errors import RunError
-from dragoman.training.lora import saved_weights
+from dragoman.training.trained_weights import saved_weights
 
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
 

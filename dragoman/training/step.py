@@ -24,10 +24,10 @@ from dragoman.kernels.compile import CompiledBlocks
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.models.contracts import Loss
 from dragoman.training.config import TrainConfig
-from dragoman.training.named_weights import rate_factors
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import MovingAverage, MovingAverageConfig, build_optimizer
 from dragoman.training.runtime import Runtime, use_bfloat16
+from dragoman.training.trained_weights import rate_factors
 
 MIN_STEPS_TO_CAPTURE = 200  # in shorter runs, capturing costs more than it saves
 MIN_OPERATIONS_TO_COMPILE = 1e17  # some minutes on a large GPU, of which compiled blocks save more than they cost

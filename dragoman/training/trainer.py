@@ -1,4 +1,4 @@
-"""The training loop: step, log, validate, save, stop.
+"""The training loop: step, log, validate, save, stop; for a model without gradients: fit, validate, save.
 
 A run is a pure function of its configuration and data. The batches of a step follow from (seed, epoch), its dropout
 from (seed, step, batch), its learning rate from the step. So weights, optimiser state and a few counters are all that
@@ -16,25 +16,28 @@ from typing import Any
 import torch
 from torch import nn
 
+from dragoman.classical.model import FittedModel
+from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError
+from dragoman.files import remove_folder, write_text
 from dragoman.scoring.registry import higher_is_better
-from dragoman.training.best_weights import BestWeights
-from dragoman.training.checkpointer import Checkpointer
-from dragoman.training.checkpoints import TrainingState
+from dragoman.training.checkpointer import BestWeights, Checkpointer
+from dragoman.training.checkpoints import TrainingState, unfinished, write_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import duration
 from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import DivergenceDetector, MetricsLog
-from dragoman.training.named_weights import freeze
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import averaged_weights, learning_rate_at
 from dragoman.training.runtime import Runtime, side_stream
 from dragoman.training.signals import Signals, Stopped, recorded_signals
 from dragoman.training.step import build_step
+from dragoman.training.trained_weights import freeze
 from dragoman.training.validation.result import GeneralText, ValidationResult, Validator
 
 Pause = Callable[[TrainingState], bool]  # whether to stop after this step for now
 
+WEIGHTS = "weights.safetensors"
 PREVIEW_AFTER, PREVIEW_STEPS = 90.0, 5  # a preview comes after so many seconds and steps, if validation is as far off
 
 
@@ -88,8 +91,8 @@ class Trainer:
             )
             state.validations_since_best = 0
             self._save()  # or a run killed before its next checkpoint would stop early again
-        if self.general is not None and self.processes.is_main and (line := self.general.start(self.model, state.step)):
-            self.display.info(line)
+        if self.general is not None and self.processes.is_main:
+            self.display.info(self.general.start(self.model, state.step))
         self.display.start(state.step, config.steps)
         with recorded_signals() as signals, side_stream(self.device):
             while True:
@@ -271,13 +274,8 @@ class Trainer:
         with averaged_weights(self.model, self.train_step.average):
             result = self.validator.measure(self.model, signals.received)
         if result is not None:
-            end = f"  (first validation in {duration(wait)})"
-            self._show(f"preview at step {state.step}  {result.line(config.metric)}{end}", result)
-
-    def _show(self, line: str, result: ValidationResult) -> None:
-        self.display.info(line)
-        if sample := result.sample_line():
-            self.display.info(sample)
+            scores = f"{result.line(config.metric)}  (first validation in {duration(wait)})"
+            self.display.info(f"preview at step {state.step}  {scores}", result.sample_line())
 
     def _score(self, result: ValidationResult) -> float:
         """The score that selects the best weights: higher is better."""
@@ -287,7 +285,7 @@ class Trainer:
     def _report(self, result: ValidationResult, is_best: bool, signals: Signals) -> None:
         state = self.state
         best = "  best so far" if is_best else ""
-        self._show(f"valid {state.step}  {result.line(self.config.metric)}{best}", result)
+        self.display.info(f"valid {state.step}  {result.line(self.config.metric)}{best}", result.sample_line())
         row: dict[str, Any] = {"step": state.step, "valid": result.scores, "seconds": round(state.seconds, 2)}
         if self.general is not None and (general := self.general.validator.measure(self.model, signals.received)):
             self.display.info(self.general.line(general))
@@ -295,3 +293,43 @@ class Trainer:
         self.metrics_log.append(row)
         if warning := self.divergence.warning(self.config.optimizer.learning_rate):
             self.display.warning(warning)
+
+
+class Fitter:
+    """Fits a model of a run; the interface of `Trainer`.
+
+    There is nothing to resume: an interrupted run is fitted anew, with the same result, and a finished one is left
+    as it is.
+    """
+
+    def __init__(
+        self, model: FittedModel, corpus: Corpus, validator: Validator, folder: Path, runtime: Runtime
+    ) -> None:
+        self.model, self.corpus, self.validator = model, corpus, validator
+        self.folder, self.display = folder, runtime.display
+        self.state = TrainingState()
+
+    def train(self) -> TrainingState:
+        """Fit, save and validate; the steps of the state are the iterations."""
+        if (self.folder / WEIGHTS).exists():
+            remove_folder(unfinished(self.folder / WEIGHTS))  # of a process that was killed at its very end
+            self.display.info("this run is fitted already; nothing is left to train")
+            return self.state
+        write_text(self.folder / "metrics.jsonl", "")  # an interrupted fit may have left some
+        log, started = MetricsLog(self.folder), time.perf_counter()
+        losses = self.model.fit(self.corpus, self.display.preparing)
+        seconds = time.perf_counter() - started
+        self.state.step, self.state.seconds = max(1, len(losses)), seconds
+        self.state.tokens = int(self.corpus.report["train"]["target_tokens"])
+        for step, loss in enumerate(losses, 1):
+            share = seconds * step / len(losses)
+            speed = self.state.tokens * step / max(share, 1e-9)
+            log.append({"step": step, "loss": loss, "tokens_per_second": round(speed), "seconds": round(share, 2)})
+        change = f", {len(losses)} iterations: loss {losses[0]:.4f} → {losses[-1]:.4f}" if losses else ""
+        self.display.info(f"fitted in {seconds:.1f} s{change}")
+        result = self.validator.measure(self.model)
+        assert result is not None
+        self.display.info(f"validation: {result.line()}", result.sample_line())
+        log.append({"step": self.state.step, "valid": result.scores, "seconds": round(seconds, 2)})
+        write_tensors(self.folder / WEIGHTS, self.model.tensors)  # last: with it the run is finished
+        return self.state

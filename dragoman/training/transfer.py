@@ -20,8 +20,8 @@ from dragoman.config.settings import setting
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.errors import ConfigError, RunError, hint
-from dragoman.training.named_weights import abbreviated, is_matched, top_modules
 from dragoman.training.optimizer import load_weights
+from dragoman.training.trained_weights import abbreviated, is_matched, top_modules
 
 Tokenizers = tuple[SourceReader, Tokenizer]  # source and target
 SIDES = ("source", "target")
@@ -71,11 +71,11 @@ class TransferReport(NamedTuple):
             "not found": [name for name, why in self.left if not why.startswith("found ")],
             "other shape": sorted(name for name, why in self.left if why.startswith("found ")),
         }
-        rows: dict[str, Sequence[object]] = {"part": list(columns)}
+        rows: list[list[object]] = [["part", *columns]]
         for part in top_modules(chain(*columns.values())):
-            rows[part] = [sum(name.partition(".")[0] == part for name in names) for names in columns.values()]
-        width = max(map(len, rows))
-        return [f"{part:<{width}}" + "".join(f"{cell:>13}" for cell in row) for part, row in rows.items()]
+            rows.append([part, *(sum(name.partition(".")[0] == part for name in names) for names in columns.values())])
+        width = max(len(str(part)) for part, *_ in rows)
+        return [f"{part:<{width}}" + "".join(f"{cell:>13}" for cell in row) for part, *row in rows]
 
     def lines(self, run: str) -> list[str]:
         count = len(self.loaded) + len(self.partly)
@@ -178,7 +178,6 @@ def is_one_of(name: str, patterns: Sequence[str]) -> bool:
 
 
 def shape(part: Tensor) -> str:
-    """The shape of a tensor as text."""
     return " × ".join(map(str, part.shape)) or "a number"
 
 

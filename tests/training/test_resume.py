@@ -29,7 +29,7 @@ from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run, resume_config, train
 from dragoman.tasks import config
 from dragoman.training import trainer as loop
-from dragoman.training.best_weights import BestWeights
+from dragoman.training.checkpointer import BestWeights
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
 from dragoman.training.signals import Signals, Stopped, recorded_signals, stop_signals

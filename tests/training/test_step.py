@@ -74,9 +74,8 @@ class Listening(Display):
         super().__init__(quiet=True)
         self.said: list[str] = []
 
-    def info(self, line: str) -> None:
-        """A line that stays."""
-        self.said.append(line)
+    def info(self, *lines: str) -> None:
+        self.said += lines
 
 
 def test_what_stands_in_the_way_of_graphs_is_told(configure: Configure, tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.training.named_weights import RateConfig, freeze, rate_factors
 from dragoman.training.optimizer import OptimizerConfig, build_optimizer
+from dragoman.training.trained_weights import RateConfig, freeze, rate_factors
 from dragoman.training.transfer import (
     StartFromConfig,
     VocabularyPair,
