@@ -96,15 +96,15 @@ def started_tokenizers(table: Mapping[str, Any]) -> dict[str, Any]:
     assert isinstance(theirs, Mapping)
     reads_media = isinstance(source := theirs.get("source"), Mapping) and source.get("kind") in MEDIA_CONFIGS
     both = task == DEFAULT_TASK or (reads_media and whole.get("task") == task)
-    found: dict[str, Any] = {}
+    tokenizers: dict[str, Any] = {}
     for side in ("source", "target"):
         if not isinstance(units := theirs.get(side), Mapping):
             continue
         if units.get("kind") == NumbersConfig.kind or units.get("kind") in MEDIA_CONFIGS:
-            found[side] = dict(units)
+            tokenizers[side] = dict(units)
         elif side == "source" or both:
-            found[side] = {"kind": RunTokenizerConfig.kind, "run": folder, "side": side}
-    return found
+            tokenizers[side] = {"kind": RunTokenizerConfig.kind, "run": folder, "side": side}
+    return tokenizers
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

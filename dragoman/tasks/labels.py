@@ -12,30 +12,10 @@ from torch import nn
 from dragoman.classical.hmm_tagger import HMMTagger, HMMTaggerConfig
 from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
 from dragoman.config.settings import setting
-from dragoman.data.collate import (
-    Collator,
-    ColumnCollator,
-    ConcatenatedTextsCollator,
-    ScalarCollator,
-    SeparateTextsCollator,
-    SeriesCollator,
-    SourceCollator,
-    TagCollator,
-    TokenCollator,
-)
+from dragoman.data import collate
 from dragoman.data.corpus import Corpus
+from dragoman.data.formats import labels as label_formats
 from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.formats.labels import (
-    LabelFormat,
-    MediaLabelFormat,
-    MediaNumberFormat,
-    MediaTagFormat,
-    NumberFormat,
-    SeriesFormat,
-    SeriesLabelFormat,
-    SeriesTagFormat,
-    TagFormat,
-)
 from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.media.images import PictureConfig
 from dragoman.data.source_reader import SourceReader
@@ -99,17 +79,17 @@ def read_tokenizer(config: Config, source: SourceReader) -> SourceReader:
     return source.innermost if pretrained else source
 
 
-def source_collator(config: Config, source: SourceReader) -> SourceCollator:
+def source_collator(config: Config, source: SourceReader) -> collate.SourceCollator:
     if source.reads_files:
         return feature_collator(extractor_of(source))
     if isinstance(config.tokenizer.source, NumbersConfig):
-        return SeriesCollator(source.channels)
+        return collate.SeriesCollator(source.channels)
     if isinstance(config.model, ClassifierConfig) and config.model.texts == "apart":
         assert source.separator is not None
-        return SeparateTextsCollator(source.separator)
+        return collate.SeparateTextsCollator(source.separator)
     if source.separator is not None and read_tokenizer(config, source) is not source:
-        return ConcatenatedTextsCollator(source.separator, getattr(encoder_of(config), "separators", 1))
-    return TokenCollator()
+        return collate.ConcatenatedTextsCollator(source.separator, getattr(encoder_of(config), "separators", 1))
+    return collate.TokenCollator()
 
 
 class LabelTask(Task):
@@ -117,14 +97,14 @@ class LabelTask(Task):
 
     model_class: ClassVar[Any]
     formats: ClassVar[tuple[ExampleFormat, ExampleFormat, ExampleFormat]]  # of texts, series and media
-    targets: ClassVar[ColumnCollator]
+    targets: ClassVar[collate.ColumnCollator]
 
     def example_format(self, config: Config) -> ExampleFormat:
         source, (text, series, media) = config.tokenizer.source, self.formats
         return series if isinstance(source, NumbersConfig) else media if isinstance(source, MEDIA) else text
 
-    def collator(self, config: Config, source: SourceReader) -> Collator:
-        return Collator(source_collator(config, source), self.targets)
+    def collator(self, config: Config, source: SourceReader) -> collate.Collator:
+        return collate.Collator(source_collator(config, source), self.targets)
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         inputs: nn.Module
@@ -181,8 +161,8 @@ class Classify(LabelTask):
 
     config = ClassifyConfig
     model_class = Classifier
-    formats = (LabelFormat(), SeriesLabelFormat(), MediaLabelFormat())
-    targets = ScalarCollator()
+    formats = (label_formats.LabelFormat(), label_formats.SeriesLabelFormat(), label_formats.MediaLabelFormat())
+    targets = collate.ScalarCollator()
     head_decoder = LabelDecoder()
     loss_unit = "example (nats)"
     starter = Starter(
@@ -239,8 +219,8 @@ class Regress(LabelTask):
 
     config = RegressConfig
     model_class = Regressor
-    formats = (NumberFormat(), SeriesFormat(), MediaNumberFormat())
-    targets = ScalarCollator(torch.float32)
+    formats = (label_formats.NumberFormat(), label_formats.SeriesFormat(), label_formats.MediaNumberFormat())
+    targets = collate.ScalarCollator(torch.float32)
     head_decoder = NumberDecoder()
     loss_unit = "number (squared error)"
     starter = Starter(
@@ -284,7 +264,7 @@ class Regress(LabelTask):
 
     def example_format(self, config: Config) -> ExampleFormat:
         is_kalman = isinstance(config.model, KalmanConfig)  # it reads series with gaps
-        return SeriesFormat(missing=True) if is_kalman else super().example_format(config)
+        return label_formats.SeriesFormat(missing=True) if is_kalman else super().example_format(config)
 
 
 @dataclass(frozen=True)
@@ -313,8 +293,8 @@ class Tag(LabelTask):
 
     config = TagConfig
     model_class = Tagger
-    formats = (TagFormat(), SeriesTagFormat(), MediaTagFormat())
-    targets = TagCollator()
+    formats = (label_formats.TagFormat(), label_formats.SeriesTagFormat(), label_formats.MediaTagFormat())
+    targets = collate.TagCollator()
     head_decoder = TagDecoder()
     loss_unit = "word (nats)"
     starter = Starter(

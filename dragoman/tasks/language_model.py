@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from torch import nn
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.config.settings import setting
 from dragoman.data.bptt import SegmentCollator
-from dragoman.data.collate import Collator, LossTerms
+from dragoman.data.collate import Collator, Lengths
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.texts import LanguageModelFormat, MaskedTextFormat
@@ -31,7 +31,7 @@ from dragoman.training.loaders import BatchLoader, BpttLoader, check_streams
 from dragoman.training.validation.language_model import LanguageModelValidator, MaskedLMValidator
 from dragoman.training.validation.result import Validator
 
-MODELS: dict[type, Any] = {MaskedLMConfig: MaskedLM, BiLMConfig: BiLM}
+MODELS: dict[type, Callable[..., nn.Module]] = {MaskedLMConfig: MaskedLM, BiLMConfig: BiLM}
 SUBWORDS = {"source": {"kind": "subwords", "vocab_size": 8000}}
 SMALL_BERT = {
     "layers": 4, "width": 256, "heads": 4, "feedforward": 1024, "attention_dropout": 0.0, "max_positions": 127,
@@ -112,17 +112,6 @@ class MaskedLanguageModelTaskConfig(NoSearchConfig):
     output = "masked tokens"
 
 
-def predicted_tokens(config: Config) -> LossTerms:
-    """How many tokens of rows with these lengths the model predicts."""
-    model = config.model
-    if isinstance(model, MaskedLMConfig):
-        share = model.mlm_probability
-        return lambda source, target: (
-            num_masked(source.astype(np.int64), share) + num_masked(target.astype(np.int64), share)
-        )
-    return lambda source, target: 2 * source.astype(np.int64) + 1  # a token forwards and backwards, and <eos> once
-
-
 class MaskedLanguageModelTask(Task):
     """Texts to their masked tokens."""
 
@@ -153,11 +142,17 @@ class MaskedLanguageModelTask(Task):
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
         """Padded token rows; batches are sized by the tokens that are predicted."""
-        return Collator(loss_terms=predicted_tokens(config))
+
+        def predicted(source: Lengths, target: Lengths) -> Any:
+            if isinstance(config.model, MaskedLMConfig):
+                share = config.model.mlm_probability
+                return num_masked(source.astype(np.int64), share) + num_masked(target.astype(np.int64), share)
+            return 2 * source.astype(np.int64) + 1  # a token forwards and backwards, and <eos> once
+
+        return Collator(loss_terms=predicted)
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
-        model: nn.Module = MODELS[type(config.model)](config.model, len(source))
-        return model
+        return MODELS[type(config.model)](config.model, len(source))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """Loss and accuracy on the same masked tokens at every validation."""

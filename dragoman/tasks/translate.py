@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -70,17 +70,17 @@ def may_share_vocabulary(tokenizer: TokenizersConfig) -> bool:
     return target is None or (isinstance(source, SentencePieceConfig) and isinstance(target, SentencePieceConfig))
 
 
-MODELS: dict[type, Any] = {EncoderDecoderConfig: EncoderDecoder, NonAutoregressiveConfig: NonAutoregressive}
+MODELS: dict[type, Callable[..., nn.Module]] = {
+    EncoderDecoderConfig: EncoderDecoder,
+    NonAutoregressiveConfig: NonAutoregressive,
+}
 
 
 def build_model(
     config: Config, source_vocabulary: int, target_vocabulary: int, *, tags: int = 0, space: int | None = None
 ) -> nn.Module:
     """The untrained model for vocabularies of these sizes; `space` is the id of the token between words."""
-    model: nn.Module = MODELS[type(config.model)](
-        config.model, source_vocabulary, target_vocabulary, tags=tags, space=space
-    )
-    return model
+    return MODELS[type(config.model)](config.model, source_vocabulary, target_vocabulary, tags=tags, space=space)
 
 
 def set_lower_case(model: nn.Module, source: SourceReader) -> nn.Module:

@@ -112,13 +112,13 @@ def check_settings(config: Any) -> None:
 
 def check_metric(name: str) -> None:
     """A registered text metric: statistics add up, order does not matter, and a perfect output has the best score."""
-    found = [metric for (_, other), metric in METRICS.items() if other == name and isinstance(metric, TextMetric)]
-    assert found, f"{name}: no text metric has this name; label metrics have no laws yet"
+    metrics = [metric for (_, other), metric in METRICS.items() if other == name and isinstance(metric, TextMetric)]
+    assert metrics, f"{name}: no text metric has this name; label metrics have no laws yet"
     draw, words = random.Random(3), ["the", "a", "cat", "dog", "sat", "on", "mat", "of", "all", "!", "naïve"]
     truth = [" ".join(draw.choices(words, k=draw.randint(3, 12))) for _ in range(60)]
     outputs = [" ".join(draw.choice(words) if draw.random() < 0.3 else word for word in text.split()) for text in truth]
     references = [[text] for text in truth]
-    for metric in dict.fromkeys(found):
+    for metric in dict.fromkeys(metrics):
         counted = metric.statistics(outputs, references)
         assert counted.rows.shape[0] == len(outputs), f"{name}: expected one row of statistics per segment"
         assert counted.signature, f"{name}: expected a signature that says how it counts"

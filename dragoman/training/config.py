@@ -7,28 +7,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from dragoman.config.settings import Range, setting
+from dragoman.config.settings import Range, Size, SizeOrNone, setting
 from dragoman.training.objectives.base import LikelihoodConfig
 from dragoman.training.objectives.table import ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
 from dragoman.training.trained_weights import LoRAConfig, RateConfig
 from dragoman.training.transfer import StartFromConfig
 
-Count = Annotated[int, Range(1, None)]
+NonNegative = Annotated[float, Range(0.0, None)]
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Length, batches, optimiser, validation and checkpoints of a training run."""
 
-    steps: Count = setting(10_000, help="maximum number of optimiser steps")
-    epochs: Annotated[float, Range(0.0, None)] = setting(
+    steps: Size = setting(10_000, help="maximum number of optimiser steps")
+    epochs: NonNegative = setting(
         0.0, help="passes over the training data, from which train.steps follows; 0: train.steps as it is set"
     )
-    minutes: Annotated[float, Range(0.0, None)] = setting(
+    minutes: NonNegative = setting(
         0.0, help="stop after so many minutes of training steps, with a last validation; 0: train.steps alone decides"
     )
-    seed: Annotated[int, Range(0, None)] = setting(1, help="random seed of initial weights, batch order and dropout")
+    seed: SizeOrNone = setting(1, help="random seed of initial weights, batch order and dropout")
     start_from: str | StartFromConfig = setting(
         "",
         help='run whose best weights initialise this one: "runs/x", or parts of it as { run = "runs/x", parts = '
@@ -47,24 +47,20 @@ class TrainConfig:
         help='learning-rate factors by name, as in [{ names = "encoder", factor = 0.1 }]; the last match counts',
     )
     objective: ObjectiveConfig = setting(LikelihoodConfig(), help="training objective")
-    batch_tokens: Count = setting(
+    batch_tokens: Size = setting(
         4096,
         help="maximum tokens of a batch on each side, padding included; for language models parallel streams × segment",
     )
-    accumulate: Count = setting(1, help="batches per step in every process, whose gradients are accumulated")
+    accumulate: Size = setting(1, help="batches per step in every process, whose gradients are accumulated")
     optimizer: OptimizerConfig = setting(OptimizerConfig(), help="AdamW and its learning-rate schedule")
-    clip: Annotated[float, Range(0.0, None)] = setting(1.0, help="maximum gradient norm; 0 disables clipping")
+    clip: NonNegative = setting(1.0, help="maximum gradient norm; 0 disables clipping")
     average: AverageConfig = setting(NoAverageConfig(), help="weight averaging: which weights are validated and kept")
-    validate_every: Count = setting(500, help="steps between validations; the last step is always validated")
+    validate_every: Size = setting(500, help="steps between validations; the last step is always validated")
     metric: str = setting("loss", help="metric of the task that selects the best weights")
-    decode: Annotated[int, Range(0, None)] = setting(
-        200, help="validation inputs that are decoded greedily for text metrics; 0 for none"
-    )
-    patience: Annotated[int, Range(0, None)] = setting(
-        10, help="stop after this many validations without improvement; 0 never stops early"
-    )
-    save_every: Count = setting(500, help="steps between checkpoints")
-    log_every: Count = setting(50, help="steps between log lines on the screen and in metrics.jsonl")
+    decode: SizeOrNone = setting(200, help="validation inputs that are decoded greedily for text metrics; 0 for none")
+    patience: SizeOrNone = setting(10, help="stop after this many validations without improvement; 0 never stops early")
+    save_every: Size = setting(500, help="steps between checkpoints")
+    log_every: Size = setting(50, help="steps between log lines on the screen and in metrics.jsonl")
     device: str = setting("auto", help='"auto", "cpu", "cuda" or "cuda:1"')
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", help="bfloat16: autocast matrix products to bfloat16; auto: on GPUs that support it"

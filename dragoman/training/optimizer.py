@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, Share, setting
+from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
 from dragoman.errors import RunError
 from dragoman.training.trained_weights import saved_weights
 
@@ -26,9 +26,7 @@ class OptimizerConfig:
     schedule: Literal["inverse-sqrt", "cosine", "constant"] = setting(
         "inverse-sqrt", help="after the warm-up: proportional to 1/√step, half a cosine down to zero, or constant"
     )
-    warmup: Annotated[int, Range(0, None)] = setting(
-        1000, help="steps over which the learning rate rises linearly from zero"
-    )
+    warmup: SizeOrNone = setting(1000, help="steps over which the learning rate rises linearly from zero")
     beta1: Share = setting(0.9, help="decay of the running mean of gradients")
     beta2: Share = setting(0.98, help="decay of the running mean of squared gradients")
     epsilon: Positive = setting(1e-9, help="added to the denominator for numerical stability")
@@ -116,7 +114,7 @@ class BestAverageConfig:
     """Keep the mean of the weights of the best validations."""
 
     kind: ClassVar[str] = "best"
-    count: Annotated[int, Range(1, None)] = setting(5, help="number of validations whose weights are averaged")
+    count: Size = setting(5, help="number of validations whose weights are averaged")
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class LastAverageConfig:
     """Keep the mean of the weights of the last validations (Vaswani et al. 2017)."""
 
     kind: ClassVar[str] = "last"
-    count: Annotated[int, Range(1, None)] = setting(5, help="number of validations whose weights are averaged")
+    count: Size = setting(5, help="number of validations whose weights are averaged")
 
 
 AverageConfig = NoAverageConfig | MovingAverageConfig | BestAverageConfig | LastAverageConfig

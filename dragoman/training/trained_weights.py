@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, Share, setting
+from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.errors import ConfigError, hint
 from dragoman.layers.linear import Linear
 from dragoman.layers.lora import LoRALinear, merge
@@ -89,7 +89,7 @@ BASE = "base.safetensors"  # the frozen weights of a run with adapters; its chec
 class LoRAConfig:
     """Low-rank adapters: only they are trained, and predictions use them merged into the weights."""
 
-    rank: Annotated[int, Range(1, None)] = setting(8, help="r: rows of A and columns of B")
+    rank: Size = setting(8, help="r: rows of A and columns of B")
     alpha: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
         16.0, help="the product of B and A is multiplied by alpha / rank"
     )
@@ -113,13 +113,13 @@ def add_adapters(model: nn.Module, config: LoRAConfig, seed: int) -> int:
     layers = {name: layer for name, layer in model.named_modules() if type(layer) is Linear}
     chosen: dict[str, Linear] = {}
     for pattern in config.modules:
-        found = {name: layer for name, layer in layers.items() if is_matched(name, pattern)}
-        if not found:
+        matched = {name: layer for name, layer in layers.items() if is_matched(name, pattern)}
+        if not matched:
             parts = {name.partition(".")[0] for name in layers} | {name.rpartition(".")[2] for name in layers}
             if not layers:
                 raise ConfigError("train.lora: this model has no linear layers of Transformers, expected some")
             raise ConfigError(f"train.lora.modules: no linear layer is called {pattern!r}. {hint(pattern, parts)}")
-        chosen |= found
+        chosen |= matched
     whole = [
         part for pattern in config.modules_to_save for part in matching(model, pattern, "train.lora.modules_to_save")
     ]

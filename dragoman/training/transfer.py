@@ -185,21 +185,19 @@ def check_part(
     part: str, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], named: Mapping[str, str], run: str
 ) -> None:
     """Refuse a part that one of the two models does not have."""
-    first = part.partition(":")[0]
+    place, (first, _, other) = "train.start_from.parts", part.partition(":")
+    target = other or first
     if not named:
-        names = top_modules(theirs)
-        raise ConfigError(f"train.start_from.parts: {run} has no weights of {first!r}. {hint(first, names)}")
-    if not named.keys() & ours.keys():
-        target = part.partition(":")[2] or first
-        names = top_modules(ours)
-        if part == ALL or any(is_matched(name, target) for name in ours):
-            sides = (named, [name for name in ours if part == ALL or is_matched(name, target)])
-            theirs_shown, ours_shown = (abbreviated(top_modules(side) if part == ALL else list(side)) for side in sides)
-            raise ConfigError(
-                f"train.start_from.parts: {part!r} of {run} ({theirs_shown}) has no name in common with this "
-                f"model ({ours_shown})"
-            )
-        raise ConfigError(f"train.start_from.parts: this model has no weights of {target!r}. {hint(target, names)}")
+        raise ConfigError(f"{place}: {run} has no weights of {first!r}. {hint(first, top_modules(theirs))}")
+    if named.keys() & ours.keys():
+        return
+    here = [name for name in ours if part == ALL or is_matched(name, target)]
+    if not here:
+        raise ConfigError(f"{place}: this model has no weights of {target!r}. {hint(target, top_modules(ours))}")
+    theirs_shown, ours_shown = (abbreviated(top_modules(side) if part == ALL else list(side)) for side in (named, here))
+    raise ConfigError(
+        f"{place}: {part!r} of {run} ({theirs_shown}) has no name in common with this model ({ours_shown})"
+    )
 
 
 def load_whole_model(
