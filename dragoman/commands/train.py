@@ -149,7 +149,7 @@ def train(request: Request, run_folder: str | None, restart: bool, quiet: bool, 
     from dragoman.auto.baseline import copying_line
     from dragoman.auto.search.run import SearchOptions
     from dragoman.runs import train as train_run
-    from dragoman.training.distributed import ProcessGroup
+    from dragoman.training.runtime import ProcessGroup
 
     if run_folder:
         request = request._replace(folder=run_folder)

@@ -30,11 +30,10 @@ from dragoman.training.capacity import check_capacity
 from dragoman.training.checkpointer import has_trained_weights
 from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
 from dragoman.training.display import Display
-from dragoman.training.distributed import ProcessGroup
 from dragoman.training.metrics_log import tensorboard_writer
 from dragoman.training.objectives.table import build_objective
 from dragoman.training.optimizer import load_weights
-from dragoman.training.runtime import Runtime, resolve_device, use_bfloat16
+from dragoman.training.runtime import ProcessGroup, Runtime, resolve_device, use_bfloat16
 from dragoman.training.signals import exit_cleanly_on_signals
 from dragoman.training.trained_weights import BASE, add_adapters, check_random_weights, freeze, rate_factors
 from dragoman.training.trainer import Fitter, Pause, Trainer

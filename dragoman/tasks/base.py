@@ -32,9 +32,9 @@ from dragoman.models.heads.softmax import PartitionedSoftmaxConfig
 from dragoman.scoring.metric import OutputKind, Units
 from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
 from dragoman.training.config import TrainConfig
-from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader
 from dragoman.training.objectives.base import LikelihoodConfig
+from dragoman.training.runtime import ProcessGroup
 from dragoman.training.validation.result import Validator
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 

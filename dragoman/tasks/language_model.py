@@ -26,8 +26,8 @@ from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
 from dragoman.tasks.base import Automatic, Config, Starter, Task
 from dragoman.tasks.labels import NoSearchConfig
-from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader, BpttLoader, check_streams
+from dragoman.training.runtime import ProcessGroup
 from dragoman.training.validation.language_model import LanguageModelValidator, MaskedLMValidator
 from dragoman.training.validation.result import Validator
 

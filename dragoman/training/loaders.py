@@ -21,7 +21,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.errors import DataError, RunError
 from dragoman.models.language_model import carried_tensors, restore_carried
 from dragoman.training.config import TrainConfig
-from dragoman.training.distributed import ProcessGroup
+from dragoman.training.runtime import ProcessGroup
 
 
 class BatchLoader:

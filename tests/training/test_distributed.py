@@ -17,7 +17,7 @@ from dragoman.errors import DataError
 from dragoman.runs import train
 from dragoman.training import distributed
 from dragoman.training.checkpoints import Checkpoints, read_tensors
-from dragoman.training.distributed import ProcessGroup
+from dragoman.training.runtime import ProcessGroup
 from tests.processes import two_processes
 from tests.training.conftest import Configure
 from tests.training.kill_driver import STEPS, leftovers, result, table, write_config, write_pairs

@@ -23,10 +23,9 @@ from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.runs import train
 from dragoman.training.checkpoints import read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
-from dragoman.training.distributed import ProcessGroup
 from dragoman.training.objectives.base import Objective
 from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig, RiskBatch
-from dragoman.training.runtime import Runtime
+from dragoman.training.runtime import ProcessGroup, Runtime
 from dragoman.training.step import TrainingStep
 from tests.processes import CONTEXT, two_processes
 from tests.training.conftest import Configure
