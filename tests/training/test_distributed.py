@@ -15,7 +15,7 @@ import torch
 import dragoman
 from dragoman.errors import DataError
 from dragoman.runs import train
-from dragoman.training import distributed
+from dragoman.training import runtime
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.runtime import ProcessGroup
 from tests.processes import two_processes
@@ -209,11 +209,11 @@ def test_alone_nothing_is_asked_of_others(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_only_the_first_to_report_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert distributed.first_to_report()
-    assert not distributed.first_to_report()
+    monkeypatch.setattr(runtime.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert runtime.first_to_report()
+    assert not runtime.first_to_report()
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert distributed.first_to_report()
+    assert runtime.first_to_report()
 
 
 @pytest.mark.parametrize(
@@ -226,4 +226,4 @@ def test_only_the_first_to_report_speaks(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_a_lost_connection_is_told_from_other_errors(text: str, expected: bool) -> None:
-    assert distributed.is_connection_error(RuntimeError(text)) == expected
+    assert runtime.is_connection_error(RuntimeError(text)) == expected
