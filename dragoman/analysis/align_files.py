@@ -19,9 +19,8 @@ from dragoman.analysis.alignment import (
 )
 from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.examples import Fault, Pairs
-from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.readers.lines import read_lines
-from dragoman.data.split import read_examples
+from dragoman.data.split import read_examples, summarize_faults
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.scoring.alignment import GoldAlignment

@@ -21,15 +21,14 @@ from dragoman.auto.profile import profile_pairs
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.batching import BatchPlan
-from dragoman.data.bptt import BpttPlan, TokenStream
+from dragoman.data.bptt import BpttPlan, StoredStream
 from dragoman.data.config import Files, file_list, paths_of, tag_of, tags_of
 from dragoman.data.corpus import CHUNK, Corpus, extract_features
 from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.fault_messages import MAX_FAULTS, columns_advice
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import MediaError
 from dragoman.data.readers.header import header_warnings
-from dragoman.data.split import Progress, read_examples
+from dragoman.data.split import MAX_FAULTS, Progress, columns_advice, read_examples
 from dragoman.data.store import COLUMNS
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.labeler import MaskFiller
@@ -185,7 +184,7 @@ def check_text(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
         f"vocabulary {len(corpus.target_tokenizer):,}"
     )
     groups = config.train.accumulate
-    steps = len(BpttPlan(TokenStream(corpus.train.target), streams * groups, segment, config.train.seed))
+    steps = len(BpttPlan(StoredStream(corpus.train.target), streams * groups, segment, config.train.seed))
     say(
         f"segments: {steps:,} steps an epoch, each of {streams * groups} streams of {segment} tokens; train.steps = "
         f"{config.train.steps:,} is {config.train.steps / steps:.1f} epochs"

@@ -16,9 +16,8 @@ from dragoman.auto.derived import finish
 from dragoman.config.settings import merge, override, read_toml
 from dragoman.data.config import Files
 from dragoman.data.examples import Example, Pairs
-from dragoman.data.fault_messages import too_few
 from dragoman.data.readers.base import READERS
-from dragoman.data.split import usable_examples
+from dragoman.data.split import too_few, usable_examples
 from dragoman.data.tokenizers.numbers import number_error, series_shape
 from dragoman.errors import ConfigError
 from dragoman.models.bilm import BiLMConfig

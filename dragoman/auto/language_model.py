@@ -12,8 +12,7 @@ from dragoman.auto.derived import finish
 from dragoman.classical.ngram import NGramConfig
 from dragoman.config.settings import merge, override, read_toml
 from dragoman.data.config import Files
-from dragoman.data.fault_messages import too_few
-from dragoman.data.split import usable_examples
+from dragoman.data.split import too_few, usable_examples
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, build, started_folder
 

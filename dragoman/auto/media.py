@@ -14,11 +14,10 @@ from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Example
-from dragoman.data.fault_messages import too_few
 from dragoman.data.media.audio import read_sample_rate
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MediaError, read_bytes
-from dragoman.data.split import read_examples, usable_examples
+from dragoman.data.split import read_examples, too_few, usable_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, build, started_folder

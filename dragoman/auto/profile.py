@@ -23,10 +23,9 @@ from dragoman.auto.relation import (
 )
 from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Example, Fault
-from dragoman.data.fault_messages import too_few
 from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.columns import LARGE_FILE
-from dragoman.data.split import Progress, read_examples, source_hash, usable_examples
+from dragoman.data.split import Progress, read_examples, source_hash, too_few, usable_examples
 from dragoman.data.tokenizers.characters import find_features, split_features
 from dragoman.data.tokenizers.words import split_punctuation
 

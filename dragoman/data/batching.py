@@ -48,13 +48,12 @@ class BatchPlan:
         store: TokenStore,
         budget: int,
         seed: int,
-        max_rows: int | None = None,
         collator: Collator = PAIR_COLLATOR,
         parts: NDArray[np.int32] | None = None,
     ) -> None:
         """`parts` has a number for every row: all rows of a batch have the same one."""
         self.parts = parts
-        self.budget, self.seed, self.max_rows, self.collator = budget, seed, max_rows, collator
+        self.budget, self.seed, self.collator = budget, seed, collator
         self.weights = store.weights
         stored_source, stored_target = store.source.lengths(), store.target.lengths()
         source = collator.source.padded_lengths(stored_source)
@@ -120,8 +119,7 @@ class BatchPlan:
 
     def rows_for(self, source: int, target: int) -> int:
         """How many rows of this padded shape fill the budget."""
-        rows = max(1, self.budget // max(source, target))
-        return min(rows, self.max_rows) if self.max_rows else rows
+        return max(1, self.budget // max(source, target))
 
     def largest(self) -> tuple[int, int, int]:
         """Rows, source width and target width of the batch that needs most memory."""

@@ -50,7 +50,7 @@ class SegmentCollator(Collator):
         return Segment(Tokens.without_padding(tokens), tokens)
 
 
-class TokenStream:
+class StoredStream:
     """A column of a store as one sequence of tokens: <eos>, then every line followed by <eos>.
 
     The first <eos> is there so that the first word is predicted too. A text of at most MAX_IN_MEMORY tokens is kept in
@@ -123,7 +123,7 @@ class BpttPlan:
     """
 
     def __init__(
-        self, text: TokenStream | InMemoryStream, streams: int, segment: int, seed: int = 0, *, shuffled: bool = True
+        self, text: StoredStream | InMemoryStream, streams: int, segment: int, seed: int = 0, *, shuffled: bool = True
     ) -> None:
         self.text, self.streams, self.segment, self.seed = text, streams, segment, seed
         count = len(text) - 1
@@ -185,7 +185,7 @@ class OverlappingBpttPlan(BpttPlan):
 
     def __init__(
         self,
-        text: TokenStream | InMemoryStream,
+        text: StoredStream | InMemoryStream,
         segment: int,
         *,
         context: int = 512,

@@ -24,15 +24,13 @@ from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, tags_of, weights_of
 from dragoman.data.examples import Example, Fault, file_of
-from dragoman.data.fault_messages import fault_message
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
-from dragoman.data.formats.pairs import PAIR_FORMAT
-from dragoman.data.hallucination import hallucinate
+from dragoman.data.formats.pairs import PAIR_FORMAT, hallucinate
 from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.split import Progress, TrainValidSplit, read_examples
+from dragoman.data.split import Progress, TrainValidSplit, fault_message, read_examples
 from dragoman.data.store import COLUMNS, WEIGHTS, FeatureColumn, MediaStore, StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import NoTextError, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
@@ -306,12 +304,6 @@ def _build(
     (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
 
 
-def write_sizes(folder: Path) -> None:
-    """Write the size of every file, so that damage is found."""
-    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
-    (folder / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
-
-
 def find_damage(folder: Path) -> str | None:
     """A file of a prepared corpus that is missing or does not have the size that was written; None: all is well."""
     try:
@@ -326,17 +318,6 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def _discard_damaged(folder: Path) -> None:
-    """Remove a prepared corpus that is damaged, so that it is built anew."""
-    with lock_folder(folder.parent, wait=True):  # another process may have built it anew meanwhile
-        if not (folder.exists() and (damage := find_damage(folder))):
-            return
-        print(f"{folder}: the token store is damaged ({damage}); it is built anew", file=sys.stderr)
-        remove_folder(folder)
-    if folder.exists():
-        raise DataError(f"{folder}: the token store is damaged and cannot be removed; remove it or set data.cache")
-
-
 def _empty_part(config: DataConfig, split: TrainValidSplit, part: str, too_long: int) -> DataError:
     own_files = config.valid if part == "valid" else None  # otherwise it comes from the training files
     usable = "" if own_files else f"{split.examples} usable, "
@@ -344,24 +325,6 @@ def _empty_part(config: DataConfig, split: TrainValidSplit, part: str, too_long:
     return DataError(
         f"{', '.join(files)}: no {split.format.unit} is left for the {part} part ({usable}{too_long} "
         f"longer than data.max_length = {config.max_length} tokens)"
-    )
-
-
-def open_corpus(folder: Path, key: str, example_format: ExampleFormat = PAIR_FORMAT) -> Corpus:
-    """A corpus that was prepared before; `key` is its fingerprint."""
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    source = load_reader(folder / "tokenizer", "source")
-    if source.reads_files:
-        extractor_of(source).use_store(FeatureColumn(folder / FEATURES))
-    target = load_tokenizer(folder / "tokenizer", "target")
-    return Corpus(
-        source,
-        target,
-        open_store(folder / "train"),
-        open_store(folder / "valid"),
-        folder / "valid.jsonl",
-        report | {"fingerprint": key},
-        example_format.codec(source, target),
     )
 
 
@@ -412,13 +375,22 @@ def _cached(cache: Path, key: str, build: Callable[[Path], None]) -> Path:
     """The folder of this key in the cache; `build` fills a new one if it is missing or damaged."""
     folder = cache / key
     if folder.exists() and find_damage(folder):
-        _discard_damaged(folder)
+        with lock_folder(cache, wait=True):  # another process may have built it anew meanwhile
+            if folder.exists() and (damage := find_damage(folder)):
+                print(f"{folder}: the token store is damaged ({damage}); it is built anew", file=sys.stderr)
+                remove_folder(folder)
+                if folder.exists():
+                    raise DataError(
+                        f"{folder}: the token store is damaged and cannot be removed; remove it or set data.cache"
+                    )
     if folder.exists():
         return folder
     try:
         with build_folder(cache, key) as building:
             build(building)
-            write_sizes(building)
+            files = [path for path in sorted(building.rglob("*")) if path.is_file()]
+            sizes = {str(path.relative_to(building)): path.stat().st_size for path in files}
+            (building / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
             for path in (*building.rglob("*"), building):
                 sync(path)
             try:
@@ -445,7 +417,19 @@ def prepare_corpus(
         _build(folder, config, tokenizers, progress, example_format)
 
     folder = _cached(cache_folder(config), store_key(key, example_format), build)
-    return open_corpus(folder, key, example_format)
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    source, target = load_reader(folder / "tokenizer", "source"), load_tokenizer(folder / "tokenizer", "target")
+    if source.reads_files:
+        extractor_of(source).use_store(FeatureColumn(folder / FEATURES))
+    return Corpus(
+        source,
+        target,
+        open_store(folder / "train"),
+        open_store(folder / "valid"),
+        folder / "valid.jsonl",
+        report | {"fingerprint": key},
+        example_format.codec(source, target),
+    )
 
 
 def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, example_format: ExampleFormat) -> Corpus:

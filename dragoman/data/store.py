@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -183,24 +183,12 @@ class StoreWriter:
             (self.folder / "store.json").write_text(json.dumps(self.dtypes), encoding="utf-8")
 
 
-class MediaDecoder(Protocol):
-    """Makes features of a file's content: AudioConfig, LineImageConfig or PictureConfig."""
-
-    dtype: ClassVar[str]
-    step: ClassVar[float]
-
-    @property
-    def features(self) -> int:
-        """Numbers per frame."""
-
-    def decode(self, data: bytes, path: str) -> NDArray[Any]:
-        """The features (T, F); raises MediaError with the path."""
-
-
 def write_features(
-    folder: Path, paths: Sequence[str], decoder: MediaDecoder, progress: Callable[[int], None] = lambda done: None
+    folder: Path, paths: Sequence[str], decoder: Any, progress: Callable[[int], None] = lambda done: None
 ) -> list[Fault]:
     """Decode media files into a store, row i for path i. Returns the faults of files that cannot be used.
+
+    `decoder` are the settings of features, such as AudioConfig.
 
     The row of a file with a fault is empty and must not come into a batch. Each archive is read once, from front to
     back, and one file is in memory at a time. `progress` is called with the number of files that are done.

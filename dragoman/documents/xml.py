@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from dragoman.data.readers.safe_xml import SafeParser
+from dragoman.data.readers.tmx import SafeParser
 from dragoman.documents.base import Reading, TextDocument, declared_encoding, decode
 from dragoman.errors import DataError
 

@@ -12,9 +12,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from dragoman.data.config import DataConfig, file_list
 from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.readers.memory import examples_of, files_of, rows_of
 from dragoman.data.split import read_examples as read_all
+from dragoman.data.split import summarize_faults
 from dragoman.data.store import FeatureColumn, write_features
 from dragoman.decoding.options import check_at_least
 from dragoman.errors import DataError

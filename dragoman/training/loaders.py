@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, VocabularyParts, read_batch
-from dragoman.data.bptt import BpttPlan, Segment, TokenStream
+from dragoman.data.bptt import BpttPlan, Segment, StoredStream
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DataError, RunError
 from dragoman.models.language_model import carried_tensors, restore_carried
@@ -81,7 +81,7 @@ class BpttLoader(BatchLoader):
         self.streams = config.batch_tokens // segment
         self.groups, self.processes = config.accumulate * processes.world_size, processes
         check_streams(corpus, self.streams * self.groups, config)
-        self.plan = BpttPlan(TokenStream(corpus.train.target), self.streams * self.groups, segment, config.seed)
+        self.plan = BpttPlan(StoredStream(corpus.train.target), self.streams * self.groups, segment, config.seed)
         self.carried = [model.empty_carry(self.streams) for _ in range(self.groups)]
 
     def epoch(self, epoch: int) -> Sequence[tuple[int, int, int]]:

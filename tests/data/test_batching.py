@@ -256,13 +256,6 @@ def test_the_largest_batch_is_as_large_as_any(natural: TokenStore) -> None:
     assert rows * max(source, target) <= 4096 < (rows + 1) * max(source, target)
 
 
-def test_max_rows_bounds_a_batch(natural: TokenStore) -> None:
-    epoch = BatchPlan(natural, 4096, seed=1, max_rows=7).epoch(0)
-    sizes = np.diff(epoch.bounds)
-    assert sizes.max() == 7
-    assert sizes.sum() == len(natural)
-
-
 def test_a_row_longer_than_the_budget_is_a_batch_of_its_own(tmp_path: Path) -> None:
     store = of_lengths(tmp_path / "store", np.array([3, 90, 3]), np.array([3, 3, 3]))
     epoch = BatchPlan(store, 20, seed=0).epoch(0)

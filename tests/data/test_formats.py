@@ -11,7 +11,6 @@ import pytest
 
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
-from dragoman.data.fault_messages import fault_message
 from dragoman.data.formats.labels import (
     LabelFormat,
     NumberFormat,
@@ -26,6 +25,7 @@ from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.conll import read_conll
 from dragoman.data.source_reader import SourceReader
+from dragoman.data.split import fault_message
 from dragoman.data.tokenizers.base import TextPairTokenizer, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError

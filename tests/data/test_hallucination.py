@@ -10,7 +10,7 @@ from dragoman.auto.configure import configure
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import fingerprint, prepare_corpus
 from dragoman.data.examples import Example
-from dragoman.data.hallucination import hallucinate, shared_runs
+from dragoman.data.formats.pairs import hallucinate, shared_runs
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.errors import ConfigError
 from dragoman.tasks.table import task_of

@@ -7,11 +7,16 @@ import random
 
 import pytest
 
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.base import SPECIALS, Tokenizer
 from dragoman.data.tokenizers.characters import BytesConfig, CharactersConfig
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import TokenizerConfig, train_tokenizer
-from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.data.tokenizers.subwords import (
+    SentencePieceConfig,
+    SentencePieceTokenizer,
+    SubwordsConfig,
+    SubwordTokenizer,
+)
 from dragoman.data.tokenizers.words import WordsConfig
 
 TEXTS = ["hello world, the cat's hat!", "the  dog ran\tfast.", " a b ", "grüße … 東京", "x"] * 5
@@ -74,3 +79,16 @@ def test_a_tag_covers_itself(tokenizer: Tokenizer) -> None:
     plain = tokenizer.spans("the cat")
     assert tagged.spans("<2fr> the cat") == [(0, 6), *((first + 6, end + 6) for first, end in plain)]
     assert tagged.spans("the cat") == plain
+
+
+@pytest.mark.parametrize("text", TEXTS[:5])
+def test_an_imported_model_covers_the_whole_text(text: str) -> None:
+    learned = train_tokenizer(CONFIGS["bpe"], TEXTS)
+    assert isinstance(learned, SubwordTokenizer)
+    tokens = [">>fra<<", *learned.pieces(range(len(SPECIALS), len(learned)))]
+    imported = SentencePieceTokenizer(SentencePieceConfig(), learned.model, tokens)
+    check(imported, text)
+    front = len(">>fra<< ")
+    tagged = imported.spans(f">>fra<< {text.strip()}")
+    assert tagged[0] == (0, front - 1)
+    assert tagged[-1][1] == front + len(text.strip())

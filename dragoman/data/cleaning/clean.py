@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.cleaning.minhash import NearDuplicates
-from dragoman.data.cleaning.rules import Check, Profile, Rule, Settings
+from dragoman.data.cleaning.rules import Profile, Rule, Settings
 from dragoman.data.examples import Example, Fault
 
 PROFILED = 50_000  # pairs that say what is usual
@@ -88,17 +88,11 @@ def judge(read: Read, rules: Sequence[Rule], settings: Settings, progress: Progr
         if repeated[index]:
             yield Verdict(item, "duplicate", "the same pair occurs earlier")
             continue
-        verdict = _judged(item, checks)
-        if not verdict[0] and index in alike:
-            verdict = "near-duplicate", f"like pair {alike[index] + 1}"
-        yield Verdict(item, *verdict)
-
-
-def _judged(item: Example, checks: Sequence[tuple[str, Check]]) -> tuple[str, str]:
-    for name, check in checks:
-        if reason := check(item.source, item.references[0]):
-            return name, reason
-    return "", ""
+        reasons = ((name, check(item.source, item.references[0])) for name, check in checks)
+        rule, reason = next((pair for pair in reasons if pair[1]), ("", ""))
+        if not rule and index in alike:
+            rule, reason = "near-duplicate", f"like pair {alike[index] + 1}"
+        yield Verdict(item, rule, reason)
 
 
 def pair_hash(example: Example) -> int:

@@ -1,9 +1,11 @@
-"""Text pairs: a source text and one or more target texts."""
+"""Text pairs: a source text and one or more target texts; and made-up pairs for training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from typing import Any
 
 from dragoman.data.batch import TokensWithCopies
@@ -14,9 +16,12 @@ from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import COPIES
 from dragoman.data.tokenizers.base import UNK, Tokenizer
-from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
+from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer, split_features
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES, PairCodec, copying_codec
+
+SHORTEST = 3  # letters of a run that is taken for a piece of the stem
+SharedRun = tuple[int, int, int]  # beginning in the stem, beginning in the target, length
 
 
 class PairFormat(ExampleFormat):
@@ -81,3 +86,39 @@ class CopyFormat(PairFormat):
 
 PAIR_FORMAT: ExampleFormat = PairFormat()
 COPY_FORMAT: ExampleFormat = CopyFormat()
+
+
+def shared_runs(stem: str, target: str) -> list[SharedRun]:
+    """The runs of `SHORTEST` or more letters that both texts have, in the same order."""
+    blocks = SequenceMatcher(None, stem, target, autojunk=False).get_matching_blocks()
+    return [(block.a, block.b, block.size) for block in blocks if block.size >= SHORTEST]
+
+
+def hallucinate(examples: Iterable[Example], count: int, marks: str = "", seed: int = 1) -> Iterator[Example]:
+    """`count` made-up examples, each from a random one of these; none if no example has a stem.
+
+    Data hallucination (Anastasopoulos and Neubig 2019): a run of three or more letters that source and target share is
+    taken for a piece of the stem. Random letters replace it on both sides, which keeps the affixes and the features:
+    "sehen V;PTCP → gesehen" gives "kofbn V;PTCP → gekofbn". A model of few pairs so learns to copy stems.
+    `marks` describes the layout of features at the end of the sources (see `split_features`).
+    """
+    usable = []
+    letters: dict[bool, set[str]] = {False: set(), True: set()}  # small and capital ones
+    for example in examples:
+        stem = split_features(example.source, marks)[0] if marks else example.source
+        if runs := shared_runs(stem, example.references[0]):
+            usable.append((example, runs))
+            for start, _, size in runs:
+                for letter in filter(str.isalpha, stem[start : start + size]):
+                    letters[letter.isupper()].add(letter)
+    alphabets = {case: sorted(seen) for case, seen in letters.items()}
+    draw = random.Random(seed)
+    for _ in range(count if usable else 0):
+        example, runs = draw.choice(usable)
+        source, target = list(example.source), list(example.references[0])
+        for start, other, size in runs:
+            for offset in range(size):
+                letter = source[start + offset]
+                if letter.isalpha():
+                    source[start + offset] = target[other + offset] = draw.choice(alphabets[letter.isupper()])
+        yield example._replace(source="".join(source), references=("".join(target),))

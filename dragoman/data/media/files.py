@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import tarfile
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
@@ -64,7 +63,7 @@ class _Index(NamedTuple):
     """The files of an archive."""
 
     names: dict[str, str | None]  # by name or end of a name ("7.png" for "pages/7.png"); None: several end so
-    counts: Counter[str]  # how often an archive has each name; as for tar, the last one counts
+    places: dict[str, int]  # where the last member of each name begins: as for tar, the last one counts
 
 
 @lru_cache(maxsize=16)
@@ -72,7 +71,7 @@ def _read_index(archive: str, version: tuple[int, int]) -> _Index:
     """`version` is the size and modification time of the archive: a result is valid while they stay the same."""
     by_end: dict[str, str | None] = {}
     by_name: dict[str, str | None] = {}
-    counts: Counter[str] = Counter()
+    places: dict[str, int] = {}
     characters = 0
     if _is_gzip(archive):
         with gzip.open(archive) as plain:
@@ -84,14 +83,14 @@ def _read_index(archive: str, version: tuple[int, int]) -> _Index:
                 continue
             parts = PurePosixPath(member.name).parts
             by_name["/".join(parts)] = member.name
-            counts[member.name] += 1
+            places[member.name] = member.offset
             characters += len(parts) * len(member.name)
             if characters > MAX_NAMES:
                 raise tarfile.ReadError(f"its names have more than {MAX_NAMES:,} characters, counting folders")
             for start in range(1, len(parts)):
                 end = "/".join(parts[start:])
                 by_end[end] = None if by_end.get(end, member.name) != member.name else member.name
-    return _Index(by_end | by_name, counts)  # a full name wins over the end of another
+    return _Index(by_end | by_name, places)  # a full name wins over the end of another
 
 
 def members(archive: str) -> dict[str, str | None]:
@@ -212,23 +211,21 @@ def read_many(paths: Sequence[str]) -> Iterator[tuple[int, bytes | Fault]]:
             raise DataError(f"{archive}: the archive is damaged or cut short ({error})") from error
 
 
-def _read_members(archive: str, names: Iterable[str]) -> Iterator[tuple[str, bytes | Fault]]:
+def _read_members(archive: str, names: Collection[str]) -> Iterator[tuple[str, bytes | Fault]]:
     """(name, content or fault) of some members, in the order of the archive."""
-    left = Counter({name: _index(archive).counts[name] for name in names})
+    places, read = _index(archive).places, 0
     with _open_tar(archive) as tar:
         for member in _each(tar):
-            if not member.isfile() or member.name not in left:
+            if member.name not in names or member.offset != places[member.name]:
                 continue
-            left[member.name] -= 1
-            if left[member.name]:  # a later file of the same name replaces it
-                continue
+            read += 1
             if member.size > MAX_FILE_BYTES:
                 yield member.name, _too_large(member.name, member.size)
                 continue
             file = tar.extractfile(member)
             assert file is not None, "only files are members"
             yield member.name, file.read()
-    assert not any(left.values()), "the archive changed while it was read"
+    assert read == len(names), "the archive changed while it was read"
 
 
 def resolve_path(base: str | Path, name: str) -> str:

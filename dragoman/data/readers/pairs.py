@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
@@ -21,7 +20,8 @@ def read_pairs(path: str | Path | Pairs, options: ReadOptions = DEFAULTS) -> Ite
     A missing file or a wrong setting raises at the call, not at the first item.
     """
     if isinstance(path, Pairs) and path.tag is not None:
-        return _with_tag(_read(replace(path, tag=None), options), path.tag)
+        tag, items = path.tag, _read(path, options)
+        return (item if isinstance(item, Fault) else item._replace(tag=tag) for item in items)
     return _read(path, options)
 
 
@@ -55,11 +55,6 @@ def read_plain_text(path: Path, max_characters: int) -> Iterator[Example | Fault
         return Example("", (line,), str(path), number)
 
     return parse_lines(path, parse)
-
-
-def _with_tag(items: Iterable[Example | Fault], tag: str) -> Iterator[Example | Fault]:
-    for item in items:
-        yield item if isinstance(item, Fault) else item._replace(tag=tag)
 
 
 def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example | Fault]:

@@ -39,6 +39,9 @@ _SPACE_MARK, _MARK_REPLACEMENT = "\u2581", "\U0010fffe"
 # The BPE trainer of sentencepiece aborts the whole process on a word of more than 65,535 characters.
 _MAX_TRAINING_CHARACTERS = 10_000
 _FEW_TEXTS = 100
+_NAMES = {"pad": PAD, "unk": UNK, "bos": SOS, "eos": EOS}  # as sentencepiece calls the special tokens
+_SPECIAL_IDS: dict[str, Any] = {f"{name}_id": index for name, index in _NAMES.items()}
+_SPECIAL_IDS |= {f"{name}_piece": SPECIALS[index] for name, index in _NAMES.items()}
 # Language codes of Marian (>>fra<<), M2M-100 (__fr__), NLLB (fra_Latn) and mBART (fr_XX).
 TAG = re.compile(r">>[^<>\s]+<<|__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 
@@ -94,14 +97,7 @@ class SubwordTokenizer(Tokenizer):
                 remove_extra_whitespaces=False,
                 max_sentence_length=8 * step,  # in bytes
                 num_threads=16,  # a constant, because the number of threads changes the sums of unigram
-                pad_id=PAD,
-                unk_id=UNK,
-                bos_id=SOS,
-                eos_id=EOS,
-                pad_piece=SPECIALS[PAD],
-                unk_piece=SPECIALS[UNK],
-                bos_piece=SPECIALS[SOS],
-                eos_piece=SPECIALS[EOS],
+                **_SPECIAL_IDS,
                 unk_surface=UNKNOWN_SURFACE,
                 minloglevel=3,
             )
@@ -272,10 +268,12 @@ class SentencePieceTokenizer(VocabularyTokenizer):
         """The characters of the text behind every piece; a prefix covers none."""
         tag, start = self._without_tag(text)
         clean = without_surrogates(text[start:])
-        spans: list[Span] = [(0, start)] * len(tag)
-        for piece in self._processor.encode(clean, out_type="immutable_proto").pieces:
-            spans.append((start + piece.begin, start + piece.end))
-        return spans
+        try:
+            offsets = self._processor.encode(clean, return_type="offset_mapping")["offsets"]
+        except (TypeError, ValueError):  # sentencepiece before 0.2.2
+            pieces = self._processor.encode(clean, out_type="immutable_proto").pieces
+            offsets = [(piece.begin, piece.end) for piece in pieces]
+        return [(0, start)] * len(tag) + [(start + first, start + end) for first, end in offsets]
 
     def contents(self) -> list[str | bytes]:
         return [*super().contents(), self.model]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dragoman.data.batch import Batch
-from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan, TokenStream
+from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan, StoredStream
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import PAD
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
@@ -23,7 +23,7 @@ class LanguageModelValidator(Validator):
 
     def __init__(self, corpus: Corpus, segment: int, device: torch.device) -> None:
         self.device = device
-        self.plan = OverlappingBpttPlan(TokenStream(corpus.valid.target), segment)
+        self.plan = OverlappingBpttPlan(StoredStream(corpus.valid.target), segment)
         with corpus.valid_texts.open(encoding="utf-8") as file:
             self.size = text_size(json.loads(line)["references"][0] for line in file)
 
