@@ -312,9 +312,9 @@ def find_damage(folder: Path) -> str | None:
         return f"{SIZES}: {error}"
     for name, size in sizes.items():
         path = folder / name
-        found = path.stat().st_size if path.is_file() else 0
-        if found != size:
-            return f"{name}: found {found:,} bytes, expected {size:,}"
+        actual = path.stat().st_size if path.is_file() else 0
+        if actual != size:
+            return f"{name}: found {actual:,} bytes, expected {size:,}"
     return None
 
 

@@ -34,13 +34,13 @@ class Sentence(NamedTuple):
 
 def split_sentences(text: str) -> list[Sentence]:
     """The sentences of a text; `join_sentences` of them is the text again. A line break always ends a sentence."""
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     spaces: list[str] = []  # white space since the last sentence
 
     def close() -> None:
         if spaces:
-            last = found.pop() if found else Sentence("", "")
-            found.append(Sentence(last.text, last.space + "".join(spaces)))
+            last = sentences.pop() if sentences else Sentence("", "")
+            sentences.append(Sentence(last.text, last.space + "".join(spaces)))
             spaces.clear()
 
     for line in re.split(r"(?<=\n)", text):
@@ -50,19 +50,19 @@ def split_sentences(text: str) -> list[Sentence]:
             spaces.append(line[:start])
         if body:
             close()
-            found += _sentences_of_line(body)
+            sentences += _sentences_of_line(body)
             spaces.append(line[start + len(body) :])
     close()
-    return found
+    return sentences
 
 
 def split_fields(text: str) -> list[Sentence]:
     """The sentences of a text in which white space has a meaning: a tab or several spaces end a sentence too."""
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     for sentence in split_sentences(text):
         parts = _FIELDS.split(sentence.text)  # texts and the white space between them by turns
-        found += [Sentence(*pair) for pair in zip(parts[::2], [*parts[1::2], sentence.space], strict=True)]
-    return found
+        sentences += [Sentence(*pair) for pair in zip(parts[::2], [*parts[1::2], sentence.space], strict=True)]
+    return sentences
 
 
 def _sentences_of_line(line: str) -> Iterator[Sentence]:

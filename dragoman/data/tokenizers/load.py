@@ -115,10 +115,10 @@ def load_reader(folder: Path, name: str) -> SourceReader:
         raise RunError(f"{path}: found the kind '{kind}'. {hint(kind, [*TEXT_CONFIGS, *_SINGLE_FILE])}")
     try:
         reader: SourceReader = _SINGLE_FILE[kind].load(table)
-        found = reader.fingerprint()
+        fingerprint = reader.fingerprint()
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, ConfigError) as error:
         raise RunError(f"{path}: damaged file of {kind} ({error})") from None
-    if found != expected:
+    if fingerprint != expected:
         raise RunError(f"{path}: damaged file of {kind} (it was changed after it was saved)")
     return reader
 
@@ -143,13 +143,13 @@ def _load_text_tokenizer(path: Path, table: dict[str, Any], expected: str) -> To
             tokenizer = LanguageTagTokenizer(tokenizer, tags)
         if has_separator:
             tokenizer = TextPairTokenizer(tokenizer)
-        found = tokenizer.fingerprint()
+        fingerprint = tokenizer.fingerprint()
     except (ValueError, TypeError, ConfigError, RuntimeError) as error:
         reason = str(error).replace("\n", "; ")
         if content.suffix == ".model":
             reason = "sentencepiece cannot read it"
         raise RunError(f"{content}: damaged tokenizer file ({reason})") from error
-    if found != expected:
+    if fingerprint != expected:
         raise RunError(f"{content}: damaged tokenizer file (it is not the one that {path.name} was saved with)")
     if model_digest not in (None, found_digest):
         raise RunError(f"{content}: damaged tokenizer file (it was changed after it was saved)")

@@ -44,7 +44,7 @@ def parse_number(text: str) -> float:
 def parse_steps(text: str) -> list[list[float]]:
     """The values of each step; a missing value ("nan") is NaN. Raises ValueError for anything but numbers."""
     return [
-        [math.nan if one.lower() == MISSING else parse_number(one) for one in step.split(CHANNEL_SEPARATOR)]
+        [math.nan if value.lower() == MISSING else parse_number(value) for value in step.split(CHANNEL_SEPARATOR)]
         for step in text.split()
     ]
 
@@ -182,11 +182,9 @@ class NumberScaler(Tokenizer):
 
     def _table(self) -> dict[str, Any]:
         """Shift, divisor and steps; of one series as plain numbers."""
-        one = self.channels == 1
-        table: dict[str, Any] = {
-            "shift": self.shift[0] if one else list(self.shift),
-            "divisor": self.scale[0] if one else list(self.scale),
-        }
+        table: dict[str, Any] = {"shift": list(self.shift), "divisor": list(self.scale)}
+        if self.channels == 1:
+            table = {name: values[0] for name, values in table.items()}
         return table | ({"steps": self.steps} if self.steps > 1 else {})
 
     def contents(self) -> list[str | bytes]:
@@ -197,7 +195,9 @@ class NumberScaler(Tokenizer):
 
     @classmethod
     def load(cls, table: dict[str, Any]) -> NumberScaler:
-        shift, scale = ([one] if isinstance(one, int | float) else one for one in (table["shift"], table["divisor"]))
+        shift, scale = (
+            [value] if isinstance(value, int | float) else value for value in (table["shift"], table["divisor"])
+        )
         if not shift or len(shift) != len(scale):
             raise ValueError(f"found {len(shift)} shifts and {len(scale)} divisors, expected one of each for a series")
         return cls(settings.build(NumbersConfig, {"scale": table["scale"]}), shift, scale, table.get("steps", 0))

@@ -139,7 +139,7 @@ class WordPieceTokenizer(WordCache, VocabularyTokenizer):
             parts = unicodedata.normalize("NFD", char) if self.config.strip_accents else char
             for part in parts:
                 if not (self.config.strip_accents and unicodedata.category(part) == "Mn"):
-                    yield from ((one, index) for one in (part.lower() if self.config.lowercase else part))
+                    yield from ((letter, index) for letter in (part.lower() if self.config.lowercase else part))
 
 
 def is_punctuation(char: str) -> bool:
