@@ -115,11 +115,12 @@ class Checkpoints:
         content = dataclasses.asdict(state) | {"files": digests}
         content["checksum"] = checksum(content)
         write_text(temporary / "state.json", json.dumps(content, indent=2))
+        old = self.folder / f".{final.name}.old"
         if final.exists():  # the same step is saved again after its validation
-            old = self.folder / f".{final.name}.old"
             remove_folder(old)
             final.rename(old)
         temporary.rename(final)
+        remove_folder(old)  # `prune` tries again what could not be removed
         sync(self.folder)
         self.prune()
 
