@@ -18,21 +18,21 @@ XML = {**MARKUP, "\r": "&#13;"}  # a parser reads a bare carriage return as a li
 _REQUIRED = {"&": r"&(?!\s)", "<": r"<(?!\s)", ">": r"(?<=--|\]\])>"}  # where even a bare one must be escaped
 
 
-def escape_like(source: str, unescape: Escape, needed: Mapping[str, str], bare: str = "") -> Escape:
+def escape_like(source: str, unescape: Escape, needed: Mapping[str, str], bare: str) -> Escape:
     """An escape that writes characters the way `source` does: as the reference it has for them, else as `needed` says.
 
     A character of `bare` stays bare where it was, if no markup begins or ends with it. Where a source writes a
     character in several ways, a text with as many of them has the same ways in the same order; else all are references.
     """
     ways: dict[str, list[str]] = {}  # how the source writes a character, in order
-    for match in re.finditer(rf"{REFERENCE.pattern}|[{re.escape(bare)}]" if bare else REFERENCE.pattern, source):
+    for match in re.finditer(rf"{REFERENCE.pattern}|[{re.escape(bare)}]", source):
         character = unescape(match[0]) if len(match[0]) > 1 else match[0]
         if len(character) == 1:
             ways.setdefault(character, []).append(match[0])
     references = {character: next((way for way in used if way != character), "") for character, used in ways.items()}
     written = {character: reference or needed[character] for character, reference in {**needed, **references}.items()}
     pattern = re.compile("|".join(map(re.escape, written)))
-    required = re.compile("|".join(_REQUIRED[character] for character in bare)) if bare else None
+    required = re.compile("|".join(_REQUIRED[character] for character in bare))
 
     def escape(text: str) -> str:
         counts = Counter(pattern.findall(text))
@@ -45,7 +45,7 @@ def escape_like(source: str, unescape: Escape, needed: Mapping[str, str], bare: 
         def way(match: re.Match[str]) -> str:
             character = match[0]
             chosen = next(left[character]) if character in left else written[character]
-            unsafe = chosen == character and (required is None or required.match(text, match.start()))
+            unsafe = chosen == character and required.match(text, match.start())
             return written[character] if unsafe else chosen
 
         return pattern.sub(way, text)

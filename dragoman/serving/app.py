@@ -90,7 +90,7 @@ def create_app(state: ServerState) -> ASGIApp:
         app.add_exception_handler(kind, answer_error)
     if state.config.page:
         add_page(app)
-    app.add_middleware(InternalErrors)
+    app.add_middleware(internal_errors)
     if state.config.cors:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(state.config.cors), allow_methods=["*"], allow_headers=["*"]
@@ -156,16 +156,13 @@ async def answer_error(request: Request, error: Exception) -> Response:
     return JSONResponse(error_table(path, status, message), status, headers=headers)
 
 
-class InternalErrors:
-    """Middleware that answers 500 where our own code fails; the connection goes on, and the log has the same number.
+def internal_errors(app: ASGIApp) -> ASGIApp:
+    """Answer 500 where our own code fails; the connection goes on, and the log has the same number.
 
     A handler of FastAPI for all exceptions would raise the error again after its answer, and the connection be reset.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
         async def noting_send(message: Message) -> None:
@@ -174,7 +171,7 @@ class InternalErrors:
             await send(message)
 
         try:
-            await self.app(scope, receive, noting_send)
+            await app(scope, receive, noting_send)
         except BodyProblem:
             raise
         except Exception as error:
@@ -187,3 +184,5 @@ class InternalErrors:
             )
             response = JSONResponse(error_table(scope["path"], 500, message), 500)
             await response(scope, receive, send)
+
+    return guarded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dragoman.reports.inspection import Inspection
 
 T = TypeVar("T")
+UPLOAD = "upload"  # what messages call a recording or picture that a client sent
 COUNTED = {"beam", "n_best", "max_length", "length_penalty", "normalisation", "scores", "batch_size"}
 
 
@@ -74,14 +75,6 @@ class ScoredPair(NamedTuple):
         finite = math.isfinite(total)
         each = tuple(score if math.isfinite(score) else None for score in scores)
         return cls(total if finite else None, total / len(scores) if finite else None, tuple(tokens), each)
-
-
-@dataclass(frozen=True)
-class Upload:
-    """A recording or picture that a client sent."""
-
-    data: bytes
-    name: str = "upload"
 
 
 class ServedModel:
@@ -147,9 +140,7 @@ class ServedModel:
         options = work.options
         if isinstance(options, CompletionOptions):
             return [SearchCost(options.max_length, options.samples)] * len(inputs)
-        if work.operation == "files":  # how long a recording is shows when it is decoded
-            return [SearchCost(1, len(upload.data)) for upload in inputs]
-        if work.operation != "predict":  # all tokens of an input at once
+        if work.operation != "predict":  # all tokens of an input at once; the length of a recording is not known yet
             return [SearchCost(1, sum(map(len, item)) if isinstance(item, tuple) else len(item)) for item in inputs]
         predictor = self.predictor
         assert isinstance(options, DecodingOptions)
@@ -199,13 +190,13 @@ class ServedModel:
         options = replace(options, allow_unknown=True, batch_size=self.batch_size, max_characters=longest)
         return self.completer.stream(prompts, replace(options, observe=observe), stream)
 
-    def _predict_files(self, options: DecodingOptions, inputs: list[Upload]) -> list[Any]:
+    def _predict_files(self, options: DecodingOptions, inputs: list[bytes]) -> list[Any]:
         extractor = self.engine.extractor
         errors: dict[int, MediaError] = {}
         features: dict[str, Any] = {}
-        for index, upload in enumerate(inputs):
+        for index, data in enumerate(inputs):
             try:
-                features[f"upload {index}"] = extractor.config.decode(upload.data, upload.name)
+                features[f"upload {index}"] = extractor.config.decode(data, UPLOAD)
             except MediaError as error:
                 errors[index] = error
         extractor.preload(features)  # names that no file has: nothing is read from disk
@@ -267,7 +258,7 @@ class ServedModel:
     def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
         return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
 
-    def inspect(self, text: str | Upload, target: str | None, tag: str | None, beam: int | None) -> Inspection:
+    def inspect(self, text: str | bytes, target: str | None, tag: str | None, beam: int | None) -> Inspection:
         """Everything that can be shown about one input; called in one thread."""
         from dragoman.reports.inspection import inspect
 
@@ -280,9 +271,9 @@ class ServedModel:
         if isinstance(text, str):
             return inspect(inspector, text, target, tag=tag, beam=beam)
         extractor = inspector.extractor
-        extractor.preload({text.name: extractor.config.decode(text.data, text.name)})
+        extractor.preload({UPLOAD: extractor.config.decode(text, UPLOAD)})
         try:
-            return inspect(inspector, text.name, target, tag=tag, beam=beam)
+            return inspect(inspector, UPLOAD, target, tag=tag, beam=beam)
         finally:
             extractor.preload({})
 

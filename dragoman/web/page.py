@@ -64,18 +64,15 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def security_policy(scripts: Iterable[str], styles: Iterable[str], connect: str = "'none'") -> str:
-    """A Content-Security-Policy that allows these inline scripts and styles and images inside the page, nothing else.
-
-    `connect` is 'self' for a page that a server sends and that calls its interface.
-    """
+def security_policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
+    """A Content-Security-Policy that allows these inline scripts and styles and images inside the page, no more."""
     return "; ".join(
         (
             "default-src 'none'",
             f"script-src {' '.join(map(_hash, scripts))}",
             f"style-src {' '.join(map(_hash, styles))}",
             "img-src data:",
-            f"connect-src {connect}",
+            "connect-src 'none'",
             "base-uri 'none'",
             "form-action 'none'",
         )
@@ -98,11 +95,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def build_page(title: str, entry: str, data: Any, *, connect: str = "'none'") -> str:
+def build_page(title: str, entry: str, data: Any) -> str:
     """A whole page: the module `entry` runs with `data`, which it finds in the element with the id "data"."""
     style, script = asset("style.css"), bundle(entry)
     return Template(asset("page.html")).substitute(
-        policy=html.escape(security_policy([script], [style], connect)),
+        policy=html.escape(security_policy([script], [style])),
         title=html.escape(title.encode("utf-8", "replace").decode("utf-8")),
         style=style,
         data=json_for_html(data),

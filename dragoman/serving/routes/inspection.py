@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, File, Form, Response, UploadFile
 
 from dragoman.errors import ConfigError
-from dragoman.serving.models import Upload
 from dragoman.serving.options import tagged
 from dragoman.serving.routes.predict import file_model
 from dragoman.serving.schemas import Continuation, ContinueRequest, InspectRequest
@@ -73,9 +72,9 @@ async def inspect_file(
 ) -> Any:
     """The views of a recording or a picture: where the model looked, when each word was said."""
     served = file_model(call.state, model)
-    upload = Upload(await file.read())
+    data = await file.read()
 
     def look() -> bytes:
-        return as_json(served.inspect(upload, None, None, None), numbers == "packed")
+        return as_json(served.inspect(data, None, None, None), numbers == "packed")
 
     return Response(await call.inspect(look), media_type="application/json")

@@ -16,7 +16,7 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError
 from dragoman.inference.prediction import Prediction
-from dragoman.serving.models import BatchWork, Upload
+from dragoman.serving.models import BatchWork
 from dragoman.serving.request_fields import Fields, ForeignRequest, listed, unsupported
 from dragoman.serving.routes.predict import file_model
 from dragoman.serving.schemas import ModelName
@@ -62,7 +62,7 @@ async def transcriptions(call: CurrentCall, request: Request) -> Any:
         raise ConfigError("timestamp_granularities: needs response_format = verbose_json")
     method = Sampling(temperature=body.temperature) if body.temperature else None
     work = BatchWork(model.name, "files", DecodingOptions(method=method))
-    (output,) = await call.compute(work, [Upload(body.file[1])])
+    (output,) = await call.compute(work, [body.file[1]])
     if body.stream:
         return stream_transcript(call.state, output.text)
     if body.response_format == "json":

@@ -9,7 +9,7 @@ from fastapi import APIRouter, File, Form, Request, UploadFile
 
 from dragoman.errors import ConfigError
 from dragoman.inference.unseen import UnseenInputs
-from dragoman.serving.models import BatchWork, ServedModel, Upload
+from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.options import InputBuilder, completion_options, decoding_options, tagged, with_enough_beam
 from dragoman.serving.schemas import Options, PredictRequest, PredictResponse, ScoreRequest, ScoreResponse
 from dragoman.serving.state import CurrentCall, ServerCall, ServerState, call_of
@@ -99,8 +99,7 @@ async def predict_file(
         )
     body = Options(beam=beam, n_best=n_best)
     options = with_enough_beam(decoding_options(body, call.state.limits), served)
-    upload = Upload(await file.read())
-    (output,) = await call.compute(BatchWork(served.name, "files", options), [upload])
+    (output,) = await call.compute(BatchWork(served.name, "files", options), [await file.read()])
     return {"model": served.name, "outputs": [output.as_table()]}
 
 
