@@ -23,7 +23,7 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write, cache_home, check_writable, digest, run_of_part, same_file, write_text
 
 if TYPE_CHECKING:
-    from dragoman.documents.run import Translation
+    from dragoman.documents.translate import Translation
 
 SCHEMA = Schema(
     DecodingSettings,
@@ -86,7 +86,7 @@ def translate(
     """
     from dragoman.documents.base import Reading
     from dragoman.documents.registry import FORMATS, open_document
-    from dragoman.documents.run import DocumentTranslator
+    from dragoman.documents.translate import DocumentTranslator
     from dragoman.inference.load import load_predictor
 
     require_search("translate", run)

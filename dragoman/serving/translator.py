@@ -16,8 +16,7 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html import parse_blocks
 from dragoman.documents.markup import Block
-from dragoman.documents.run import rated
-from dragoman.documents.translate import Predict, advance, sentences_of, translate_blocks
+from dragoman.documents.translate import Predict, advance, rated, sentences_of, translate_blocks
 from dragoman.errors import DragomanError
 from dragoman.inference.prediction import Prediction
 from dragoman.serving.models import BatchWork, ServedModel
