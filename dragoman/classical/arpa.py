@@ -122,7 +122,11 @@ Row = tuple[int, float, list[str], float]  # line, log-probability, words, back-
 def arpa_orders(path: str | Path) -> Iterator[tuple[int, list[Row]]]:
     rows: list[Row] = []
     promised: dict[int, int] = {}  # n → number of n-grams
-    n = 0
+    n = number = 0
+
+    def wrong(found: str, expected: str) -> DataError:
+        return DataError(f"{path}:{number}: found {found}, expected {expected}")
+
     for number, line in enumerate(read_lines(path), 1):
         fields = line.split()
         if not fields or fields[0] == "\\data\\":
@@ -133,34 +137,28 @@ def arpa_orders(path: str | Path) -> Iterator[tuple[int, list[Row]]]:
         if line.startswith("\\"):
             if n:
                 if len(rows) != promised.get(n, len(rows)):
-                    raise DataError(
-                        f"{path}:{number}: found {len(rows):,} {n}-grams, expected {promised[n]:,} (\\data\\)"
-                    )
+                    raise wrong(f"{len(rows):,} {n}-grams", f"{promised[n]:,} (\\data\\)")
                 yield n, rows
             match = re.fullmatch(r"\\(\d+)-grams:\s*", line)
             if match and int(match[1]) != n + 1:
-                raise DataError(f"{path}:{number}: found {match[1]}-grams, expected {n + 1}-grams")
+                raise wrong(f"{match[1]}-grams", f"{n + 1}-grams")
             if not match and n + 1 in promised:
-                raise DataError(f"{path}:{number}: found {line[:40]!r}, expected {n + 1}-grams")
+                raise wrong(repr(line[:40]), f"{n + 1}-grams")
             n, rows = (int(match[1]), []) if match else (0, [])
             if line.strip() == "\\end\\":
                 return
             continue
         if not n:
-            raise DataError(
-                f"{path}:{number}: found {line[:40]!r}, expected \\1-grams: or another part of an ARPA file"
-            )
+            raise wrong(repr(line[:40]), "\\1-grams: or another part of an ARPA file")
         try:
             if len(fields) not in (n + 1, n + 2):
                 raise ValueError
             log, backoff = float(fields[0]), float(fields[n + 1]) if len(fields) > n + 1 else 0.0
             if math.isnan(log) or math.isnan(backoff) or log > ROUNDING:
                 raise ValueError
-            rows.append((number, log, fields[1 : n + 1], backoff))
         except ValueError:
-            raise DataError(
-                f"{path}:{number}: found {line[:60]!r}, expected a log-probability, {n} words and perhaps a back-off"
-            ) from None
+            raise wrong(repr(line[:60]), f"a log-probability, {n} words and perhaps a back-off") from None
+        rows.append((number, log, fields[1 : n + 1], backoff))
     raise DataError(f"{path}: found no \\end\\, expected a whole ARPA file")
 
 

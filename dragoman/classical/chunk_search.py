@@ -25,10 +25,10 @@ class ChunkTable:
 
     def __init__(self, model: NGramModel, left: Ragged, right: Ragged, same: Sequence[int]) -> None:
         self.model = model
-        self.targets: list[Tokens] = [right[index] for index in range(len(right))]
+        self.targets: list[Tokens] = list(right)
         by_source: dict[Tokens, list[int]] = {}
-        for index in range(len(left)):
-            by_source.setdefault(left[index], []).append(index)
+        for index, part in enumerate(left):
+            by_source.setdefault(part, []).append(index)
         for token, copy in enumerate(same):
             if (token,) not in by_source:
                 by_source[token,] = [len(self.targets)]

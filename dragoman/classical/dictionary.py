@@ -6,7 +6,7 @@ A model that does not beat the best of them has learned nothing useful.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, ClassVar
@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dragoman.classical.model import (
     Note,
@@ -34,6 +35,7 @@ from dragoman.scoring.edit import edit_distance
 BUCKETS = 64  # into which `nearest` counts tokens
 UNSEEN = -20.0  # the score of an output that the training pairs do not have
 BATCH = 256  # sources compared at a time
+SIDES = ("source", "target")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Dictionary(Transducer):
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         note("counting pairs", 0)
         sources, targets = pair_rows(corpus.train)
-        self.count((sources[row], targets[row]) for row in range(len(sources)))
+        self.count(zip(sources, targets, strict=True))
         return []
 
     def count(self, pairs: Iterable[tuple[Tokens, Tokens]]) -> None:
@@ -113,23 +115,13 @@ class Dictionary(Transducer):
             }
         )
 
-    @cached_property
-    def sources(self) -> Ragged:
-        """The source of every entry; entries of one source are neighbours."""
-        return stored_rows("sources", "source_offsets", self.tensors)
-
-    @cached_property
-    def targets(self) -> Ragged:
-        return stored_rows("targets", "target_offsets", self.tensors)
-
-    @cached_property
-    def entries(self) -> dict[Tokens, tuple[int, int]]:
-        """For every source its first entry and the one behind its last."""
-        ranges: dict[Tokens, tuple[int, int]] = {}
-        for index in range(len(self.sources)):
-            source = self.sources[index]
-            ranges[source] = (ranges[source][0] if source in ranges else index, index + 1)
-        return ranges
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        super().load(tensors)
+        # Entries of one source are neighbours: of every source the first entry, and the one behind its last.
+        self.sources, self.targets = (stored_rows(f"{side}s", f"{side}_offsets", tensors) for side in SIDES)
+        self.entries: dict[Tokens, tuple[int, int]] = {}
+        for index, source in enumerate(self.sources):
+            self.entries[source] = (self.entries.get(source, (index, 0))[0], index + 1)
 
     def known(self, source: Tokens, n_best: int) -> list[ScoredTokens]:
         """The targets of a training source, most frequent first; none if it is not one."""

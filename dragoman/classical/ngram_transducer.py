@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -67,7 +66,6 @@ class NGramTransducer(Transducer):
         # What an unseen source token becomes: the target token of the same spelling, else nothing.
         same = same_spelling(*(side.pieces(range(len(side))) for side in (source, target)))
         self.same = [token if token >= FIRST else -1 for token in same]
-        self.model: NGramModel | None = None
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
         return {
@@ -109,16 +107,10 @@ class NGramTransducer(Transducer):
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         self.chunks = max(0, tensors["source_offsets"].numel() - 1) if "source_offsets" in tensors else 0
         super().load(tensors)
-        self.model = NGramModel(NGramConfig(self.config.order), FIRST + self.chunks)
-        self.model.load({name: tensor for name, tensor in tensors.items() if name[0].isdigit()})
-        self.__dict__.pop("table", None)
-
-    @cached_property
-    def table(self) -> ChunkTable:
-        left = stored_rows("source_parts", "source_offsets", self.tensors)
-        right = stored_rows("target_parts", "target_offsets", self.tensors)
-        assert self.model is not None
-        return ChunkTable(self.model, left, right, self.same)
+        model = NGramModel(NGramConfig(self.config.order), FIRST + self.chunks)
+        model.load({name: tensor for name, tensor in tensors.items() if name[0].isdigit()})
+        left, right = (stored_rows(f"{side}_parts", f"{side}_offsets", tensors) for side in ("source", "target"))
+        self.table = ChunkTable(model, left, right, self.same)
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         width = max(beam, self.config.hypotheses, 4 * n_best if n_best > 1 else 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
@@ -126,16 +125,10 @@ class PhraseBased(Transducer):
         super().load(tensors)
         self.model = NGramModel(NGramConfig(self.config.order), self.vocabulary)
         self.model.load({name: tensor for name, tensor in tensors.items() if name[0].isdigit()})
-
-    @cached_property
-    def table(self) -> dict[Tokens, tuple[int, int]]:
-        """For every source phrase its first entry and the one behind its last."""
-        phrases = stored_rows("sources", "source_offsets", self.tensors).places()
-        return dict(zip(phrases, pairwise(self.tensors["entries"].tolist()), strict=True))
-
-    @cached_property
-    def target_rows(self) -> Ragged:
-        return stored_rows("targets", "target_offsets", self.tensors)
+        # For every source phrase its first entry and the one behind its last.
+        phrases = stored_rows("sources", "source_offsets", tensors)
+        self.table = dict(zip(phrases, pairwise(tensors["entries"].tolist()), strict=True))
+        self.target_rows = stored_rows("targets", "target_offsets", tensors)
 
     def options(self, source: Tokens) -> PhraseOptions:
         """All phrases that match a source; a token that none translates is copied, or left out if it cannot be."""

@@ -96,7 +96,7 @@ def trained(order: int = 3) -> tuple[NGramTransducer, list[str]]:
 def test_decoding_is_exhaustive_search_and_scores_are_those_of_the_model() -> None:
     model, words = trained()
     source, _ = model.coders  # type: ignore[misc]
-    lm = model.model
+    lm = model.table.model
     assert lm is not None
     table = model.table
 
