@@ -128,15 +128,10 @@ class KalmanModel:
 
     def forecast(self, values: Floats, steps: int = 1) -> tuple[Floats, Floats]:
         """The means (B, n, p) and covariances (B, n, p, p) of the next n values after series (B, T, p)."""
-        filtered = self.filter(values)
-        mean, covariance = filtered.means[:, -1], filtered.covariances[:, -1]
-        means, spreads = [], []
-        for _ in range(steps):
-            mean = mean @ self.transition.T
-            covariance = self.transition @ covariance @ self.transition.T + self.state_noise
-            means.append(mean @ self.observation.T)
-            spreads.append(self.observation @ covariance @ self.observation.T + self.observation_noise)
-        return np.stack(means, 1), np.stack(spreads, 1)
+        missing = np.full((len(values), steps, values.shape[2]), np.nan)
+        filtered = self.filter(np.concatenate([values, missing], 1))
+        spreads = self.observation @ filtered.covariances[:, -steps:] @ self.observation.T + self.observation_noise
+        return filtered.means[:, -steps:] @ self.observation.T, spreads
 
 
 def known_steps(values: Floats) -> Bools:
