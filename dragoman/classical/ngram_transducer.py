@@ -26,7 +26,7 @@ from dragoman.classical.model import (
     stored_rows,
 )
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
-from dragoman.classical.rows import Ragged, pair_rows
+from dragoman.classical.rows import Ragged, offsets_of, pair_rows
 from dragoman.classical.vocabulary import same_spelling
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
@@ -90,10 +90,9 @@ class NGramTransducer(Transducer):
             )
         note("counting n-grams", 0)
         used, inverse = np.unique(np.concatenate(paths), return_inverse=True)
-        lengths = np.array([len(path) for path in paths])
-        rows = Ragged((inverse + FIRST).astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        rows = Ragged((inverse + FIRST).astype(np.int32), offsets_of([len(path) for path in paths]))
         parts = [cut.parts(place) for place in used.tolist()]
-        left, right = Ragged.of([part[0] for part in parts]), Ragged.of([part[1] for part in parts])
+        left, right = (Ragged.of([part[side] for part in parts]) for side in (0, 1))
         model = NGramModel(NGramConfig(self.config.order), FIRST + len(parts)).fit_rows(rows)
         self.store(
             {

@@ -55,15 +55,11 @@ def phrase_spans(source: int, target: int, links: Collection[Link], max_length: 
 
     Unaligned words at the borders of the target may belong to a phrase or not: all ways are given.
     """
-    rows: list[list[int]] = [[] for _ in range(source)]
-    columns: list[list[int]] = [[] for _ in range(target)]
+    lowest, highest = [source] * target, [-1] * target  # linked source words of every target word
+    row_lowest, row_highest = [target] * source, [-1] * source  # linked target words of every source word
     for i, j in links:
-        rows[i].append(j)
-        columns[j].append(i)
-    lowest = [min(row, default=source) for row in columns]
-    highest = [max(row, default=-1) for row in columns]
-    row_lowest = [min(row, default=target) for row in rows]
-    row_highest = [max(row, default=-1) for row in rows]
+        lowest[j], highest[j] = min(lowest[j], i), max(highest[j], i)
+        row_lowest[i], row_highest[i] = min(row_lowest[i], j), max(row_highest[i], j)
     for first in range(source):
         left, right = target, -1
         for last in range(first, min(source, first + max_length)):
@@ -72,8 +68,7 @@ def phrase_spans(source: int, target: int, links: Collection[Link], max_length: 
                 continue
             if right - left >= max_length:
                 break
-            inside = range(left, right + 1)
-            if any(highest[j] > last for j in inside) or any(-1 < lowest[j] < first for j in inside if highest[j] >= 0):
+            if any(highest[j] > last or lowest[j] < first for j in range(left, right + 1)):
                 continue
             begin = left
             while begin >= 0 and right - begin < max_length and (begin == left or highest[begin] < 0):

@@ -40,6 +40,11 @@ def pair_rows(store: Any) -> tuple[Ragged, Ragged]:
     return Ragged.of_column(store.source), Ragged.of_column(store.target)
 
 
+def offsets_of(lengths: Any) -> Ints:
+    """The borders of rows of these lengths."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+
+
 class Ragged:
     """Rows of integers: row i is flat[offsets[i]:offsets[i+1]]."""
 
@@ -48,20 +53,19 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], dtype: Any = np.int32) -> Ragged:
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
+        offsets = offsets_of([len(row) for row in rows])
         return cls(np.fromiter((token for row in rows for token in row), dtype, int(offsets[-1])), offsets)
 
     @classmethod
     def of_rows(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
         """The same rows, given as arrays."""
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         flat = np.concatenate(rows).astype(np.int32) if len(rows) else np.empty(0, np.int32)
-        return cls(flat, np.concatenate([[0], np.cumsum(lengths)]))
+        return cls(flat, offsets_of([len(row) for row in rows]))
 
     @classmethod
     def of_column(cls, column: Column | FeatureRows) -> Ragged:
         assert isinstance(column, Column)
-        offsets = np.concatenate([[0], np.cumsum(column.lengths(), dtype=np.int64)]).astype(np.int64)
+        offsets = offsets_of(column.lengths())
         flat = np.empty(int(offsets[-1]), np.int32)
         for first in range(0, len(flat), CHUNK):
             end = min(first + CHUNK, len(flat))
@@ -98,7 +102,7 @@ class Ragged:
 
     def take(self, rows: Ints) -> Ragged:
         lengths = self.lengths[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        offsets = offsets_of(lengths)
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[rows], lengths)
         return Ragged(self.flat[places], offsets)
 
