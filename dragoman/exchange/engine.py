@@ -34,6 +34,7 @@ from dragoman.decoding.search import limits_of
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2 as exchange
+from dragoman.exchange.exporter import stacks_of
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.progress import check_interrupted, stop_check
 
@@ -249,7 +250,7 @@ def search_all(
     """(index, hypotheses) for every source; `own_search` does those that the engine leaves."""
     lengths = torch.tensor([len(row) + 1 for row in sources])
     limits: list[int] = limits_of(lengths, how.config, ratio, model.max_positions).tolist()
-    known = [exchange.positions_of(stack) or math.inf for stack in (model.config.encoder, model.config.decoder)]  # type: ignore[arg-type]
+    known = [exchange.positions_of(stack) or math.inf for stack in stacks_of(model).values()]
     fitting = [index for index, row in enumerate(sources) if len(row) + 1 <= known[0] and limits[index] <= known[1]]
     left = sorted(set(range(len(sources))) - set(fitting))
     for number, hypotheses in engine.search(
