@@ -46,7 +46,6 @@ class ArgosExporter(Exporter):
             )
         source = run.tokenizers()[0]
         assert isinstance(source, SubwordTokenizer)
-        names = ctranslate2.names(source)
         metadata = {
             "package_version": "1.0",
             "argos_version": "1.9.0",
@@ -60,7 +59,7 @@ class ArgosExporter(Exporter):
         top = f"translate-{codes[0]}_{codes[1]}"
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, zipfile.ZipFile(path, "w") as archive:
             folder = Path(scratch) / "model"
-            ctranslate2.export(encoder_decoder(run), names, names, folder, options.get("precision", "int8"))
+            ctranslate2.export(encoder_decoder(run), (source, source), folder, options.get("precision", "int8"))
             archive.writestr(f"{top}/metadata.json", json.dumps(metadata, indent=2))
             archive.writestr(f"{top}/sentencepiece.model", source.model)
             splitter = Path(scratch) / "rules.onnx"

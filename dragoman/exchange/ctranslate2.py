@@ -237,7 +237,7 @@ def names(tokenizer: SourceReader) -> list[str]:
 # ---------------------------------------------------------------------- folders
 
 
-def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], folder: Path, precision: str) -> None:
+def export(model: EncoderDecoder, tokenizers: Sequence[SourceReader], folder: Path, precision: str) -> None:
     check_exportable(model.config)
     stacks = stacks_of(model)
     assert isinstance(model.encoder, TransformerEncoder)
@@ -247,7 +247,8 @@ def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], 
     encoder.embeddings[0].weight = array(model.encoder.input.embedding.weight)
     decoder = decoder_spec(stacks["decoder"], model.decoder, model.output)
     spec = package().specs.TransformerSpec(encoder, decoder)
-    spec.register_source_vocabulary(list(source))
+    source, target = map(names, tokenizers)
+    spec.register_source_vocabulary(source)
     spec.register_target_vocabulary([*target, *copies()])
     spec.config.unk_token = target[UNK]
     spec.config.bos_token = spec.config.decoder_start_token = target[SOS]
@@ -257,11 +258,6 @@ def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], 
     spec.optimize(quantization=precision)
     folder.mkdir(exist_ok=True)
     spec.save(str(folder))
-
-
-def fingerprint(weights: Path) -> dict[str, Any]:
-    """The weights, format and version that a model folder must have been made from."""
-    return {"weights": digest(weights), "format": FORMAT, "ctranslate2": package().__version__}
 
 
 def fits(folder: Path, expected: dict[str, Any]) -> bool:
@@ -285,16 +281,16 @@ def exported(
 
     It is inside the run folder, or in a temporary folder if the run folder cannot be written.
     """
-    folder, expected = run / f"ctranslate2-{precision}", fingerprint(weights)
+    folder = run / f"ctranslate2-{precision}"
+    expected = {"weights": digest(weights), "format": FORMAT, "ctranslate2": package().__version__}
     if fits(folder, expected):
         return folder
     try:
         beside = make_temporary(run, f".{folder.name}.")
     except OSError:
         beside = folder = Path(tempfile.mkdtemp(prefix="dragoman-"))
-    source, target = (names(tokenizer) for tokenizer in tokenizers)
     try:
-        export(model, source, target, beside, precision)
+        export(model, tokenizers, beside, precision)
         table = expected | {"files": file_digests(beside)}
         (beside / MADE_FROM).write_text(json.dumps(table), encoding="utf-8")
         if beside != folder:
@@ -337,8 +333,7 @@ class CTranslate2Exporter(Exporter):
         return blockers(run.config.model)
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
-        source, target = (names(tokenizer) for tokenizer in run.tokenizers())
-        export(encoder_decoder(run), source, target, path, options.get("precision", "float32"))
+        export(encoder_decoder(run), run.tokenizers(), path, options.get("precision", "float32"))
         write_tokenizers(path, *run.tokenizers())
 
 

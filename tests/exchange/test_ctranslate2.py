@@ -94,7 +94,7 @@ def rows(count: int, seed: int = 0) -> list[list[int]]:
 
 def engine_of(model: EncoderDecoder, folder: Path, workers: int = 2) -> Engine:
     tokenizer: Any = Numbers()
-    exchange.export(model, exchange.names(tokenizer), exchange.names(tokenizer), folder, "float32")
+    exchange.export(model, (tokenizer, tokenizer), folder, "float32")
     return Engine(folder, tokenizer, tokenizer, "float32", workers)
 
 
@@ -155,8 +155,7 @@ def test_what_reaches_its_longest_length_ends_as_in_our_own_search(beam: int, tm
 
 def test_int8_is_near(tmp_path: Path) -> None:
     model, tokenizer = model_of("paper"), Numbers()
-    pieces = exchange.names(tokenizer)  # type: ignore[arg-type]
-    exchange.export(model, pieces, pieces, tmp_path, "int8")
+    exchange.export(model, (tokenizer, tokenizer), tmp_path, "int8")
     engine = Engine(tmp_path, tokenizer, tokenizer, "int8", 1)  # type: ignore[arg-type]
     sources, targets = rows(20), rows(20, seed=1)
     ours = model_of("paper").score(batch_of(sources, targets)).log_probabilities.sum(1).tolist()
