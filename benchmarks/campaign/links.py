@@ -132,10 +132,10 @@ class Linked:
         errors, noted = self.folder / f"errors-{os.getpid()}", self.folder / f"written-{os.getpid()}"
 
         def work() -> int:
-            from dragoman.auto.search import pool
+            from dragoman.auto.search import worker
 
             os.environ["DRAGOMAN_CACHE"] = str(self.cache)
-            pool.Pool = DirectPool  # type: ignore[assignment,misc]
+            worker.Pool = DirectPool  # type: ignore[assignment,misc]
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
             watched = Watch(watch) if watch is not None else None
             code = self.driver.guarded(arguments)

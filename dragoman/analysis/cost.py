@@ -143,7 +143,7 @@ def forward_pass(layer: nn.Module, length: int, width: int, device: torch.device
 
 def saved_bytes(layer: nn.Module, run: Callable[[], Any]) -> int:
     """The bytes that a forward pass saves for the backward pass, besides the weights; each storage counts once."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}
+    weights = {tensor.untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
     storages: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:

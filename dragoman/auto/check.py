@@ -15,8 +15,7 @@ import numpy as np
 from torch import nn
 
 from dragoman.auto.description import describe
-from dragoman.auto.memory import BatchShape, Say, check_memory
-from dragoman.auto.plan import plan_warnings, training_time, with_epochs
+from dragoman.auto.estimates import BatchShape, Say, check_memory, plan_warnings, training_time, with_epochs
 from dragoman.auto.profile import profile_pairs
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
@@ -208,13 +207,13 @@ def trial_examples(config: Config) -> dict[str, list[Example]]:
     """Examples for the trial run by language tag ("" without one); running text needs more lines than pairs."""
     wanted = max(2, TRIAL_EXAMPLES // max(1, len(tags_of(config.data.train))))
     wanted = 20 * TRIAL_EXAMPLES if task_of(config).is_language_model else wanted
-    found: dict[str, list[Example]] = {}
+    by_tag: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
         items = read_examples(config.data, entry, example_format=task_of(config).example_format(config))
         usable = (item for item in items if isinstance(item, Example) and can_be_read(config, item))
-        same = found.setdefault(tag_of(entry) or "", [])
+        same = by_tag.setdefault(tag_of(entry) or "", [])
         same += islice(usable, wanted - len(same))
-    return found
+    return by_tag
 
 
 def can_be_read(config: Config, example: Example) -> bool:
@@ -227,11 +226,6 @@ def can_be_read(config: Config, example: Example) -> bool:
     except MediaError:
         return False
     return True
-
-
-def without_minimum_count(units: Any) -> Any:
-    """The tokenizer settings without a minimum count."""
-    return replace(units, min_count=1) if hasattr(units, "min_count") else units
 
 
 def check_cycle(config: Config, say: Say) -> None:
@@ -258,9 +252,9 @@ def check_cycle(config: Config, say: Say) -> None:
         )  # fmt: skip
         run = Path(folder) / "run"
         # Hardly a word is frequent in so few examples.
-        units = replace(
-            config.tokenizer, **{side: without_minimum_count(getattr(config.tokenizer, side)) for side in COLUMNS}
-        )
+        sides = {side: getattr(config.tokenizer, side) for side in COLUMNS}
+        rare = {side: replace(units, min_count=1) for side, units in sides.items() if hasattr(units, "min_count")}
+        units = replace(config.tokenizer, **rare)
         train(replace(config, data=data, tokenizer=units, train=training), run, Display(quiet=True))
         if task.is_language_model:
             once, again = (load_completer(run, config.train.device).complete([""], max_length=8) for _ in range(2))
@@ -269,24 +263,18 @@ def check_cycle(config: Config, say: Say) -> None:
             say("cycle: trained 2 steps, validated, saved, reloaded and completed a text")
             return
         predictor: Any = load_run(run, config.train.device)
-        codec = predictor.source_tokenizer
-        short = (  # recordings and images have limits of their own
-            [
-                example.model_input
-                for example in chosen
-                if codec.reads_files or len(codec.encode(example.model_input)) <= data.max_length
-            ]
-            for chosen in examples.values()
-        )
-        texts = [text for chosen in short for text in chosen[:2]]
-        reloaded: Any = load_run(run, config.train.device)
-        first: object
-        second: object
-        if isinstance(predictor, MaskFiller) and isinstance(reloaded, MaskFiller):  # these texts have no [MASK]
-            every = [example for chosen in examples.values() for example in chosen]
-            first, second = predictor.evaluate(every), reloaded.evaluate(every)
-        else:
-            first, second = (list(loaded.stream(texts, on_unknown=told_elsewhere)) for loaded in (predictor, reloaded))
-        if first != second:
+        codec, longest = predictor.source_tokenizer, data.max_length
+        texts: list[str] = []
+        for chosen in examples.values():
+            inputs = (example.model_input for example in chosen)
+            # Recordings and images have limits of their own.
+            texts += islice((text for text in inputs if codec.reads_files or len(codec.encode(text)) <= longest), 2)
+        outputs: list[Any] = []
+        for loaded in (predictor, load_run(run, config.train.device)):
+            if isinstance(loaded, MaskFiller):  # these texts have no [MASK]
+                outputs.append(loaded.evaluate([example for chosen in examples.values() for example in chosen]))
+            else:
+                outputs.append(list(loaded.stream(texts, on_unknown=told_elsewhere)))
+        if outputs[0] != outputs[1]:
             raise RunError("the saved model does not give the same output when it is loaded again")
     say("cycle: trained 2 steps, validated, saved, reloaded and decoded")

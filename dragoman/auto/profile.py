@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from rapidfuzz.distance import LCSseq
 
 from dragoman.auto.relation import (
     ALIGNED,
     clipped_matches,
-    common_subsequence,
     copied_rare_words,
     coverage,
     monotonicity,
     new_words,
 )
 from dragoman.data.config import DataConfig, Files, file_list
-from dragoman.data.examples import Example, Fault
+from dragoman.data.examples import Example
 from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.columns import LARGE_FILE
 from dragoman.data.split import Progress, read_examples, source_hash, too_few, usable_examples
@@ -84,12 +84,10 @@ class SideProfile:
 
     @property
     def unit(self) -> Unit:
-        """The unit that fits these texts."""
         if self.closed or self.marks:
             return "words"
-        return (
-            "characters" if self.stem or self.spaced < 0.1 or self.tokens < 3 or self.characters <= 24 else "subwords"
-        )
+        short = self.stem or self.spaced < 0.1 or self.tokens < 3 or self.characters <= 24
+        return "characters" if short else "subwords"
 
 
 @dataclass(frozen=True)
@@ -146,9 +144,8 @@ class PairProfile:
 
 def length_in_units(unit: Unit, characters: float, tokens: float) -> float:
     """The length of a text in its unit; the number of sub-words is an estimate."""
-    return {"words": tokens, "characters": characters, "subwords": max(tokens, characters / CHARACTERS_PER_SUBWORD)}[
-        unit
-    ]
+    subwords = max(tokens, characters / CHARACTERS_PER_SUBWORD)
+    return {"words": tokens, "characters": characters, "subwords": subwords}[unit]
 
 
 class Sample:
@@ -227,35 +224,32 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
     alphabets = [set().union(*texts) for texts in (sources, targets)]
     words = {word for text in sources for word in split(text)}
     by_source: dict[str, set[str]] = defaultdict(set)
-    for one, other in sample.items:
-        by_source[one].add(other)
+    for text, written in sample.items:
+        by_source[text].add(written)
     kept = spread(list(zip(sources, targets, strict=True)), ALIGNED)
     as_words = "characters" not in (source.unit, target.unit)
-    rows = [
-        (split(one) if as_words or source.closed else list(one),
-         split(other) if as_words or target.closed else list(other))
-        for one, other in kept
-    ]  # fmt: skip
-    matches = clipped_matches if as_words else common_subsequence
-    matched = sum(matches(one[:200], other[:200]) for one, other in rows)
-    copied = matched / max(1, sum(len(other[:200]) for _, other in rows))
+    left, right = (split if as_words or side.closed else list for side in (source, target))
+    rows = [(left(text), right(written)) for text, written in kept]
+    matches = clipped_matches if as_words else LCSseq.similarity
+    matched = sum(matches(tokens[:200], others[:200]) for tokens, others in rows)
+    copied = matched / max(1, sum(len(tokens[:200]) for _, tokens in rows))
     leaked, swapped = look_at_validation(data, hashes, sources, targets)
     return PairProfile(
         pairs=sample.seen,
         source=source,
         target=target,
-        identical=sum(one == other for one, other in sample.items) / len(sample.items),
+        identical=sum(text == written for text, written in sample.items) / len(sample.items),
         copied=copied,
         shared_letters=max(coverage(sources, alphabets[1]), coverage(targets, alphabets[0])),
         shared_words=sum(word in words for text in targets for word in split(text)) / max(1, target.count),
-        monotone=monotonicity([one for one, _ in rows], [other for _, other in rows]),
+        monotone=monotonicity(*zip(*rows, strict=True)),
         duplicates=1 - len(set(sample.items)) / len(sample.items),
         ambiguous=sum(len(targets_of_source) > 1 for targets_of_source in by_source.values()) / len(by_source),
         targets=len(set(targets)),
         features=features,
         leaked=leaked,
         swapped=swapped,
-    )  # fmt: skip
+    )
 
 
 def has_formal_targets(pairs: Sequence[tuple[str, str]]) -> bool:
@@ -316,9 +310,7 @@ def look_at_validation(
     data: DataConfig, hashes: array[int], sources: Sequence[str], targets: Sequence[str]
 ) -> tuple[float | None, bool]:
     """The share of validation sources that are training sources, and whether the columns seem to be swapped."""
-    if data.valid is None:
-        return None, False
-    items: Iterator[Example | Fault] = read_examples(data, data.valid, several_references=True)
+    items = read_examples(data, data.valid, several_references=True) if data.valid is not None else iter(())
     examples = [item for item in islice(items, EXAMINED) if isinstance(item, Example)]
     if not examples:
         return None, False

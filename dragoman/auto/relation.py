@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.word_alignment import Lexicon, learn_lexicon
+from dragoman.classical.rows import Ragged
+from dragoman.classical.word_alignment import lexicon_of_rows
 
 ALIGNED = 500  # pairs that are aligned
 LONGEST = 60  # tokens; longer texts are cut before they are aligned
@@ -21,16 +21,6 @@ Tokens = Sequence[str]
 def clipped_matches(source: Tokens, target: Tokens) -> int:
     """How many target tokens also occur in the source; a token counts at most as often as it occurs there."""
     return sum((Counter(target) & Counter(source)).values())
-
-
-def common_subsequence(source: Tokens, target: Tokens) -> int:
-    """Length of the longest common subsequence."""
-    row = [0] * (len(target) + 1)
-    for token in source:
-        diagonal = 0
-        for index, other in enumerate(target, 1):
-            diagonal, row[index] = row[index], (diagonal + 1 if token == other else max(row[index], row[index - 1]))
-    return row[-1]
 
 
 def coverage(texts: Iterable[str], alphabet: set[str]) -> float:
@@ -64,30 +54,11 @@ def copied_rare_words(pairs: Sequence[tuple[Tokens, Tokens]]) -> float:
     return sum(rare) / len(rare) if len(rare) >= FEWEST_RARE else 0.0
 
 
-class _Column(NamedTuple):
-    """Token rows with the interface of a stored column."""
-
-    ids: list[NDArray[np.int64]]
-
-    def rows(self, chosen: Sequence[int]) -> list[NDArray[np.int64]]:
-        return [self.ids[index] for index in chosen]
-
-
-class _Store(NamedTuple):
-    """Pairs of token rows, as much of a `TokenStore` as IBM model 1 reads."""
-
-    source: _Column
-    target: _Column
-
-    def __len__(self) -> int:
-        return len(self.source.ids)
-
-
-def _column(texts: Sequence[Tokens]) -> tuple[_Column, int]:
+def _numbered(texts: Sequence[Tokens]) -> tuple[list[NDArray[np.int64]], int]:
     """Token rows and the size of their vocabulary."""
     numbers: dict[str, int] = {}
     rows = [np.array([numbers.setdefault(token, len(numbers)) for token in text[:LONGEST]], np.int64) for text in texts]
-    return _Column(rows), len(numbers)
+    return rows, len(numbers)
 
 
 def monotonicity(sources: Sequence[Tokens], targets: Sequence[Tokens]) -> float:
@@ -96,23 +67,18 @@ def monotonicity(sources: Sequence[Tokens], targets: Sequence[Tokens]) -> float:
     1: the order is always kept, 0: no relation, −1: always reversed. IBM model 1 aligns; among equally probable source
     tokens the one nearest to the diagonal is taken.
     """
-    source, size = _column(sources)
-    target, _ = _column(targets)
-    store: Any = _Store(source, target)
-    table = _table(learn_lexicon(store, size, len(sources)))
+    (source, size), (target, _) = _numbered(sources), _numbered(targets)
+    lexicon = lexicon_of_rows(Ragged.of_rows(source), Ragged.of_rows(target), size)
+    keys = (lexicon.sources << 32) + lexicon.targets
+    table = dict(zip(keys.tolist(), lexicon.probabilities.tolist(), strict=True))
     concordant = discordant = 0
-    for row, column in zip(source.ids, target.ids, strict=True):
+    for row, column in zip(source, target, strict=True):
         places = _aligned(row, column, table)
         later = places[None, :] - places[:, None]  # (T, T): place of j minus place of i
         above = np.triu(np.ones_like(later, dtype=bool), 1)
         concordant += int(((later > 0) & above).sum())
         discordant += int(((later < 0) & above).sum())
     return (concordant - discordant) / max(1, concordant + discordant)
-
-
-def _table(lexicon: Lexicon) -> dict[int, float]:
-    keys = (lexicon.sources << 32) + lexicon.targets
-    return dict(zip(keys.tolist(), lexicon.probabilities.tolist(), strict=True))
 
 
 def _aligned(source: NDArray[np.int64], target: NDArray[np.int64], table: dict[int, float]) -> NDArray[np.float64]:

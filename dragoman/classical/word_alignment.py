@@ -368,12 +368,14 @@ class Lexicon(NamedTuple):
 
 
 def learn_lexicon(store: Any, source_vocabulary: int, pairs: int) -> Lexicon:
-    """Learn from at most `pairs` pairs of token rows, evenly spread over the store.
-
-    The empty word has the number of the source vocabulary's size.
-    """
+    """Learn from at most `pairs` pairs of token rows, evenly spread over the store."""
     rows = np.unique(np.linspace(0, len(store) - 1, min(pairs, len(store))).astype(np.int64))
     left, right = (Ragged.of_rows(column.rows(rows)) for column in (store.source, store.target))
+    return lexicon_of_rows(left, right, source_vocabulary)
+
+
+def lexicon_of_rows(left: Ragged, right: Ragged, source_vocabulary: int) -> Lexicon:
+    """Learn from all pairs of rows; the empty word has the number of the source vocabulary's size."""
     size = int(right.flat.max(initial=0)) + 1
     aligner = WordAligner("ibm1", LEXICON_ITERATIONS)
     aligner.fit_rows(Ragged(left.flat + 1, left.offsets), right, (source_vocabulary + 1, size))

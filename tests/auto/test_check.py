@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dragoman.auto import check as checking
-from dragoman.auto import memory
+from dragoman.auto import estimates
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import prepare_corpus
 from dragoman.errors import DataError, DragomanError, RunError
@@ -244,12 +244,12 @@ def test_memory_is_what_the_largest_batch_takes(here: Path, rows: list[tuple[str
     said: list[str] = []
     shapes = checking.check_lengths(chosen, corpus, said.append)
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
-    estimates = {shape: memory.batch_memory(build_model(chosen, *sizes).train(), shape) for shape in shapes}
-    assert max(estimates.values()) == pytest.approx(measured(chosen), rel=0.3)
-    memory.check_memory(chosen, corpus, shapes, torch.device("cpu"), said.append)
+    memory = {shape: estimates.batch_memory(build_model(chosen, *sizes).train(), shape) for shape in shapes}
+    assert max(memory.values()) == pytest.approx(measured(chosen), rel=0.3)
+    estimates.check_memory(chosen, corpus, shapes, torch.device("cpu"), said.append)
     found = re.search(r"the largest batch \((\d+) rows of (\d+) and (\d+) tokens\)", said[-1])
     assert found
-    assert estimates[int(found[1]), int(found[2]), int(found[3])] == max(estimates.values())
+    assert memory[int(found[1]), int(found[2]), int(found[3])] == max(memory.values())
 
 
 def test_memory_counts_weights_gradients_moments_and_average(here: Path) -> None:
@@ -260,7 +260,7 @@ def test_memory_counts_weights_gradients_moments_and_average(here: Path) -> None
         corpus = prepare_corpus(chosen.data, chosen.tokenizer)
         said: list[str] = []
         shapes = checking.check_lengths(chosen, corpus, said.append)
-        memory.check_memory(chosen, corpus, shapes, torch.device("cpu"), said.append)
+        estimates.check_memory(chosen, corpus, shapes, torch.device("cpu"), said.append)
         found = re.search(
             r"memory: ([\d,]+) parameters; .* needs about ([\d.]+) GiB of [\d.]+ GiB free on cpu", said[-1]
         )
@@ -273,7 +273,7 @@ def test_memory_counts_weights_gradients_moments_and_average(here: Path) -> None
 
 def test_a_batch_that_does_not_fit_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(here / "pairs.tsv", pairs(300, **LENGTHS))
-    monkeypatch.setattr(memory, "available_memory", lambda device: 4 * 2**20)
+    monkeypatch.setattr(estimates, "available_memory", lambda device: 4 * 2**20)
     said, error = checked_lines(built("pairs.tsv", "train.batch_tokens=8000"))
     assert any(line.startswith("memory: ") for line in said)
     assert not any(line.startswith("cycle: ") for line in said)
@@ -284,7 +284,7 @@ def test_a_batch_that_does_not_fit_is_refused(here: Path, monkeypatch: pytest.Mo
 
 
 def test_free_memory_is_what_this_process_may_use() -> None:
-    free = memory.available_memory(torch.device("cpu"))
+    free = estimates.available_memory(torch.device("cpu"))
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 2**27 < free < total
 

@@ -21,7 +21,6 @@ import torch
 
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.search import plan, worker
-from dragoman.auto.search.ensemble import scores_with_others_and_alone
 from dragoman.auto.search.run import (
     Pool,
     Search,
@@ -30,6 +29,7 @@ from dragoman.auto.search.run import (
     cost_of,
     describe,
     is_within_error,
+    scores_with_others_and_alone,
 )
 from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
 from dragoman.auto.search.trial_config import planned_settings, prepared_validation

@@ -14,7 +14,7 @@ import torch
 
 import dragoman
 from dragoman.auto import check as checking
-from dragoman.auto import memory
+from dragoman.auto import estimates
 from dragoman.data.corpus import prepare_corpus
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
@@ -190,7 +190,7 @@ def test_memory_counts_every_position(here: Workshop) -> None:
     model = build_model(whole, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).train()
     assert isinstance(model, NonAutoregressive)
     assert model.positions(10, 4) == 20
-    few, many = (memory.batch_memory(model, (rows, 12, 6)) for rows in (4, 8))
+    few, many = (estimates.batch_memory(model, (rows, 12, 6)) for rows in (4, 8))
     assert 1.8 < many / few < 2.1
 
 

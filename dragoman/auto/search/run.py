@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.auto.search import plan
-from dragoman.auto.search.ensemble import scores_with_others_and_alone
-from dragoman.auto.search.folds import needed_folds, write_folds
-from dragoman.auto.search.pool import Pool, is_broken, worker_pool
 from dragoman.auto.search.state import (
     STATE_FILE,
     TRIALS,
@@ -30,19 +27,36 @@ from dragoman.auto.search.trial_config import (
     is_fitted,
     is_length_given,
     is_slow,
+    needed_folds,
     planned_settings,
     prepared_validation,
     search_metric,
+    write_folds,
     writes_tokens,
 )
-from dragoman.auto.search.worker import OVERDUE, Job, Outcome, failure, outcome_of_killed
+from dragoman.auto.search.worker import (
+    OVERDUE,
+    Job,
+    Outcome,
+    Pool,
+    failure,
+    is_broken,
+    outcome_of_killed,
+    score_of,
+    worker_pool,
+)
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.files import copy_into, make_folder, remove_folder, write_text
+from dragoman.inference.load import load_predictor
+from dragoman.inference.unseen import told_elsewhere
+from dragoman.runs import Run
 from dragoman.runs.folder import MEMBERS_FILE, locked, write_members
+from dragoman.scoring.report import score_table
 from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.training.runtime import resolve_device
 from dragoman.training.signals import stop_search_on_signals
+from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
@@ -84,20 +98,20 @@ class Search:
     def create(self, configs: dict[str, Config], options: SearchOptions, overrides: Sequence[str]) -> None:
         """Write the configurations of all trials and the state; nothing is trained yet."""
         first = next(iter(configs.values()))
-        if options.ensemble > 1 and any(writes_tokens(config) for config in configs.values()):
+        if not first.train.decode:
+            raise ConfigError("train.decode: found 0, expected 1 or more: a search compares decoded outputs")
+        if options.ensemble > 1:
             configs = {name: config for name, config in configs.items() if writes_tokens(config)}
+        if not configs:
+            raise ConfigError(
+                f"--ensemble {options.ensemble}: found {first.model.kind} models, expected models that write token by "
+                "token, whose probabilities can be averaged; leave --ensemble out"
+            )
         if options.seconds is not None and options.seconds < SLOW_FITS and len(configs) > 1:
             if left_out := [name for name, config in configs.items() if is_slow(config)]:
                 self.say(f"search: {', '.join(left_out)} takes minutes, so it is tried from --time 10m on")
             configs = {name: config for name, config in configs.items() if name not in left_out}
         given: Any = settings.override({}, list(overrides)).get("train", {})
-        if not first.train.decode:
-            raise ConfigError("train.decode: found 0, expected 1 or more: a search compares decoded outputs")
-        if options.ensemble > 1 and not any(writes_tokens(config) for config in configs.values()):
-            raise ConfigError(
-                f"--ensemble {options.ensemble}: found {first.model.kind} models, expected models that write token by "
-                "token, whose probabilities can be averaged; leave --ensemble out"
-            )
         validation = prepared_validation(first)
         folds = needed_folds(first, validation)
         device = resolve_device(first.train.device)
@@ -178,9 +192,12 @@ class Search:
         """The configuration and the run folder of a run."""
         return str(self.trials / f"{name}.toml"), str(self.trials / name)
 
+    def _config(self, name: str) -> Config:
+        return load(self.trials / f"{name}.toml")
+
     def _measure(self, state: SearchState, pool: Pool) -> None:
         """Measure the speed of all trials and fix the steps of every stage."""
-        usual = {trial.name: load(self.trials / f"{trial.name}.toml").train for trial in state.trials}
+        usual = {trial.name: self._config(trial.name).train for trial in state.trials}
         if state.seconds is None:
             for trial in state.trials:
                 last, every = usual[trial.name].steps, usual[trial.name].validate_every
@@ -191,9 +208,11 @@ class Search:
             self._forget_measurements(state, device)
             probed = self._probe(state, pool, device)
             left = seconds_left(state, self.deadline)
-            if probed and is_too_long_beside_others(state, probed[0], left):
+            beside_others = state.workers > 1 and state.ensemble == 1 and len(state.trials) > 1
+            if probed and beside_others and plan.is_too_long(cost(probed[0]), resources(state, left)):
                 budget = plan.PROBING * state.seconds - (time.time() - started)
-                alone = self._probe_alone(state, probed[0], pool, device, budget)
+                job = self._probe_job(state, probed[0], device, budget)._replace(threads=usable_cores())
+                alone = self._probe_alone(probed[0], pool, job, budget)
                 left = seconds_left(state, self.deadline)
                 if alone is not None and plan.is_worth_shortening(alone, resources(state, left)):
                     probed[0].cost = asdict(alone)
@@ -217,26 +236,26 @@ class Search:
         over = min(time.time() + budget, self.deadline)
         jobs = [(trial, self._probe_job(state, trial, device, longest)._replace(deadline=over)) for trial in waiting]
 
-        def found() -> list[Trial]:
+        def measured() -> list[Trial]:
             return [trial for trial in state.trials if trial.cost]
 
         def enough() -> bool:
             """Whether more trials than were measured would not fit if they cost as much as most of these."""
             if time.time() > over:
                 return True
-            costs = [cost(trial) for trial in found()]
+            costs = [cost(trial) for trial in measured()]
             if not costs or not (state.trials[0].cost or state.trials[0].error):
                 return False
             if any(trial.fitted and not trial.cost and not trial.error for trial in state.trials):
                 return False
             typical = sorted(costs, key=lambda cost: cost.seconds(cost.usual))[len(costs) // 2]
             costs += [typical] * (sum(not trial.error for trial in state.trials) - len(costs))
-            return plan.make_plan(costs, resources(state, seconds_left(state, self.deadline))).trials <= len(found())
+            return plan.make_plan(costs, resources(state, seconds_left(state, self.deadline))).trials <= len(measured())
 
         for trial, job, outcome in self._outcomes(pool, jobs, enough, over + budget):
             if outcome.error == OVERDUE:  # not measured: there is no time for it
                 continue
-            trial.error, done = outcome.error, f"{len(found()) + 1} of {len(state.trials)}: {trial.name}"
+            trial.error, done = outcome.error, f"{len(measured()) + 1} of {len(state.trials)}: {trial.name}"
             if outcome.error:
                 self.say(f"  {trial.name}: {outcome.error}")
                 continue
@@ -246,7 +265,7 @@ class Search:
             trial.cost = asdict(cost_of(outcome, config))
             self._save(state)
             self.say(f"  {done}, {'fitted' if is_fitted(config) else steps_per_second(outcome.speed)}")
-        return found()
+        return measured()
 
     def _probe_job(self, state: SearchState, trial: Trial, device: str, seconds: float) -> Job:
         """The job that measures a trial, in about so many seconds."""
@@ -257,13 +276,10 @@ class Search:
         longest = max(plan.SHORTEST_PROBE, min(LONGEST_PROBE[device], seconds))
         return self._jobs(state, trial, steps, asked)[0]._replace(seconds=longest)
 
-    def _probe_alone(
-        self, state: SearchState, trial: Trial, pool: Pool, device: str, seconds: float
-    ) -> plan.Cost | None:
+    def _probe_alone(self, trial: Trial, pool: Pool, job: Job, seconds: float) -> plan.Cost | None:
         """Measure a trial again while no other runs: beside others it was slower. None: no time, or it failed."""
         if seconds < plan.SHORTEST_PROBE:
             return None
-        job = self._probe_job(state, trial, device, seconds)._replace(threads=usable_cores())
         ((_, _, outcome),) = self._outcomes(pool, [(trial, job)])
         remove_folder(Path(job.folder))
         if outcome.error:
@@ -275,7 +291,7 @@ class Search:
     def _forget_measurements(self, state: SearchState, device: str) -> None:
         """Remove what a search that was killed while measuring has trained."""
         for trial in state.trials:
-            if not is_fitted(load(self.trials / f"{trial.name}.toml")):
+            if not is_fitted(self._config(trial.name)):
                 remove_folder(Path(self._probe_job(state, trial, device, 0.0).folder))
 
     def _plan(self, state: SearchState, probed: Sequence[Trial], left: float) -> None:
@@ -298,7 +314,7 @@ class Search:
             last, usual = (cost(trial).last_step(longest, times) for times in (made.times, 1.0))
             every = min(cost(trial).every, last)
             trial.steps = [*plan.stage_steps(min(last, usual), made.shares, every), last]
-            config = load(self.trials / f"{trial.name}.toml")
+            config = self._config(trial.name)
             trial.settings = [] if is_fitted(config) else planned_settings(config, last, every)
 
     def _stage(self, state: SearchState, pool: Pool) -> None:
@@ -310,18 +326,18 @@ class Search:
             f"{sum(not trial.error for trial in surviving)} configurations"
             + (f" × {state.folds} folds" if state.folds > 1 else "")
         )
-        due = self._stages_end(state)
+        due = self.deadline - LAST_TRAININGS * (state.seconds or 0.0)  # the last trainings have their share of the time
         jobs = [
             (trial, job._replace(deadline=due - validation_seconds(trial)))
             for trial in waiting
             for job in self._jobs(state, trial, trial.steps[state.stage])
         ]
-        found: dict[str, list[Outcome]] = {trial.name: [] for trial in waiting}
+        by_trial: dict[str, list[Outcome]] = {trial.name: [] for trial in waiting}
         for trial, _, outcome in self._outcomes(pool, jobs, lambda: time.time() >= due, self._overdue(state)):
             if outcome.error == OVERDUE:
                 continue
-            found[trial.name].append(outcome)
-            outcomes = found[trial.name]
+            outcomes = by_trial[trial.name]
+            outcomes.append(outcome)
             if len(outcomes) < state.folds:
                 continue
             trial.error = next((each.error for each in outcomes if each.error), "")
@@ -338,10 +354,6 @@ class Search:
             self.say(f"search: {state.note}")
         state.stage += 1
         self._save(state)
-
-    def _stages_end(self, state: SearchState) -> float:
-        """When the stages must end, so that the last trainings have their share of the time."""
-        return self.deadline if state.seconds is None else self.deadline - LAST_TRAININGS * state.seconds
 
     def _overdue(self, state: SearchState) -> float:
         """When jobs that do not pause are killed."""
@@ -399,7 +411,7 @@ class Search:
         """
         best = state.winners()
         if state.ensemble > 1:
-            best = [trial for trial in best if writes_tokens(load(self.trials / f"{trial.name}.toml"))] or best[:1]
+            best = [trial for trial in best if writes_tokens(self._config(trial.name))] or best[:1]
         elif state.folds == 1:
             usual = [trial for trial in state.trials[:1] if not trial.error]
             fitted = [trial for trial in best if trial.fitted and trial not in usual]
@@ -410,11 +422,8 @@ class Search:
             self._save(state)
             return
         kinds = best[: max(1, (state.ensemble + 1) // 2)]
-        members = []
-        for number in range(state.ensemble):
-            trial, seed = kinds[number % len(kinds)], number // len(kinds)
-            members.append(self._member(state, trial, seed))
-        state.members = members
+        turns = (divmod(number, len(kinds)) for number in range(state.ensemble))
+        state.members = [self._member(state, kinds[kind], seed) for seed, kind in turns]
         self._save(state)
 
     def _member(self, state: SearchState, trial: Trial, seed: int) -> str:
@@ -422,28 +431,27 @@ class Search:
         if seed == 0 and state.folds == 1:
             return trial.name
         name = f"{trial.name}-seed{seed}"
-        config = load(self.trials / f"{trial.name}.toml")
+        config = self._config(trial.name)
         config = replace(config, train=replace(config.train, seed=config.train.seed + seed))
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         return name
 
     def _finish(self, state: SearchState, pool: Pool) -> None:
-        """Train the members to the end."""
         self.say(f"search: training {', '.join(state.members)} to the end")
         jobs = []
-        trained = sum(not is_fitted(load(self.trials / f"{name}.toml")) for name in state.members)
+        trained = sum(not is_fitted(self._config(name)) for name in state.members)
         threads = max(1, usable_cores() // min(state.workers, max(1, trained)))
         for name in state.members:
             trial = next(trial for trial in state.trials if is_member(name, trial))
             due = self.deadline - validation_seconds(trial)
             job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, tuple(trial.settings), deadline=due)
             jobs.append((trial, job))
-        found: dict[str, Outcome] = {}
+        trained_runs: dict[str, Outcome] = {}
         errors: dict[str, str] = {}  # by trial
 
         # A member that has not begun begins in any case where no other is done: its earlier stages are all it has.
         def late() -> bool:
-            return bool(found) and time.time() >= self.deadline
+            return bool(trained_runs) and time.time() >= self.deadline
 
         for trial, job, outcome in self._outcomes(pool, jobs, late, self._overdue(state)):
             outcome = outcome_of_killed(job) if outcome.error == OVERDUE else outcome
@@ -451,26 +459,27 @@ class Search:
                 self.say(f"  {Path(job.folder).name}: {outcome.error}")
                 errors.setdefault(trial.name, outcome.error)
                 continue
-            found[Path(job.folder).name] = outcome
+            trained_runs[Path(job.folder).name] = outcome
             if trial.final is None or outcome.score > trial.final:
                 trial.final, trial.step, trial.seconds = outcome.score, outcome.step, outcome.seconds
                 trial.parameters = outcome.parameters
             self.show(state)
-        if not found:
+        if not trained_runs:
             raise DragomanError(f"every run failed; the first: {next(iter(errors.values()))}")
         for trial in state.trials:
-            if not any(is_member(name, trial) for name in found):
+            if not any(is_member(name, trial) for name in trained_runs):
                 trial.error = trial.error or errors.get(trial.name, "")
-        state.members = [name for name in state.members if name in found]
+        state.members = [name for name in state.members if name in trained_runs]
         if state.ensemble == 1:
-            best, usual = max(state.members, key=lambda name: found[name].score), state.trials[0].name
-            if usual in found and best != usual and is_within_error(found[best], found[usual], state):
-                state.note = f"{usual} is kept: {best} is better by no more than the standard error of the score"
+            best, default = max(state.members, key=lambda name: trained_runs[name].score), state.trials[0].name
+            runs = trained_runs
+            if default in runs and best != default and is_within_error(runs[best], runs[default], state):
+                state.note = f"{default} is kept: {best} is better by no more than the standard error of the score"
                 self.say(f"search: {state.note}")
-                best = usual
+                best = default
             state.members = [best]
         else:
-            state.members.sort(key=lambda name: -found[name].score)
+            state.members.sort(key=lambda name: -trained_runs[name].score)
             self._keep_better(state)
         trial = next(trial for trial in state.trials if is_member(state.members[0], trial))
         if trial.step < trial.steps[-1] and time.time() >= self.deadline - validation_seconds(trial):
@@ -507,11 +516,24 @@ class Search:
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
 
 
-def is_too_long_beside_others(state: SearchState, usual: Trial, seconds: float) -> bool:
-    """Whether there is no time for the usual training, by a speed that was measured beside other trials."""
-    if state.workers == 1 or state.ensemble > 1 or len(state.trials) < 2:
-        return False
-    return plan.is_too_long(cost(usual), resources(state, seconds))
+def scores_with_others_and_alone(members: Sequence[Path], metric: str) -> tuple[float, float]:
+    """The scores of all members as an ensemble, and of the first alone; higher is better.
+
+    Both are measured now, on the inputs that validation decodes and as it decodes them: the weights of a run may be a
+    mean over several validations, of which none has their score.
+    """
+    run = Run(members[0])
+    device = resolve_device(run.config.train.device)
+    validator = run.task.validator(run.config, run.task.prepare(run.config), device)
+    assert isinstance(validator, Seq2SeqValidator), "only models that write token by token are averaged"
+
+    def score(folders: Sequence[Path]) -> float:
+        predictor = load_predictor(folders, str(device))
+        predictions = predictor.stream(validator.texts, beam=1, scores=False, on_unknown=told_elsewhere)
+        outputs = [prediction.text for prediction in predictions]
+        return score_of(score_table(outputs, validator.references, (metric,), units=validator.units), metric)
+
+    return score(members), score(members[:1])
 
 
 def steps_per_second(speed: float) -> str:
@@ -519,7 +541,6 @@ def steps_per_second(speed: float) -> str:
 
 
 def cost(trial: Trial) -> plan.Cost:
-    """What training takes, as it was measured."""
     return plan.Cost(**trial.cost)
 
 
@@ -541,7 +562,6 @@ def cost_of(outcome: Outcome, config: Config) -> plan.Cost:
 
 
 def resources(state: SearchState, seconds: float) -> plan.Resources:
-    """What the plan of a search may use."""
     return plan.Resources(seconds, state.workers, state.folds, state.ensemble)
 
 
@@ -557,7 +577,6 @@ def validation_seconds(trial: Trial) -> float:
 
 
 def usable_cores() -> int:
-    """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,16 +1,19 @@
-"""What runs in the processes of a search: train one trial up to a step."""
+"""The processes of a search: each trains one trial up to a step."""
 
 from __future__ import annotations
 
 import gc
 import io
 import math
+import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,12 +86,10 @@ def run_job(job: Job) -> Outcome:
 
 
 def failure(message: str) -> Outcome:
-    """The outcome of a job that failed."""
     return Outcome(-math.inf, 0, 0.0, 0.0, 0.0, 0.0, 0, error=message)
 
 
 def train_up_to(job: Job) -> Outcome:
-    """Create or resume the run and train it up to the step."""
     import torch
 
     from dragoman.runs import train
@@ -111,12 +112,13 @@ def train_up_to(job: Job) -> Outcome:
     folder = Path(job.folder)
     config = load(job.config, job.overrides)
     started = time.perf_counter()
-    before = seconds_of(folder)
+    before = state_of(folder)
     display = Stopwatch(io.StringIO(), quiet=True)
     state = with_patience_for_locks(lambda: train(config, folder, display, pause=pause))
     wall = time.perf_counter() - started
     loading = (display.loaded or started) - started
-    return outcome_of(folder, job.metric, state, loading, max(0.0, wall - loading - (state.seconds - before)))
+    trained = state.seconds - (before.seconds if before else 0.0)
+    return outcome_of(folder, job.metric, state, loading, max(0.0, wall - loading - trained))
 
 
 def outcome_of(folder: Path, metric: str, state: TrainingState, loading: float = 0.0, overhead: float = 0.0) -> Outcome:
@@ -140,12 +142,9 @@ def outcome_of(folder: Path, metric: str, state: TrainingState, loading: float =
 
 def outcome_of_killed(job: Job) -> Outcome:
     """Where the run of a job stands that was killed for lack of time: the best of its validations counts."""
-    from dragoman.runs.resume import newest_state
-
-    folder = Path(job.folder)
     try:
-        state = newest_state(folder) if (folder / "config.toml").is_file() else None
-        return outcome_of(folder, job.metric, state) if state is not None and state.best else failure(OVERDUE)
+        state = state_of(Path(job.folder))
+        return outcome_of(Path(job.folder), job.metric, state) if state and state.best else failure(OVERDUE)
     except DragomanError:
         return failure(OVERDUE)
 
@@ -164,12 +163,11 @@ def score_of(validation: Mapping[str, float], metric: str) -> float:
     return -math.inf if math.isnan(value) else value if higher_is_better(metric) else -value
 
 
-def seconds_of(folder: Path) -> float:
-    """The training time of a run so far."""
+def state_of(folder: Path) -> TrainingState | None:
+    """The newest state of a run; None: it has not begun."""
     from dragoman.runs.resume import newest_state
 
-    state = newest_state(folder) if (folder / "config.toml").is_file() else None
-    return state.seconds if state is not None else 0.0
+    return newest_state(folder) if (folder / "config.toml").is_file() else None
 
 
 def with_patience_for_locks(action: Any, seconds: float = 10.0) -> Any:
@@ -182,3 +180,48 @@ def with_patience_for_locks(action: Any, seconds: float = 10.0) -> Any:
             if "another process" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.3)
+
+
+class Pool:
+    """Processes that run jobs, and end with this one; new ones replace them after one died."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.restart()
+
+    def restart(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.executor = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with_parent)
+
+    def kill(self) -> None:
+        """End the running jobs at once and start new processes. Checkpoints are atomic, so no run is damaged."""
+        for process in list((self.executor._processes or {}).values()):
+            process.kill()
+        self.executor.shutdown(wait=True, cancel_futures=True)
+        self.restart()
+
+    def submit(self, job: Job) -> Future[Outcome]:
+        """Run a job; a process that died while it waited is replaced."""
+        try:
+            return self.executor.submit(run_job, job)
+        except BrokenProcessPool:
+            self.restart()
+            return self.executor.submit(run_job, job)
+
+
+def is_broken(future: Future[Outcome]) -> bool:
+    """Whether a process died, and with it the job of this future or one beside it."""
+    return isinstance(future.exception(), BrokenProcessPool)
+
+
+@contextmanager
+def worker_pool(workers: int) -> Iterator[Pool]:
+    pool = Pool(workers)
+    try:
+        yield pool
+    except BaseException:
+        for process in list((pool.executor._processes or {}).values()):
+            process.terminate()  # each saves a checkpoint
+        raise
+    finally:
+        pool.executor.shutdown(wait=True, cancel_futures=True)

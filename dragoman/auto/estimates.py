@@ -1,30 +1,86 @@
-"""Warnings about a training plan that would run but make no sense, and an estimate of its time."""
+"""Before training: estimates of its memory and time, and warnings about a plan that makes no sense."""
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from dragoman.auto.memory import BatchShape
+from dragoman.analysis.cost import saved_bytes, timed
 from dragoman.data.batching import BatchPlan
-from dragoman.data.collate import Collator
+from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
+from dragoman.errors import DragomanError
+from dragoman.models.heads.softmax import PartitionedSoftmaxConfig, SampledSoftmaxConfig
 from dragoman.runs.plan import late_warmup
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
+from dragoman.training.capacity import available_memory
 from dragoman.training.display import duration
+from dragoman.training.optimizer import MovingAverageConfig
 
+Say = Callable[[str], None]
+BatchShape = tuple[int, int, int]  # rows, source and target tokens
 MANY_EPOCHS = 1000
 TINY_CORPUS = 2000  # tokens: smaller data count as so many
 PARAMETERS_PER_TOKEN = 1000  # more than this is far too many for the data
 MEASURED_ROWS = 16
 SLOW_STEP = 1.0  # seconds: the time of such steps is measured on fewer rows
+
+
+def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device: torch.device, say: Say) -> None:
+    """Compare the memory that training needs for the largest batch with the memory that is free."""
+    torch.manual_seed(config.train.seed)
+    model: Any = task_of(config).model(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
+    # The largest batch has the most tokens on one side or both, or the longest rows: attention grows quadratically.
+    measures: list[Callable[[BatchShape], int]] = [
+        lambda shape: shape[0] * shape[1],
+        lambda shape: shape[0] * shape[2],
+        lambda shape: shape[0] * (shape[1] + shape[2]),
+        lambda shape: shape[0] * (shape[1] ** 2 + shape[2] ** 2),
+    ]
+    candidates = {max(sorted(shapes), key=measure) for measure in measures}
+    activations, (rows, source, target) = max(
+        (batch_memory(model, shape, corpus.collator), shape) for shape in candidates
+    )
+    outputs, vocabulary = model.positions(source, target), len(corpus.target_tokenizer)
+    softmax = getattr(config.model, "softmax", None)
+    if isinstance(softmax, SampledSoftmaxConfig):
+        vocabulary = min(vocabulary, softmax.size + rows * target)
+    elif isinstance(softmax, PartitionedSoftmaxConfig):
+        vocabulary = min(vocabulary, softmax.size)
+    activations, outputs = (size * config.train.objective.memory_factor for size in (activations, outputs))
+    activations += 2 * rows * outputs * vocabulary * 4  # probabilities come with two gradients of their size
+    needed = parameters * 4 * copies + activations
+    available = available_memory(device)
+    verdict = f" of {available / 2**30:.1f} GiB free" if available else ""
+    say(
+        f"memory: {parameters:,} parameters; the largest batch ({rows} rows of {source} and {target} tokens) needs "
+        f"about {needed / 2**30:.2f} GiB{verdict} on {device}"
+    )
+    if available and needed > available:
+        raise DragomanError(
+            f"the largest batch needs about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free on "
+            f"{device}; lower train.batch_tokens (now {config.train.batch_tokens}) or data.max_length"
+        )
+
+
+def batch_memory(model: nn.Module, shape: BatchShape, collator: Collator = PAIR_COLLATOR) -> int:
+    """Bytes of the activations that a batch of this shape keeps for the backward pass.
+
+    Measured on batches of one and two rows: activations grow linearly with rows.
+    """
+    rows, source, target = shape
+    single, double = (saved_bytes(model, partial(model, collator.dummy(count, source, target))) for count in (1, 2))
+    return single + (double - single) * (rows - 1)
 
 
 def plan_warnings(config: Config, corpus: Corpus, model: nn.Module) -> Iterator[str]:
@@ -65,7 +121,6 @@ def with_epochs(config: Config, corpus: Corpus) -> Config:
 
 
 def number_of_epochs(config: Config, corpus: Corpus) -> float:
-    """How often training reads the data."""
     train = config.train
     if task_of(config).is_language_model:
         tokens = int(corpus.report["train"]["target_tokens"])
@@ -82,20 +137,16 @@ def training_time(
     model = model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
 
-    def seconds_of(count: int) -> float:
-        started = time.perf_counter()
+    def train_step(count: int) -> None:
         model(collator.dummy(count, source, target).to(device)).total.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - started
 
     part = min(rows, MEASURED_ROWS)
-    seconds_of(part)  # allocates
-    step = seconds_of(part) * rows / part
+    train_step(part)  # allocates
+    step = timed(lambda: train_step(part), device) * rows / part
     if rows > part and step < SLOW_STEP:
-        step = statistics.median(seconds_of(rows) for _ in range(3))
+        step = statistics.median(timed(lambda: train_step(rows), device) for _ in range(3))
     total = step * config.train.accumulate * config.train.steps
     return (
         f"time: about {duration(total)} for {config.train.steps:,} steps on {device}, validations not counted "
