@@ -1,11 +1,13 @@
-"""Word alignments from attention weights, for any tokenization (Bahdanau et al. 2015; Garg et al. 2019)."""
+"""Word alignments by attention, for any tokenization (Bahdanau et al. 2015; Garg et al. 2019), also of whole files."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,12 @@ from torch import Tensor
 
 from dragoman.analysis.attention import cross_attention_weights, usual_layer
 from dragoman.data.batch import Batch, batch_of
+from dragoman.data.config import DataConfig, paths_of
+from dragoman.data.examples import Fault, Pairs
+from dragoman.data.fault_messages import summarize_faults
+from dragoman.data.readers.lines import read_lines
 from dragoman.data.source_reader import Span
+from dragoman.data.split import read_examples
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.inputs import WINDOW
@@ -25,6 +32,7 @@ from dragoman.scoring.symmetrization import METHODS, symmetrize_links
 
 Segment = Callable[[str], Sequence[Span]]  # the words of a text
 Pair = tuple[str, str]  # a source as the model reads it, with its language tag, and a target
+AGREEMENT_PAIRS = 1000  # sentence pairs on which the agreement of two directions is measured
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,12 @@ class WordAlignment:
 
     def __str__(self) -> str:
         return links_text(self.links)
+
+    def as_json_line(self) -> str:
+        """One JSON object on one line; `weights` has a row for each target word."""
+        weights = [[round(weight, 4) for weight in row] for row in self.weights.tolist()]
+        table = {"source": self.source, "target": self.target, "links": sorted(self.links), "weights": weights}
+        return json.dumps(table, ensure_ascii=False)
 
 
 # --- from tokens to words
@@ -208,71 +222,9 @@ def select_view(
     return AttentionView(name, None if head is None else head - 1, shifted)
 
 
-def all_views(predictor: Predictor, *, heads: bool = False) -> list[AttentionView]:
-    """All views: the mean over heads of each layer and, with `heads`, each head alone; each shifted and not."""
-    return [
-        AttentionView(name, head, shifted)
-        for name, count in heads_by_layer(predictor).items()
-        for head in (None, *(range(count) if heads and count > 1 else ()))
-        for shifted in (False, True)
-    ]
-
-
-def links_by_view(
-    predictor: Predictor,
-    pairs: Sequence[Pair],
-    views: Sequence[AttentionView],
-    threshold: float | None,
-    batch_size: int,
-) -> dict[AttentionView, list[Links]]:
-    links: dict[AttentionView, list[Links]] = {view: [frozenset()] * len(pairs) for view in views}
-    for index, attention in pair_attention(predictor, pairs, batch_size):
-        for view in views:
-            links[view][index] = links_from_weights(attention.over_words(view), threshold)
-    return links
-
-
-def views_by_error_rate(
-    predictor: Predictor,
-    pairs: Sequence[Pair],
-    gold: Sequence[GoldAlignment],
-    *,
-    heads: bool = False,
-    threshold: float | None = None,
-    batch_size: int = 32,
-) -> list[tuple[AttentionView, float]]:
-    """Every view with its alignment error rate, the best first."""
-    predicted = links_by_view(predictor, pairs, all_views(predictor, heads=heads), threshold, batch_size)
-    rates = [(view, alignment_score(links, gold).error_rate) for view, links in predicted.items()]
-    return sorted(rates, key=lambda item: item[1])
-
-
-def most_agreeing_views(
-    forward: Predictor,
-    backward: Predictor,
-    pairs: Sequence[Pair],
-    backward_pairs: Sequence[Pair],
-    *,
-    threshold: float | None = None,
-    batch_size: int = 32,
-) -> tuple[AttentionView, AttentionView, float]:
-    """The two views that agree best, for use without gold links, and their agreement (F₁ of the links).
-
-    `backward_pairs` are the pairs as the backward run reads them, target first.
-    """
-    forward_links = links_by_view(forward, pairs, all_views(forward), threshold, batch_size)
-    backward_links = links_by_view(backward, backward_pairs, all_views(backward), threshold, batch_size)
-    swapped = {
-        view: [GoldAlignment(swap_direction(link_set), swap_direction(link_set)) for link_set in links]
-        for view, links in backward_links.items()
-    }
-    rates = [
-        (alignment_score(links, truth).error_rate, one, other)
-        for one, links in forward_links.items()
-        for other, truth in swapped.items()
-    ]
-    rate, one, other = min(rates, key=lambda item: item[0])
-    return one, other, 1 - rate
+def all_views(predictor: Predictor) -> list[AttentionView]:
+    """The mean over heads of each layer, shifted and not."""
+    return [AttentionView(name, None, shifted) for name in heads_by_layer(predictor) for shifted in (False, True)]
 
 
 # --- links of many pairs
@@ -317,3 +269,130 @@ def symmetrize(forward: WordAlignment, backward: WordAlignment, method: str = "g
         raise ConfigError(f"symmetrization: found '{method}'. {hint(method, METHODS)}")
     links = symmetrize_links(forward.links, swap_direction(backward.links), method)
     return WordAlignment(forward.source, forward.target, links, forward.weights)
+
+
+# --- files of pairs
+
+
+@dataclass(frozen=True)
+class FilePairs:
+    """The sentence pairs of a file, read anew every time: memory holds one of them.
+
+    A faulty line is an error at the end, because links are written line by line.
+    """
+
+    data: DataConfig
+    files: str | Pairs
+
+    def __iter__(self) -> Iterator[Pair]:
+        faults = list[Fault]()
+        for item in read_examples(self.data, self.files):
+            if isinstance(item, Fault):
+                faults.append(item)
+            else:
+                yield item.model_input, item.references[0]
+        if faults:
+            raise DataError(summarize_faults(faults, len(faults)))
+
+
+def read_raw_pairs(files: str | Pairs) -> Iterable[Pair]:
+    """All sentence pairs of a file, with the default settings of data; they can be read again and again."""
+    pairs = FilePairs(DataConfig(train="", max_characters=100_000), files)
+    return pairs if all(Path(path).is_file() for path in paths_of(files)) else list(pairs)  # a pipe is read once
+
+
+def predict_pairs(predictor: Predictor, file: str | None, tag: str | None) -> list[Pair]:
+    """Every line of a file or of standard input with the run's output for it, on one line."""
+    sources = list(read_lines(file))
+    outputs = predictor.stream(sources, tag=tag)
+    return [(text, " ".join(output.text.splitlines())) for text, output in zip(sources, outputs, strict=True)]
+
+
+@dataclass(frozen=True)
+class Aligner:
+    """Aligns words with one run, or with two runs of opposite directions."""
+
+    forward: Predictor
+    backward: Predictor | None = None
+    view: AttentionView | None = None  # of the forward run; None: the default
+    backward_view: AttentionView | None = None
+    threshold: float | None = None
+    symmetrization: str = "grow-diag"
+    tag: str | None = None  # target language of a multilingual forward run
+    batch_size: int = 32
+
+    def __call__(self, pairs: Sequence[Pair]) -> Iterator[WordAlignment]:
+        forward = align_pairs(
+            self.forward, pairs, view=self.view, threshold=self.threshold, tag=self.tag, batch_size=self.batch_size
+        )
+        if self.backward is None:
+            return forward
+        reversed_pairs = [(target, source) for source, target in pairs]
+        backward = align_pairs(
+            self.backward, reversed_pairs, view=self.backward_view, threshold=self.threshold, batch_size=self.batch_size
+        )
+        return (symmetrize(*both, self.symmetrization) for both in zip(forward, backward, strict=True))
+
+    def choose_view(
+        self,
+        pairs: Sequence[Pair],
+        layer: str | int | None,
+        head: int | None,
+        shifted: bool,
+        gold: Sequence[GoldAlignment] | None,
+        log: Callable[[str], None],
+    ) -> Aligner:
+        """The aligner with its views chosen by layer and head, by gold links or by the agreement of two directions."""
+        named = layer is not None or head is not None or shifted
+        if gold is not None and named:
+            raise DataError("--gold chooses the layer by gold links: leave out --layer, --head and --shift, or --gold")
+        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+        if gold is not None:
+            read = list(zip(self.forward.read_as(sources, self.tag), targets, strict=True))
+            view, rate = self.views_by_error_rate(read, gold)[0]
+            log(f"read: {view} (error rate {100 * rate:.2f} % on these pairs)")
+            return replace(self, view=view)
+        if self.backward is not None and not named:
+            sources, targets = sources[:AGREEMENT_PAIRS], targets[:AGREEMENT_PAIRS]
+            ahead = list(zip(self.forward.read_as(sources, self.tag), targets, strict=True))
+            behind = list(zip(self.backward.read_as(targets), sources, strict=True))
+            view, back, agreement = self.most_agreeing_views(ahead, behind)
+            log(f"read: {view}; reverse: {back} (agreement {100 * agreement:.2f} %)")
+            return replace(self, view=view, backward_view=back)
+        return replace(self, view=select_view(self.forward, layer, head, shifted))
+
+    def views_by_error_rate(
+        self, pairs: Sequence[Pair], gold: Sequence[GoldAlignment]
+    ) -> list[tuple[AttentionView, float]]:
+        """Every view of the forward run with its alignment error rate, the best first."""
+        predicted = self._links_by_view(self.forward, pairs)
+        rates = [(view, alignment_score(links, gold).error_rate) for view, links in predicted.items()]
+        return sorted(rates, key=lambda item: item[1])
+
+    def most_agreeing_views(
+        self, pairs: Sequence[Pair], backward_pairs: Sequence[Pair]
+    ) -> tuple[AttentionView, AttentionView, float]:
+        """The two views that agree best, for use without gold links, and their agreement (F₁ of the links).
+
+        `backward_pairs` are the pairs as the backward run reads them, target first.
+        """
+        assert self.backward is not None
+        forward_links = self._links_by_view(self.forward, pairs)
+        swapped = {
+            view: [GoldAlignment(turned, turned) for turned in map(swap_direction, links)]
+            for view, links in self._links_by_view(self.backward, backward_pairs).items()
+        }
+        rates = [
+            (alignment_score(links, truth).error_rate, view, other)
+            for view, links in forward_links.items()
+            for other, truth in swapped.items()
+        ]
+        rate, view, other = min(rates, key=lambda item: item[0])
+        return view, other, 1 - rate
+
+    def _links_by_view(self, predictor: Predictor, pairs: Sequence[Pair]) -> dict[AttentionView, list[Links]]:
+        links: dict[AttentionView, list[Links]] = {view: [frozenset()] * len(pairs) for view in all_views(predictor)}
+        for index, attention in pair_attention(predictor, pairs, self.batch_size):
+            for view in links:
+                links[view][index] = links_from_weights(attention.over_words(view), self.threshold)
+        return links

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.analysis.align_files import read_parallel
+from dragoman.analysis.alignment import FilePairs
 from dragoman.data.batch import batch_of
 from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Pairs
@@ -170,7 +170,7 @@ def validation_rows(predictor: Predictor) -> Rows:
 
 def read_rows(predictor: Predictor, files: str | Pairs, tag: str | None = None) -> Rows:
     """The sources and first targets of a file as token ids."""
-    pairs = read_parallel(predictor.config.data, files)
+    pairs = list(FilePairs(predictor.config.data, files))
     sources = list(predictor.read_as([source for source, _ in pairs], tag))
     return list(zip(*predictor.codec.encode_pairs(sources, [target for _, target in pairs]), strict=True))
 

@@ -135,7 +135,7 @@ def align(run: str | None, files: str | Pairs | None, **given: Any) -> None:
 
 def align_raw(files: str | Pairs | None, options: SimpleNamespace) -> None:
     """Learn an alignment model from the pairs themselves, and print the links of every pair."""
-    from dragoman.analysis.align_files import read_raw_pairs
+    from dragoman.analysis.alignment import read_raw_pairs
     from dragoman.analysis.word_alignment import RawAligner
 
     refuse_options(None, RAW_ARGUMENTS, f"goes with a run, found --model {options.kind}")
@@ -163,7 +163,7 @@ def align_by_word_aligner(run: Run, files: str | Pairs | None, options: SimpleNa
 
 def align_texts(run: str, files: str | Pairs | None, options: SimpleNamespace) -> None:
     """Print the links of every pair by the attention of a run."""
-    from dragoman.analysis.align_files import Aligner, choose_view
+    from dragoman.analysis.alignment import Aligner
     from dragoman.inference.load import load_predictor
     from dragoman.scoring.alignment import read_alignments
 
@@ -181,45 +181,36 @@ def align_texts(run: str, files: str | Pairs | None, options: SimpleNamespace) -
     predictor = load_predictor(run, options.device)
     backward = None if options.reverse is None else load_predictor(options.reverse, options.device)
     pairs = pairs_of(predictor, files, options)
-    aligner = choose_view(
-        Aligner(
-            predictor,
-            backward,
-            threshold=options.threshold,
-            symmetrization=options.combine or "grow-diag",
-            tag=options.tag,
-            batch_size=options.batch_size,
-        ),
-        pairs,
-        layer=options.layer,
-        head=options.head,
-        shifted=options.shift,
-        gold=gold,
-        log=print_message,
+    aligner = Aligner(
+        predictor,
+        backward,
+        threshold=options.threshold,
+        symmetrization=options.combine or "grow-diag",
+        tag=options.tag,
+        batch_size=options.batch_size,
     )
+    aligner = aligner.choose_view(pairs, options.layer, options.head, options.shift, gold, print_message)
     print_links(pairs, aligner(pairs), options)
 
 
 def pairs_of(predictor: Predictor, files: str | Pairs | None, options: SimpleNamespace) -> list[Pair]:
     """The pairs of files, or with --predict the lines of a file with the run's outputs."""
-    from dragoman.analysis.align_files import predict_pairs, read_parallel
+    from dragoman.analysis.alignment import FilePairs, predict_pairs
 
     if options.predicting:
         assert not isinstance(files, Pairs)
         return predict_pairs(predictor, files, options.tag)
     assert files is not None
-    return read_parallel(predictor.config.data, files)
+    return list(FilePairs(predictor.config.data, files))
 
 
 def print_links(pairs: Iterable[Pair], alignments: Iterable[WordAlignment], options: SimpleNamespace) -> None:
     """One line for every pair; with --predict it begins with the output."""
-    from dragoman.analysis.align_files import as_json_line
-
     as_utf8()
     with progress("pairs", len(pairs) if isinstance(pairs, Sized) else None, output=True) as done:
         for number, (pair, links) in enumerate(zip(pairs, alignments, strict=True), 1):
             line = f"{pair[1]}\t{links}" if options.predicting else str(links)
-            sys.stdout.write((as_json_line(links) if options.as_json else line) + "\n")
+            sys.stdout.write((links.as_json_line() if options.as_json else line) + "\n")
             if number % REPORTED == 0:
                 done(REPORTED)
     sys.stdout.flush()
@@ -337,7 +328,7 @@ def terms(files: str | Pairs, model: str, as_json: bool, **limits: Any) -> None:
     dragoman terms pairs.tsv | cut -f 1,2 > list.tsv
     dragoman predict runs/my input.txt --terminology list.tsv
     """
-    from dragoman.analysis.align_files import read_raw_pairs
+    from dragoman.analysis.alignment import read_raw_pairs
     from dragoman.analysis.word_alignment import RawAligner, extract_terms
 
     pairs = read_raw_pairs(files)

@@ -80,13 +80,13 @@ def compare(systems: tuple[str, ...], ladder: str | None, output: str | None, **
 
 
 def write_report(title: str, about: str, views: list[View], output: str | None) -> None:
-    from dragoman.reports.comparison import Comparison
     from dragoman.reports.inspection import listed, packed
     from dragoman.web.page import build_page, plain
 
     if output is None:
         return
-    data = Comparison(title, about, tuple(views)).data()
+    shown = [view.as_dict() for view in views]
+    data = {"format": 1, "title": title, "about": about, "views": shown, "notes": []}
     with atomic_write(output) as beside:
         numbers = output.lower().endswith(".json")
         content = json.dumps(plain(listed(data))) if numbers else build_page(title, "compare-page", packed(data))
@@ -183,8 +183,7 @@ def finish(
     steps: list[tuple[str, str, str]] | None = None,
 ) -> None:
     """Test all runs on `test`, or on the pairs of --test, print their scores and write the report."""
-    from dragoman.reports.comparison import compare_runs
-    from dragoman.reports.ladder_story import story_view
+    from dragoman.reports.comparison import compare_runs, story_view
     from dragoman.runs import Run
     from dragoman.scoring.registry import metrics_by_name
 
@@ -192,10 +191,10 @@ def finish(
         first = Run(next(iter(runs.values()))[0])
         test = read_examples(first, options["test"], "pair", several_references=True, purpose="compare on")
     measured = {name: options[name] for name in ("metrics", "draws", "seed", "device", "sentence")}
-    _, views = compare_runs(runs, test, **measured, cost=output is not None, say=print_message)
-    if steps is not None:
-        views.insert(0, story_view(steps, views))
+    views = compare_runs(runs, test, **measured, cost=output is not None, say=print_message)
     scores = next(view for view in views if view.kind == "scores").data
+    if steps is not None:
+        views.insert(0, story_view(steps, scores))
     write_report(title, f"{len(test):,} test pairs", views, output)
     if options["as_json"]:
         click.echo(json.dumps(scores, ensure_ascii=False))

@@ -153,8 +153,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
         raise DataError("found only empty text, expected text to draw attention for")
     if predictor.reads_files:
         from dragoman.models.transcriber import Transcriber
-        from dragoman.reports.ctc_plot import draw_ctc_alignments
-        from dragoman.reports.image_plots import draw_caption_attention
+        from dragoman.reports.media_plots import draw_caption_attention, draw_ctc_alignments
 
         refuse_options(predictor.run, {"run", "texts", "out"}, 'goes with texts; {run} has task = "{task}"')
         draw = draw_ctc_alignments if isinstance(predictor.model, Transcriber) else draw_caption_attention

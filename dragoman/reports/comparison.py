@@ -115,20 +115,12 @@ def time_to_target(systems: Sequence[System]) -> tuple[str, float] | None:
     Scores on different validation data cannot be compared.
     """
     trained = [system for system in systems if system.measured and system.measured["valid"]]
-    if not trained or not same_validation(trained):
-        return None
-    metric = common_metric(trained)
+    metric = common_metric(trained) if trained and same_validation(trained) else None
     if metric is None:
         return None
-    better = max if higher_is_better(metric) else min
-    worse = min if higher_is_better(metric) else max
-    bests = []
-    for system in trained:
-        values = [valid[metric] for _, _, valid in system.measured["valid"] if metric in valid]
-        if not values:
-            return None
-        bests.append(better(values))
-    return metric, worse(bests)
+    better, worse = (max, min) if higher_is_better(metric) else (min, max)
+    scores = [[valid[metric] for _, _, valid in run.measured["valid"] if metric in valid] for run in trained]
+    return metric, worse(better(values) for values in scores)
 
 
 def common_metric(trained: Sequence[System]) -> str | None:
@@ -233,8 +225,8 @@ def length_view(
                 {
                     "name": system.name,
                     "points": [
-                        [metric.scale * one.score, *(metric.scale * bound for bound in one.interval), one.segments]
-                        for one in score_buckets(metric, system.statistics[name], buckets, draws=draws)
+                        [*(metric.scale * value for value in (part.score, *part.interval)), part.segments]
+                        for part in score_buckets(metric, system.statistics[name], buckets, draws=draws)
                     ],
                 }
                 for system in systems
@@ -276,21 +268,13 @@ def outputs_view(systems: Sequence[System], sources: Sequence[str] | None, refer
     letters = in_letters([texts[0] for texts in references])
     unit, split = ("letters", list[str]) if letters else ("words", str.split)
     step = max(1, len(references) // SHOWN)
-    chosen = list(range(0, len(references), step))[:SHOWN]
     rows = []
-    for index in chosen:
-        reference = split(references[index][0])
-        outputs = []
-        for system in systems:
-            edits = align_edits(reference, split(system.outputs[index]))
-            outputs.append([[kind, left, right] for kind, left, right in edits.operations])
-        rows.append(
-            {
-                "source": None if sources is None else sources[index],
-                "reference": references[index][0],
-                "outputs": outputs,
-            }
-        )
+    for index in range(0, len(references), step)[:SHOWN]:
+        reference = references[index][0]
+        edits = [align_edits(split(reference), split(system.outputs[index])) for system in systems]
+        outputs = [list(map(list, edit.operations)) for edit in edits]
+        source = None if sources is None else sources[index]
+        rows.append({"source": source, "reference": reference, "outputs": outputs})
     return View(
         "outputs",
         "Outputs",
@@ -303,7 +287,7 @@ def outputs_view(systems: Sequence[System], sources: Sequence[str] | None, refer
 def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: str | None, device: str) -> list[View]:
     """Attention of each system for one sentence, and gradient flow of the recurrent ones over a long one."""
     letters = in_letters([example.source for example in test])
-    lengths = sorted(test, key=lambda one: text_length(one.source, letters))
+    lengths = sorted(test, key=lambda example: text_length(example.source, letters))
     middle = sentence or lengths[len(lengths) // 2].source
     long = lengths[int(len(lengths) * 0.97)].source
     maps: list[dict[str, Any]] = []
@@ -379,7 +363,7 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
         width=64,
         min_seconds=0.05,
         names=names,
-        report=lambda one: say(f"  {one.layer}, {one.length:,} tokens: {1000 * one.seconds:.1f} ms"),
+        report=lambda cost: say(f"  {cost.layer}, {cost.length:,} tokens: {1000 * cost.seconds:.1f} ms"),
     )
     fits = growth_exponents(costs)
     return View(
@@ -400,37 +384,40 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The data of a report."""
-
-    title: str
-    about: str
-    views: tuple[View, ...]
-
-    def data(self) -> dict[str, Any]:
-        """The data of a page or a JSON file, with tensors."""
-        return {
-            "format": 1,
-            "title": self.title,
-            "about": self.about,
-            "views": [view.as_dict() for view in self.views],
-            "notes": [],
-        }
+def story_view(steps: Sequence[tuple[str, str, str]], scores: Mapping[str, Any]) -> View:
+    """One paragraph for each step of a ladder: what changes, what theory expects, and the score of its run."""
+    rows, metric = {row["name"]: row["scores"] for row in scores["rows"]}, scores["metrics"][0]
+    told: list[dict[str, Any]] = []
+    for name, change, why in steps:
+        own = rows[name][metric["name"]]
+        line = f"Here it scores {own['score']:.1f} {metric['label']} ({own['low']:.1f} to {own['high']:.1f})"
+        if told:
+            before = told[-1]["name"]
+            difference = own["score"] - told[-1]["score"]
+            more = f"{abs(difference):.1f} {'more' if difference > 0 else 'less'} than"
+            line += f", {more if abs(difference) >= 0.05 else 'as much as'} the {before}"
+        told.append({"name": name, "text": f"{change} {why} {line}.", "score": own["score"]})
+    return View(
+        "story",
+        "The ladder",
+        "Each step changes one thing and trains on the same pairs; the networks have the same batches and budget. The "
+        "figures in the text are those of these runs.",
+        {"steps": told, "metric": metric["label"]},
+    )
 
 
 def compare_runs(
     runs: Mapping[str, Sequence[Path]],
     test: Sequence[Example],
     *,
-    metrics: Sequence[str] = (),
-    draws: int = 1000,
-    seed: int = 1,
-    device: str = "auto",
-    sentence: str | None = None,
-    cost: bool = True,
-    say: Say = lambda line: None,
-) -> tuple[list[System], list[View]]:
+    metrics: Sequence[str],
+    draws: int,
+    seed: int,
+    device: str,
+    sentence: str | None,
+    cost: bool,
+    say: Say,
+) -> list[View]:
     """Evaluate trained runs on test pairs; every entry of `runs` has the folders of its seeds."""
     if not test:
         raise DataError("nothing to compare on: no test pair was read")
@@ -452,7 +439,7 @@ def compare_runs(
     ]
     if cost:
         views.append(cost_view(systems, say))
-    return systems, [view for view in views if view is not None]
+    return [view for view in views if view is not None]
 
 
 def chosen_metrics(run: Run, asked: Sequence[str], letters: bool) -> dict[str, TextMetric]:

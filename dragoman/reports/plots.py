@@ -69,12 +69,7 @@ def save_plot(drawing: Any, path: str | Path) -> Path:
     return path
 
 
-def legend_label(name: str) -> str:
-    """A name for a legend, from which matplotlib would leave out those that begin with an underscore."""
-    return f" {name}" if name.startswith("_") else name
-
-
-def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path: str | Path, title: str = "") -> Path:
+def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path: str | Path) -> Path:
     """Time and memory of layers against the sequence length, on logarithmic axes."""
     drawing = new_figure(11, 4.6)
     panels = drawing.subplots(1, 2)
@@ -93,8 +88,6 @@ def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path
         axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7, frameon=False)
-    if title:
-        drawing.suptitle(title)
     return save_plot(drawing, path)
 
 
@@ -149,8 +142,7 @@ def draw_heat(
     for label in axes.get_xticklabels():
         if lean_all or len(label.get_text()) > 2:
             label.set(rotation=55, ha="left", va="bottom", rotation_mode="anchor")
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
     return image
 
 
@@ -185,14 +177,14 @@ def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title:
     for index, (name, diagram) in enumerate(panels.items()):
         above, below = grid[0][index], grid[1][index]
         width = 1 / len(diagram.bins)
-        shown = [(number * width, one) for number, one in enumerate(diagram.bins) if one.size]
-        starts = [start for start, _ in shown]
-        above.bar(starts, [one.accuracy for _, one in shown], width, align="edge", color="#9fb3c8", edgecolor=PAPER)
+        starts = [number * width for number, part in enumerate(diagram.bins) if part.size]
+        bins = [part for part in diagram.bins if part.size]
+        heights, means = [part.accuracy for part in bins], {"markersize": 4, "label": "mean of each bin"}
+        above.bar(starts, heights, width, align="edge", color="#9fb3c8", edgecolor=PAPER)
         above.plot((0, 1), (0, 1), color=INK, linewidth=1, linestyle="--", label="perfect calibration")
-        above.plot(*zip(*((one.confidence, one.accuracy) for _, one in shown), strict=True), "o", color="#0b69a3",
-                   markersize=4, label="mean of each bin", clip_on=False)  # fmt: skip
+        above.plot([part.confidence for part in bins], heights, "o", color="#0b69a3", clip_on=False, **means)
         above.set_title(f"{name}: error {100 * diagram.error:.2f} %", fontsize=10, color=INK)
-        below.bar(starts, [one.size / diagram.count for _, one in shown], width, align="edge", color="#0b69a3")
+        below.bar(starts, [part.size / diagram.count for part in bins], width, align="edge", color="#0b69a3")
         below.set_xlabel("confidence")
         below.set_xlim(0, 1)
         above.set_ylim(0, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from dragoman.data.readers.lines import read_lines
@@ -64,12 +63,10 @@ class ScoreOptions:
             raise DataError(f"--{name} needs --intervals, --by-length, --by-frequency or --by-tag")
         if self.plot is not None:
             if len(buckets) + self.alignment != 1:
-                found = ", ".join(
-                    f"--{name.replace('_', '-')}" for name in [*buckets, *(["alignment"] * self.alignment)]
-                )
-                expected = "--by-length, --by-frequency, --by-tag or --alignment"
+                asked = ", ".join(f"--{name.replace('_', '-')}" for name in [*buckets, *["alignment"] * self.alignment])
                 raise DataError(
-                    f"--plot draws one thing: found {found or 'nothing to draw'}, expected one of {expected}"
+                    f"--plot draws one thing: found {asked or 'nothing to draw'}, expected one of --by-length, "
+                    "--by-frequency, --by-tag or --alignment"
                 )
             check_plot_path(self.plot)
 
@@ -93,8 +90,8 @@ def score_report(request: ScoreOptions) -> tuple[dict[str, Any], list[str]]:
         kinds = ("substitutions", "insertions", "deletions", "matches", "cost")
         scores["alignment"] = [{kind: getattr(alignment, kind) for kind in kinds} for alignment in alignments]
         if cost is not None:
-            for row, one in zip(scores["alignment"], alignments, strict=True):
-                every = all_edit_alignments(one.left, one.right, substitution=cost)
+            for row, alignment in zip(scores["alignment"], alignments, strict=True):
+                every = all_edit_alignments(alignment.left, alignment.right, substitution=cost)
                 row["cheapest"] = [
                     "".join(MARKS[step.kind] for step in path.operations).replace(" ", "=") for path in every
                 ]
@@ -107,9 +104,7 @@ def score_report(request: ScoreOptions) -> tuple[dict[str, Any], list[str]]:
             scores[key][name] = [part._asdict() | {"interval": list(part.interval)} for part in parts]
             lines += [*bucket_lines(metric, parts, unit_label), ""]
             if request.plot and name == next(iter(metrics)):
-                draw_buckets(
-                    {Path(request.hypotheses).name: parts}, metric, request.plot, unit_label, joined=key != "by_tag"
-                )
+                draw_buckets(parts, metric, request.plot, unit_label, joined=key != "by_tag")
     if request.intervals:
         scores["intervals"] = intervals(metrics, counts, request.draws, request.seed)
     scores["signatures"] = {name: counted.signature for name, counted in counts.items()}

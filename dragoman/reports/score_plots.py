@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DataError
-from dragoman.reports.plots import INK, MAX_INCHES, legend_label, new_figure, save_plot
+from dragoman.reports.plots import INK, MAX_INCHES, new_figure, save_plot
 from dragoman.reports.text_tables import format_p_value
 from dragoman.scoring.buckets import BucketScore
 from dragoman.scoring.edit import EditAlignment, printable
@@ -20,7 +20,7 @@ PATH = {"equal": "#c1eac5", "substitute": "#fce588", "insert": "#b3ecff", "delet
 MAX_SYMBOLS = 80  # per side; more cells could not be read
 
 
-def draw_edit_table(alignment: EditAlignment, path: str | Path, title: str = "") -> Path:
+def draw_edit_table(alignment: EditAlignment, path: str | Path) -> Path:
     """The dynamic programming table of an edit alignment, with its path coloured by kind of edit."""
     rows, columns = len(alignment.table), len(alignment.table[0])
     if max(rows, columns) > MAX_SYMBOLS + 1:
@@ -54,23 +54,18 @@ def draw_edit_table(alignment: EditAlignment, path: str | Path, title: str = "")
     axes.set_yticks(range(rows), left)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelsize=10, colors=INK)
-    for index in range(max(rows, columns) - 1):
-        if index < rows - 1:
-            axes.axhline(index + 0.5, color="#e4e7eb", linewidth=0.6)
-        if index < columns - 1:
-            axes.axvline(index + 0.5, color="#e4e7eb", linewidth=0.6)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    for draw, count in ((axes.axhline, rows), (axes.axvline, columns)):
+        for index in range(count - 1):
+            draw(index + 0.5, color="#e4e7eb", linewidth=0.6)
+    axes.spines[:].set_visible(False)
     if named:
         drawing.legend(loc="outside lower center", ncols=len(named), frameon=False, fontsize=9)
     counts = f"{alignment.substitutions} S, {alignment.insertions} I, {alignment.deletions} D"
-    axes.set_title(f"{title + ': ' if title else ''}cost {alignment.cost} ({counts})", fontsize=11, color=INK)
+    axes.set_title(f"cost {alignment.cost} ({counts})", fontsize=11, color=INK)
     return save_plot(drawing, path)
 
 
-def draw_comparison(
-    scores: Sequence[SystemScore], metrics: Mapping[str, TextMetric], path: str | Path, title: str = ""
-) -> Path:
+def draw_comparison(scores: Sequence[SystemScore], metrics: Mapping[str, TextMetric], path: str | Path) -> Path:
     """One panel per metric: scores with intervals, coloured where they differ significantly from the baseline."""
     systems = list(dict.fromkeys(system_score.system for system_score in scores))
     columns = min(3, len(metrics))
@@ -88,10 +83,8 @@ def draw_comparison(
             axes.plot(scale * system_score.score, height, "o", color=colour, markersize=6)
             if system_score.versus:
                 note = f"p = {format_p_value(system_score.versus.randomisation)}".replace("= <", "< ")
-                axes.annotate(
-                    note, (scale * system_score.score, height), (0, 7), textcoords="offset points",
-                    ha="center", fontsize=8, color=colour,
-                )  # fmt: skip
+                place, style = (scale * system_score.score, height), {"ha": "center", "fontsize": 8, "color": colour}
+                axes.annotate(note, place, (0, 7), textcoords="offset points", **style)
         axes.axvline(scale * own[0].score, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_ylim(len(own) - 0.4, -0.6)
         axes.margins(x=0.15)
@@ -105,8 +98,7 @@ def draw_comparison(
         axes.grid(axis="x", alpha=0.25)
         axes.spines[["top", "right", "left"]].set_visible(False)
     about = "95 % intervals; p against the first system by approximate randomisation; blue better, red worse at 0.05"
-    about = textwrap.fill(about, int(12 * width))
-    drawing.suptitle(f"{title}\n{about}" if title else about, fontsize=9, color=INK)
+    drawing.suptitle(textwrap.fill(about, int(12 * width)), fontsize=9, color=INK)
     return save_plot(drawing, path)
 
 
@@ -117,41 +109,26 @@ def _verdict(system_score: SystemScore) -> str:
 
 
 def draw_buckets(
-    systems: Mapping[str, Sequence[BucketScore]],
-    metric: TextMetric,
-    path: str | Path,
-    along: str,
-    title: str = "",
-    *,
-    joined: bool = True,
+    groups: Sequence[BucketScore], metric: TextMetric, path: str | Path, along: str, *, joined: bool = True
 ) -> Path:
-    """Scores by bucket with intervals, one series per system; labels state the number of segments.
+    """Scores by bucket with intervals; labels state the number of segments.
 
     `joined` draws a line through the points, for buckets that have an order.
     """
-    labels = list(dict.fromkeys(group.label for groups in systems.values() for group in groups))
-    drawing = new_figure(min(MAX_INCHES, max(6.0, 1.6 + 0.9 * len(labels))), 4.4)
+    drawing = new_figure(min(MAX_INCHES, max(6.0, 1.6 + 0.9 * len(groups))), 4.4)
     axes: Any = drawing.add_subplot()
-    scale = metric.scale
-    for number, (name, groups) in enumerate(systems.items()):
-        shift = 0.12 * (number - (len(systems) - 1) / 2)
-        positions = [labels.index(group.label) + shift for group in groups]
-        middles = [scale * group.score for group in groups]
-        below = [max(0.0, scale * (group.score - group.interval.low)) for group in groups]
-        above = [max(0.0, scale * (group.interval.high - group.score)) for group in groups]
-        axes.errorbar(
-            positions, middles, [below, above], fmt="o-" if joined else "o", capsize=3, label=legend_label(name)
-        )
-    first = {group.label: group.segments for group in next(iter(systems.values()))}
-    axes.set_xticks(range(len(labels)), [f"{label}\n({first.get(label, 0):,})" for label in labels])
+    middles, lows, highs = (
+        [metric.scale * value for value in values]
+        for values in zip(*((group.score, *group.interval) for group in groups), strict=True)
+    )
+    below = [max(0.0, middle - low) for middle, low in zip(middles, lows, strict=True)]
+    above = [max(0.0, high - middle) for middle, high in zip(middles, highs, strict=True)]
+    axes.errorbar(range(len(groups)), middles, [below, above], fmt="o-" if joined else "o", capsize=3)
+    axes.set_xticks(range(len(groups)), [f"{group.label}\n({group.segments:,})" for group in groups])
     axes.set_xlabel(f"{along} (segments)", color=INK)
     axes.set_ylabel(f"{metric.label}{' %' if metric.percent else ''}", color=INK)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.25)
     axes.tick_params(labelsize=9, colors=INK)
     axes.spines[["top", "right"]].set_visible(False)
-    if len(systems) > 1:
-        axes.legend(frameon=False, fontsize=9)
-    if title:
-        axes.set_title(title, fontsize=11, color=INK)
     return save_plot(drawing, path)

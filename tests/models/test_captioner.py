@@ -27,7 +27,7 @@ from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.images import ResNetConfig
 from dragoman.models.registry import FEATURE_ENCODERS
 from dragoman.models.transformer import TransformerConfig
-from dragoman.reports.image_plots import as_grid, draw_attention_over_image, mean_over_heads
+from dragoman.reports.media_plots import draw_attention_over_image, mean_over_heads
 from tests.models.torchvision_stand_in import stand_in
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
@@ -235,7 +235,7 @@ def test_it_learns_to_attend_to_the_bright_corner(tmp_path: Path) -> None:
 
 def test_weights_over_a_grid_are_in_row_major_order() -> None:
     weights = torch.arange(8.0).view(2, 4)
-    assert as_grid(weights)[1].tolist() == [[4.0, 5.0], [6.0, 7.0]]
+    assert mean_over_heads({"layer": weights[None, None]}, 0)[1].tolist() == [[4.0, 5.0], [6.0, 7.0]]
 
 
 def test_the_drawing_shows_where_each_word_looks(tmp_path: Path) -> None:

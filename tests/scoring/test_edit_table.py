@@ -99,7 +99,7 @@ def test_the_closest_reference_is_aligned() -> None:
 
 
 def test_the_table_is_drawn(tmp_path: Path) -> None:
-    path = draw_edit_table(align_edits("INTENTION", "EXECUTION", substitution=2), tmp_path / "table.png", "title")
+    path = draw_edit_table(align_edits("INTENTION", "EXECUTION", substitution=2), tmp_path / "table.png")
     assert path.stat().st_size > 10_000
     assert draw_edit_table(align_edits("", ""), tmp_path / "nothing.png").stat().st_size > 1_000
     assert draw_edit_table(align_edits("a$b$", "語"), tmp_path / "odd.svg").stat().st_size > 1_000

@@ -764,7 +764,7 @@ def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None
 def test_a_long_caption_is_drawn_whole(tmp_path: Path, monkeypatch: Any) -> None:
     """Its letters stay inside the drawing, and what stands between dollars is no formula."""
     pytest.importorskip("matplotlib")
-    from dragoman.reports import image_plots as pictures
+    from dragoman.reports import media_plots as pictures
     from dragoman.reports.plots import save_plot
 
     drawn: list[Any] = []
