@@ -26,7 +26,7 @@ from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.inputs import WINDOW
 from dragoman.inference.predictor import Predictor
-from dragoman.progress import check_interrupted
+from dragoman.inference.target_scores import batches_of_indices
 from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, links_text, swap_direction
 from dragoman.scoring.symmetrization import METHODS, symmetrize_links
 
@@ -154,10 +154,8 @@ def pair_attention(
     kept = [index for index in range(len(pairs)) if source_words[index] and target_words[index]]
     encoded = predictor.codec.encode_pairs([pairs[index][0] for index in kept], [pairs[index][1] for index in kept])
     sources, targets = (dict(zip(kept, side, strict=True)) for side in encoded)
-    order = sorted(kept, key=lambda index: (len(targets[index]), len(sources[index])))
-    for start in range(0, len(order), batch_size):
-        check_interrupted()
-        indices = order[start : start + batch_size]
+    for places in batches_of_indices([(len(targets[index]), len(sources[index])) for index in kept], batch_size):
+        indices = [kept[place] for place in places]
         batch = batch_of([sources[index] for index in indices], [targets[index] for index in indices])
         layers = cross_attention_weights(predictor.model, batch.to(predictor.device))
         steps, entries = next(iter(layers.values())).shape[2:]

@@ -23,7 +23,7 @@ from dragoman.decoding.search import search
 from dragoman.errors import DataError
 from dragoman.files import write_text
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import CALIBRATION, log_probability, token_confidences
+from dragoman.inference.target_scores import CALIBRATION, batches_of_indices, log_probability, token_confidences
 from dragoman.models.heads.softmax import full_precision
 from dragoman.runs.resume import check_same_data
 from dragoman.scoring.calibration import PlattScale, Reliability, cross_fitted, fit_platt_scale, reliability
@@ -34,9 +34,7 @@ MAX_OUTPUTS = 1000  # outputs decoded to see how many equal the reference
 PRECISION = 2e-5  # relative, of the temperature; takes six passes
 
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]  # token ids of source and target
-TokenBatches = Callable[
-    [], Iterator[tuple[Tensor, Tensor]]
-]  # log-probabilities (n, V) of n tokens, and the true ones (n,)
+TokenBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]  # log-probabilities (n, V), and the true tokens (n,)
 
 
 class TemperatureFit(NamedTuple):
@@ -145,11 +143,9 @@ def measure_temperatures(batches: TokenBatches, temperatures: Sequence[float], b
 
 def teacher_forced(predictor: Predictor, rows: Rows, batch_size: int) -> TokenBatches:
     """The log-probabilities at every target position given the true tokens before it, batch by batch."""
-    order = sorted(range(len(rows)), key=lambda row: (len(rows[row][1]), len(rows[row][0])))
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        for first in range(0, len(order), batch_size):
-            indices = order[first : first + batch_size]
+        for indices in batches_of_indices([(len(target), len(source)) for source, target in rows], batch_size):
             batch = batch_of([rows[row][0] for row in indices], [rows[row][1] for row in indices])
             batch = batch.to(predictor.device)
             real = batch.target != PAD
@@ -160,8 +156,7 @@ def teacher_forced(predictor: Predictor, rows: Rows, batch_size: int) -> TokenBa
 
 def validation_rows(predictor: Predictor) -> Rows:
     """The validation pairs of the run as token ids; raises RunError if its data have changed."""
-    config = predictor.config
-    corpus = predictor.run.task.prepare(config)
+    corpus = predictor.run.task.prepare(predictor.config)
     check_same_data(predictor.run.folder, corpus)
     everything = range(len(corpus.valid))
     targets = [target.tolist() for target in corpus.valid.target.rows(everything)]

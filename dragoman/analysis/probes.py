@@ -7,17 +7,31 @@ and length work in any language; the others have English inputs.
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
-from dragoman.analysis.probe_texts import ProbeTexts
 from dragoman.errors import DataError, DragomanError, hint
+from dragoman.inference.training_texts import has_sentences, is_english, is_spaced, training_texts
+from dragoman.runs import Run
 from dragoman.scoring.edit import align_edits, edit_distance
 
 Predict = Callable[[Sequence[str]], Sequence[str]]
 
+SENTENCES = (
+    "the man is reading a book .",
+    "a small dog runs through the park .",
+    "two children are playing in the garden .",
+    "we will meet again next week .",
+    "she bought bread and milk at the market .",
+    "the train arrives late in the evening .",
+    "it is raining and the streets are wet .",
+    "please open the window and close the door .",
+)
+WORDS = ("the", "dog", "yes", "and", "very", ".", "is", "house")
+COUNT = 8  # sentences and words of a run's own data
 REPETITIONS = (4, 16, 48)
 NAMES = ("Anna Kowalski", "Omar Haddad", "Yuki Tanaka", "Peter Obi", "Maria Silva", "Lars Nilsson")
 NUMBERS = ("7", "42", "365", "1984", "20517", "3.14")
@@ -48,6 +62,76 @@ PRONOUNS = {frozenset(pair.split("/")) for pair in PRONOUN_PAIRS}
 MIN_LOOP = 4  # repetitions in a row that count as a loop
 MAX_PERIOD = 6  # words of one repetition
 MAX_ONCE = 3  # words of an output that says a repeated word once, with an article or a full stop
+
+
+class ProbeTexts(NamedTuple):
+    """What the run under test reads."""
+
+    sentences: Sequence[str] = SENTENCES
+    words: Sequence[str] = WORDS
+    english: bool = True
+    capitals: bool = False  # sentences begin with a capital letter
+    attached: bool = False  # the full stop is not a word of its own
+
+    def styled(self, text: str) -> str:
+        """A built-in sentence as the run's training data would write it."""
+        if self.attached:
+            text = text.replace(" .", ".")
+        return text[:1].upper() + text[1:] if self.capitals else text
+
+    @property
+    def joiner(self) -> str:
+        return " " if is_spaced(self.sentences) else ""
+
+
+def probe_texts(run: Run, given: Sequence[str] | None = None) -> tuple[ProbeTexts, str]:
+    """Texts for a run and a warning, empty if there is none; `given` are sentences in the language of its source."""
+    given = None if given is None else [text for text in given if text.strip()]
+    if given == []:
+        raise DataError("found no sentence to probe with, expected at least one")
+    training = training_texts(run)
+    if training is None:
+        warning = f"the training data of {run.folder} cannot be read, so probe cannot tell what the run reads; "
+        if given is None:
+            return ProbeTexts(), warning + "it takes English sentences"
+        return own_texts(given, is_english(given)), warning + "it takes the language of --sentences"
+    sources = training.sources
+    if not has_sentences(sources):
+        raise DataError(
+            f"{run.folder}: probe needs a run that reads sentences; this one reads single words or symbols, such as "
+            f"{min(sources, key=len)!r} and {max(sources[:100], key=len)[:40]!r}"
+        )
+    english = is_english(sources)
+    if given is not None:
+        texts = own_texts(given, english)
+    elif english:
+        texts = ProbeTexts()
+    else:
+        texts = own_texts(middle_sentences(sources), english)
+    letters = [text for text in sources if text[:1].isalpha()]
+    stops = [text for text in sources if text.endswith(".")]
+    texts = texts._replace(
+        capitals=2 * sum(text[0].isupper() for text in letters) > len(letters),
+        attached=2 * sum(not text.endswith(" .") for text in stops) > len(stops),
+    )
+    if given is None and english:
+        texts = texts._replace(sentences=[texts.styled(text) for text in SENTENCES])
+    return texts, ""
+
+
+def own_texts(sentences: Sequence[str], english: bool) -> ProbeTexts:
+    """Sentences and their most frequent words (characters, where words are not spaced)."""
+    spaced = is_spaced(sentences)
+    words = Counter(word for text in sentences for word in (text.split() if spaced else text.replace(" ", "")))
+    frequent = [word for word, _ in words.most_common() if any(character.isalpha() for character in word)]
+    return ProbeTexts(sentences, frequent[:COUNT] or list(words)[:COUNT], english)
+
+
+def middle_sentences(texts: Sequence[str]) -> list[str]:
+    """Different texts of about the median length."""
+    ranked = sorted(dict.fromkeys(texts), key=len)
+    first = max(0, len(ranked) // 2 - COUNT // 2)
+    return ranked[first : first + COUNT]
 
 
 class ProbeCase(NamedTuple):
@@ -96,7 +180,6 @@ def units(text: str) -> list[str]:
 
 
 def max_repetitions(text: str) -> int:
-    """The largest number of repetitions in a row of one to six words."""
     return longest_loop(text)[0]
 
 

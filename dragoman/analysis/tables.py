@@ -16,7 +16,7 @@ class PathTable:
     """A table of best scores, where each cell came from, and the cells of the best path."""
 
     scores: Tensor  # (rows, columns): row = state, column = time
-    back: list[list[int]]  # back[column][row]: the row before, −1 where there is none
+    back: list[list[int]] | None  # back[column][row]: the row before, −1 where there is none
     path: list[tuple[int, int]]  # (row, column) from the first column to the last
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from dragoman.analysis.attention_layers import attention_layers
 from dragoman.analysis.beam_tree import continue_prefixes, next_tokens
 from dragoman.analysis.states import record_cells
 from dragoman.analysis.subject import Subject, target_log_probabilities
+from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.inference.predictor import Predictor
@@ -73,64 +75,71 @@ def frozen_gate(cell: Cell, gate: str, value: int) -> Iterator[None]:
         cell.bias.data[rows] = before
 
 
+class Intervention(NamedTuple):
+    """Something that is taken away: a part of the model inside `active()`, or a word of the source."""
+
+    kind: str
+    name: str
+    place: tuple[int, ...]
+    active: Callable[[], AbstractContextManager[None]]
+    text: str | None = None  # the source without the word
+
+
 def what_if(subject: Subject) -> list[Change]:
     """Mask every head, freeze every gate at 0 and at 1, and leave out every source word, one at a time."""
+    loaded, changes, tried = subject.loaded, list[Change](), list[Intervention]()
     with torch.no_grad():
         before = subject.log_probabilities()
-        changes = [*_heads(subject, before), *_gates(subject, before), *_words(subject, before)]
-    if isinstance(subject.loaded, Predictor):
-        changes = [*_with_outputs(subject, changes), *_forced_tokens(subject, before)]
-    return changes
+        for intervention in _interventions(subject):
+            with intervention.active():
+                after = target_log_probabilities(subject.model, _batch_without(subject, intervention.text))[0]
+            difference = (after - before).double().tolist()
+            effect = (float(after.sum()), sum(difference), tuple(difference))
+            changes.append(Change(*intervention[:3], *effect, None))
+            tried.append(intervention)
+    if not isinstance(loaded, Predictor):
+        return changes
+    assert subject.source is not None
+    for index in sorted(range(len(changes)), key=lambda index: changes[index].difference)[:MAX_OUTPUTS]:
+        with tried[index].active():
+            text = tried[index].text or subject.source.text
+            outputs = loaded.stream([text], beam=1, n_best=1, engine="torch", on_unknown=told_elsewhere)
+            changes[index] = replace(changes[index], output=next(outputs).text)
+    return [*changes, *_forced_tokens(subject, loaded, before)]
 
 
-def _forced_tokens(subject: Subject, before: Tensor) -> Iterator[Change]:
-    """At every step the most probable other tokens, each forced after the target's own beginning."""
-    table = next_tokens(subject, ALTERNATIVES + 1)
-    loaded = subject.loaded
-    if table is None or not isinstance(loaded, Predictor) or subject.source is None:
-        return
-    target = subject.batch.target[0].tolist()
-    places: list[tuple[int, int]] = []
-    for step, row in enumerate(table.tokens.tolist()):
-        others = [token for token in row if token not in (target[step], *SUPPRESSED_TOKENS, EOS)]
-        places += [(step, token) for token in others[:ALTERNATIVES]]
-    continued = continue_prefixes(loaded, subject.source.text, [[*target[:step], token] for step, token in places])
-    pieces = loaded.codec.target_of(subject.source.text).pieces
-    for (step, token), one in zip(places, continued, strict=True):
-        name = f"{step + 1}: {pieces([token])[0]} for {pieces([target[step]])[0]}"
-        yield Change("token", name, (step, token), one.total, one.total - float(before.sum()), (), one.text)
-
-
-def _change(kind: str, name: str, place: tuple[int, ...], before: Tensor, after: Tensor) -> Change:
-    difference = (after - before).double().tolist()
-    return Change(kind, name, place, float(after.sum()), sum(difference), tuple(difference), None)
-
-
-def _heads(subject: Subject, before: Tensor) -> Iterator[Change]:
-    modules = dict(subject.model.named_modules())
+def _interventions(subject: Subject) -> Iterator[Intervention]:
+    modules, loaded = dict(subject.model.named_modules()), subject.loaded
     for number, layer in enumerate(attention_layers(subject)):
         # The posteriors of a word aligner are no module's; a decoder that shows weights of its own has no head to mask.
         if isinstance(modules.get(layer.name), Decoder | None):
             continue
         for head in range(layer.weights.shape[0]):
-            with masked_head(modules[layer.name], head):
-                after = subject.log_probabilities()
-            yield _change("head", f"{layer.name} head {head + 1}", (number, head), before, after)
-
-
-def _cells(subject: Subject) -> list[tuple[str, Cell]]:
+            masked = partial(masked_head, modules[layer.name], head)
+            yield Intervention("head", f"{layer.name} head {head + 1}", (number, head), masked)
     with record_cells(subject.model) as recorded:
         subject.model.score(subject.batch)
-    return [(name, steps.cell) for name, steps in recorded.items()]
-
-
-def _gates(subject: Subject, before: Tensor) -> Iterator[Change]:
-    for number, (name, cell) in enumerate(_cells(subject)):
-        for block, gate in enumerate(cell.block_names):
+    for number, (name, steps) in enumerate(recorded.items()):
+        for block, gate in enumerate(steps.cell.block_names):
             for value in (0, 1) if gate.endswith("gate") else ():
-                with frozen_gate(cell, gate, value):
-                    after = subject.log_probabilities()
-                yield _change("gate", f"{name} {gate} = {value}", (number, block, value), before, after)
+                frozen = partial(frozen_gate, steps.cell, gate, value)
+                yield Intervention("gate", f"{name} {gate} = {value}", (number, block, value), frozen)
+    if not isinstance(loaded, Predictor) or loaded.reads_files:
+        return
+    assert subject.source is not None
+    for word, name in enumerate(subject.source.words):
+        text = None if name == "<eos>" or name.startswith("<2") else without_word(subject, word)
+        if text is not None:
+            yield Intervention("word", name, (word,), nullcontext, text)
+
+
+def _batch_without(subject: Subject, text: str | None) -> Batch:
+    """The batch with another source text, or the subject's own."""
+    if text is None:
+        return subject.batch
+    assert isinstance(subject.loaded, Predictor)
+    sources = subject.loaded.codec.encode_sources([text])
+    return replace(subject.loaded.collator.collate(sources).to(subject.loaded.device), target=subject.batch.target)
 
 
 def without_word(subject: Subject, word: int) -> str | None:
@@ -146,49 +155,21 @@ def without_word(subject: Subject, word: int) -> str | None:
     words = [word for word in axis.words if word != "<eos>"]
     if " ".join(words) != " ".join(axis.text.split()) or len(words) < 2:
         return None
-    return " ".join(one for index, one in enumerate(words) if index != word)
+    return " ".join(other for index, other in enumerate(words) if index != word)
 
 
-def _words(subject: Subject, before: Tensor) -> Iterator[Change]:
-    loaded = subject.loaded
-    if not isinstance(loaded, Predictor) or loaded.reads_files:
+def _forced_tokens(subject: Subject, loaded: Predictor, before: Tensor) -> Iterator[Change]:
+    """At every step the most probable other tokens, each forced after the target's own beginning."""
+    table = next_tokens(subject, ALTERNATIVES + 1)
+    if table is None or subject.source is None:
         return
-    assert subject.source is not None
-    for word, name in enumerate(subject.source.words):
-        text = None if name == "<eos>" else without_word(subject, word)
-        if text is None or name.startswith("<2"):
-            continue
-        changed = loaded.collator.collate(loaded.codec.encode_sources([text])).to(loaded.device)
-        batch = replace(changed, target=subject.batch.target)
-        after = target_log_probabilities(subject.model, batch)[0]
-        yield _change("word", name, (word,), before, after)
-
-
-def _with_outputs(subject: Subject, changes: list[Change]) -> list[Change]:
-    """The changes with the model's own output under each, the strongest first until there are enough."""
-    loaded, modules = subject.loaded, dict(subject.model.named_modules())
-    assert isinstance(loaded, Predictor)
-    assert subject.source is not None
-    layers, cells = attention_layers(subject), _cells(subject)
-    strongest = {id(change) for change in sorted(changes, key=lambda change: change.difference)[:MAX_OUTPUTS]}
-    out = []
-    for change in changes:
-        text = subject.source.text
-        if id(change) not in strongest:
-            out.append(change)
-            continue
-        if change.kind == "word":
-            output = _greedy_text(loaded, without_word(subject, change.place[0]) or text)
-        elif change.kind == "head":
-            with masked_head(modules[layers[change.place[0]].name], change.place[1]):
-                output = _greedy_text(loaded, text)
-        else:
-            _, cell = cells[change.place[0]]
-            with frozen_gate(cell, cell.block_names[change.place[1]], change.place[2]):
-                output = _greedy_text(loaded, text)
-        out.append(replace(change, output=output))
-    return out
-
-
-def _greedy_text(loaded: Predictor, text: str) -> str:
-    return next(loaded.stream([text], beam=1, n_best=1, engine="torch", on_unknown=told_elsewhere)).text
+    target = subject.batch.target[0].tolist()
+    places: list[tuple[int, int]] = []
+    for step, row in enumerate(table.tokens.tolist()):
+        others = [token for token in row if token not in (target[step], *SUPPRESSED_TOKENS, EOS)]
+        places += [(step, token) for token in others[:ALTERNATIVES]]
+    continued = continue_prefixes(loaded, subject.source.text, [[*target[:step], token] for step, token in places])
+    pieces = loaded.codec.target_of(subject.source.text).pieces
+    for (step, token), output in zip(places, continued, strict=True):
+        name = f"{step + 1}: {pieces([token])[0]} for {pieces([target[step]])[0]}"
+        yield Change("token", name, (step, token), output.total, output.total - float(before.sum()), (), output.text)

@@ -61,13 +61,11 @@ class Inspection:
 
     def page_data(self) -> dict[str, Any]:
         """The data of a page; tensors are base64 of 32-bit floats."""
-        data: dict[str, Any] = packed(self._data())
-        return data
+        return packed(self._data())
 
     def as_dict(self) -> dict[str, Any]:
         """The same with tensors as nested lists, for JSON files."""
-        data: dict[str, Any] = listed(self._data())
-        return data
+        return listed(self._data())
 
     def view(self, kind: str) -> View:
         for view in self.views:
@@ -88,20 +86,23 @@ class Inspection:
         }
 
 
-def packed(value: Any) -> Any:
+def packed(data: dict[str, Any]) -> dict[str, Any]:
     """Nested values with every tensor as {shape, f32: base64}, which a browser reads at once."""
-    return _mapped(
-        value,
-        lambda one: {
-            "shape": list(one.shape),
-            "f32": base64.b64encode(one.float().contiguous().numpy().astype("<f4").tobytes()).decode("ascii"),
-        },
-    )
+
+    def pack(tensor: Tensor) -> dict[str, Any]:
+        content = tensor.float().contiguous().numpy().astype("<f4").tobytes()
+        return {"shape": list(tensor.shape), "f32": base64.b64encode(content).decode("ascii")}
+
+    return {key: _mapped(value, pack) for key, value in data.items()}
 
 
-def listed(value: Any) -> Any:
+def listed(data: dict[str, Any]) -> dict[str, Any]:
     """Nested values with every tensor as nested lists."""
-    return _mapped(value, lambda one: np.asarray(one.float()).astype(float).round(9).tolist())
+
+    def numbers(tensor: Tensor) -> Any:
+        return np.asarray(tensor.float()).astype(float).round(9).tolist()
+
+    return {key: _mapped(value, numbers) for key, value in data.items()}
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -128,8 +129,9 @@ def inspect(
     shown = subject.source or subject.target
     if subject.text not in (shown.text, shown.text.partition("> ")[2]) and len(subject.text) > len(shown.text):
         notes.append(f"the text is long: the views show its first {len(shown):,} tokens")
-    if unknown := _unknown(subject):
-        notes.append(f"training did not have {', '.join(map(repr, unknown[:10]))}: read as <unk>")
+    if subject.source is not None and not isinstance(loaded, Completer):
+        unknown = list(dict.fromkeys(loaded.unseen(subject.source.text)))[:10]
+        notes += [f"training did not have {', '.join(map(repr, unknown))}: read as <unk>"] if unknown else []
     for make in VIEWS:
         try:
             views += make(subject, beam)
@@ -139,13 +141,6 @@ def inspect(
     return Inspection(loaded.run.folder.resolve().name, _run(subject), subject, (overview, *views), tuple(notes))
 
 
-def _unknown(subject: Subject) -> list[str]:
-    """The characters or words of the input that the run does not know."""
-    if subject.source is None or isinstance(subject.loaded, Completer):
-        return []
-    return list(dict.fromkeys(subject.loaded.unseen(subject.source.text)))
-
-
 def _run(subject: Subject) -> dict[str, Any]:
     run = subject.loaded.run
     return {
@@ -153,9 +148,9 @@ def _run(subject: Subject) -> dict[str, Any]:
         "task": run.task.name,
         "model": run.config.model.kind,
         "parts": [
-            {"part": part, "kind": one.kind}
+            {"part": part, "kind": config.kind}
             for part in ("encoder", "decoder", "stack", "pooling", "head")
-            if (one := getattr(run.config.model, part, None)) is not None and hasattr(one, "kind")
+            if (config := getattr(run.config.model, part, None)) is not None and hasattr(config, "kind")
         ],
         "parameters": parameter_count(subject.model),
     }
@@ -398,18 +393,15 @@ def _labels(subject: Subject, beam: int | None) -> Iterator[View]:
     predicted = model.predict(subject.batch)
     assert predicted.probabilities is not None
     words = subject.target.tokens if isinstance(model, Tagger) else ("label",)
+    chain = model.chain if isinstance(model, Tagger) else None
     data: dict[str, Any] = {
         "labels": list(loaded.labels),
         "rows": list(words),
         "probabilities": predicted.probabilities[0].float(),
         "values": predicted.values[0].tolist(),
-        "emissions": None,
-        "transitions": None,
+        "emissions": model.outputs(subject.batch)[0][0] if isinstance(model, Tagger) else None,
+        "transitions": None if chain is None else chain.transitions,
     }
-    if isinstance(model, Tagger):
-        data["emissions"] = model.outputs(subject.batch)[0][0]
-        if model.chain is not None:
-            data["transitions"] = model.chain.transitions
     yield View(
         "labels",
         "Labels",
@@ -424,45 +416,26 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
     tables: list[dict[str, Any]] = []
     model, loaded = subject.model, subject.loaded
     if isinstance(model, Tagger) and model.chain is not None and not isinstance(loaded, Predictor | Completer):
-        emissions = model.outputs(subject.batch)[0][0]
-        found = viterbi_table(model.chain, emissions)
+        path = viterbi_table(model.chain, model.outputs(subject.batch)[0][0])
         words = [label.rpartition("/")[0] for label in subject.target.tokens]
-        tables.append(
-            _table("Viterbi", "best score of a path that ends in this tag", found, list(loaded.labels), words)
-        )
-    if decodes(model) == "parallel" and isinstance(loaded, Predictor):
-        limits = subject.batch.source.mask.sum(1)
-        emitted = model.emissions(subject.batch, limits, 1)
-        if isinstance(emitted, CTCEmissions):
-            ids = subject.batch.target[0, :-1].tolist()
-            positions = int(emitted.lengths[0])
-            logs = emitted.log_probabilities[0, :positions].float().cpu()
-            pieces = loaded.target_tokenizer.pieces(ids)
-            rows = ["blank"]
-            for piece in pieces:
-                rows += [piece, "blank"]
-            if positions >= len(ids) and len(rows) * positions <= 200_000:
-                columns = [str(number) for number in range(1, positions + 1)]
-                tables.append(
-                    _table("CTC lattice", "best log-probability up to here", ctc_table(logs, ids), rows, columns)
-                )
+        tables.append(_table("Viterbi", "best score of a path that ends in this tag", path, list(loaded.labels), words))
+    if isinstance(loaded, Predictor) and (logs := _ctc_log_probabilities(subject)) is not None:
+        ids, positions = subject.batch.target[0, :-1].tolist(), len(logs)
+        rows = ["blank"]
+        for piece in loaded.target_tokenizer.pieces(ids):
+            rows += [piece, "blank"]
+        if positions >= len(ids) and len(rows) * positions <= 200_000:
+            columns, path = [str(number) for number in range(1, positions + 1)], ctc_table(logs.cpu(), ids)
+            tables.append(_table("CTC lattice", "best log-probability up to here", path, rows, columns))
     if subject.given and isinstance(loaded, Predictor) and subject.source is not None:
         output = next(loaded.stream([subject.source.text], on_unknown=told_elsewhere)).text
         axis = subject.target
         by_word = len(axis.text.split()) > 1
         left, right = (text.split() if by_word else list(text) for text in (axis.text, output))
         edits = align_edits(left, right)
-        tables.append(
-            {
-                "name": "Edit distance",
-                "about": f"cost of turning the target (down) into the output (across): {edits.cost}",
-                "scores": torch.tensor(edits.table, dtype=torch.float32),
-                "path": edits.path,
-                "back": None,
-                "rows": ["", *left],
-                "columns": ["", *right],
-            }
-        )
+        about = f"cost of turning the target (down) into the output (across): {edits.cost}"
+        path = PathTable(torch.tensor(edits.table), None, list(edits.path))
+        tables.append(_table("Edit distance", about, path, ["", *left], ["", *right]))
     if tables:
         yield View(
             "tables",
@@ -480,10 +453,20 @@ def _table(name: str, about: str, table: PathTable, rows: list[str], columns: li
     }  # fmt: skip
 
 
+def _ctc_log_probabilities(subject: Subject) -> Tensor | None:
+    """The log-probabilities of every position (P, V); None: the model has no CTC."""
+    if decodes(subject.model) != "parallel":
+        return None
+    emitted = subject.model.emissions(subject.batch, subject.batch.source.mask.sum(1), 1)
+    if not isinstance(emitted, CTCEmissions):
+        return None
+    return emitted.log_probabilities[0, : int(emitted.lengths[0])].float()
+
+
 @torch.no_grad()
 def _media(subject: Subject, beam: int | None) -> Iterator[View]:
     """Where in the recording or picture a run looks."""
-    loaded, model = subject.loaded, subject.model
+    loaded = subject.loaded
     if not isinstance(loaded, Predictor) or not loaded.reads_files:
         return
     data: dict[str, Any] = {
@@ -492,16 +475,13 @@ def _media(subject: Subject, beam: int | None) -> Iterator[View]:
         "target": subject.target.as_dict(),
         "emissions": None,
     }
-    if decodes(model) == "parallel":
-        emitted = model.emissions(subject.batch, subject.batch.source.mask.sum(1), 1)
-        if isinstance(emitted, CTCEmissions):
-            best = emitted.log_probabilities[0, : int(emitted.lengths[0])].float().exp()
-            probabilities, tokens = best.topk(3, 1)
-            pieces = [
-                ["blank" if token == 0 else loaded.target_tokenizer.pieces([token])[0] for token in row]
-                for row in tokens.tolist()
-            ]
-            data["emissions"] = {"probabilities": probabilities, "pieces": pieces}
+    if (logs := _ctc_log_probabilities(subject)) is not None:
+        probabilities, tokens = logs.exp().topk(3, 1)
+        pieces = [
+            ["blank" if token == 0 else loaded.target_tokenizer.pieces([token])[0] for token in row]
+            for row in tokens.tolist()
+        ]
+        data["emissions"] = {"probabilities": probabilities, "pieces": pieces}
     yield View(
         "media",
         "Input",

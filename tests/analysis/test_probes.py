@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.analysis.probe_texts import SENTENCES, ProbeTexts, own_texts
-from dragoman.analysis.probes import PROBES, REJECTED, ProbeResult, max_repetitions, run_probes
+from dragoman.analysis.probes import (
+    PROBES,
+    REJECTED,
+    SENTENCES,
+    ProbeResult,
+    ProbeTexts,
+    max_repetitions,
+    own_texts,
+    run_probes,
+)
 from dragoman.errors import DataError
 from dragoman.reports.text_tables import probe_lines
 from tests.conftest import QUICK, SMALL, Workshop, call, quiet_machine
