@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from dragoman.config.settings import read_toml
+from dragoman.tasks.config import started_folder
 
 CHARACTERS_PER_TOKEN = {"characters": 1, "subwords": 4}  # roughly
 BATCHES = ((50_000, 512), (100_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # tokens
@@ -29,7 +33,13 @@ def cosine_schedule(steps: int, batch_tokens: int, metric: str) -> dict[str, Any
     }
 
 
-def gentle_rate(rate: float, theirs: Mapping[str, Any]) -> float:
-    """The learning rate for weights of another run: its own, where that is lower; those of imported runs are."""
-    own = theirs.get("train", {}).get("optimizer", {}).get("learning_rate", rate)
-    return min(rate, float(own))
+def started_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the run that train.start_from names; empty if it names none."""
+    folder = started_folder(given)
+    return dict(read_toml(Path(folder) / "config.toml")) if folder else {}
+
+
+def lower_rate(train: dict[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Set the learning rate for weights of another run: its own, where that is lower; those of imported runs are."""
+    own = theirs.get("train", {}).get("optimizer", {}).get("learning_rate", math.inf)
+    train["optimizer"]["learning_rate"] = min(train["optimizer"]["learning_rate"], float(own))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from dragoman.auto.budget import started_settings
 from dragoman.auto.derived import finish
 from dragoman.auto.description import describe, label_advice, warnings
 from dragoman.auto.labels import configure_labels
@@ -51,10 +51,9 @@ def configure(
     """
     given = override({}, list(overrides))
     name = given.get("task", DEFAULT_TASK)
-    entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
     if name == DEFAULT_TASK:
         return configure_pairs(files, overrides, progress, neural)
-    task = TASKS.get(str(name))
+    task, entry = TASKS.get(str(name)), as_entry(files)
     if task is None:
         return build(override({"data": {"train": entry}}, list(overrides))), []  # raises the error
     if task.is_language_model:
@@ -67,6 +66,11 @@ def configure(
         return configure_labels(task, entry, files, overrides)
     table = merge(task.starter.table, {"data": {"train": entry}})
     return build(override(table, list(overrides))), ["settings: those of the starter configuration"]
+
+
+def as_entry(files: Files) -> Any:
+    """The value of data.train."""
+    return {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
 
 
 def configure_pairs(
@@ -82,11 +86,11 @@ def configure_pairs(
     kept = kept or resized_transformer(profile, given, gpu)
     table, reasons = choose_pairs(profile, preset, gpu=gpu, transformer=chooses_model(given), candidate=kept)
     table["data"] |= train
-    folder = started_folder(given)
-    if "train" in table and (folder or other_kinds(given)):
+    theirs = started_settings(given)
+    if "train" in table and (theirs or other_kinds(given)):
         table["train"]["optimizer"].pop("learning_rate", None)  # it was chosen for the automatic model
-    if folder:
-        table, reasons = like_started_run(table, reasons, folder, given)
+    if theirs:
+        table, reasons = like_started_run(table, reasons, theirs, given)
     elif "train" in table and other_kinds(given):
         table["model"]["tie"] = "target" if table["model"].get("tie") == "all" else table["model"].get("tie", "target")
     return finish(table, overrides, [*notes, *reasons, *advice(profile)])
@@ -96,8 +100,7 @@ def profile_files(
     files: Files, given: Mapping[str, Any], progress: Progress
 ) -> tuple[PairProfile, dict[str, Any], list[str]]:
     """The profile of files of pairs, the settings of `data` that read them, and what is to be said of a header row."""
-    entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
-    train: dict[str, Any] = {"train": entry}
+    train: dict[str, Any] = {"train": as_entry(files)}
     data = given.get("data", {})
     read = settings.build(DataConfig, merge(train, data if isinstance(data, Mapping) else {}), "data")
     names = header_row(files, read)
@@ -112,31 +115,26 @@ def advice(profile: PairProfile) -> list[str]:
 
 
 def like_started_run(
-    table: dict[str, Any], reasons: list[str], folder: str, given: Mapping[str, Any]
+    table: dict[str, Any], reasons: list[str], theirs: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """The choices for pairs where train.start_from names a run: its tokenizers and, unless asked otherwise, its model.
 
     Weights of another model or with another vocabulary could not be used.
     """
-    theirs: dict[str, Any] = settings.read_toml(Path(folder) / "config.toml")
     table = {name: value for name, value in table.items() if name != "tokenizer"}
     kept = [reason for reason in reasons if not reason.startswith(("source", "target", "preset:", "dropout:"))]
+    origin = f"those of {started_folder(given)}, from which training starts"
     if theirs.get("task", DEFAULT_TASK) != DEFAULT_TASK:
-        return table, [f"tokenizers: those of {folder}, from which training starts", *kept]
-    for name in ("units", "max_length"):
-        if name in theirs.get("data", {}):
-            table["data"][name] = theirs["data"][name]
+        return table, [f"tokenizers: {origin}", *kept]
+    for name in {"units", "max_length"} & set(theirs.get("data", {})):
+        table["data"][name] = theirs["data"][name]
     if "preset" in given:
-        return table, [
-            f"tokenizers: those of {folder}, from which training starts",
-            f"preset: {given['preset']}",
-            *kept,
-        ]
+        return table, [f"tokenizers: {origin}", f"preset: {given['preset']}", *kept]
     table = {name: value for name, value in table.items() if name != "preset"} | {"model": theirs.get("model", {})}
     optimizer = {name: value for name, value in theirs["train"].get("optimizer", {}).items() if name != "warmup"}
     table["train"] = merge(table["train"], {"optimizer": optimizer})
     kept = [reason for reason in kept if not reason.startswith("model:")]
-    return table, [f"model and tokenizers: those of {folder}, from which training starts", *kept]
+    return table, [f"model and tokenizers: {origin}", *kept]
 
 
 def configure_candidates(

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
-from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, gentle_rate, up_to
+from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, lower_rate, started_settings, up_to
 from dragoman.auto.derived import finish
-from dragoman.config.settings import merge, override, read_toml
+from dragoman.config.settings import merge, override
 from dragoman.data.config import Files
 from dragoman.data.examples import Example, Pairs
 from dragoman.data.readers.base import READERS
@@ -25,7 +24,7 @@ from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.models.masked_lm import MaskedLMConfig
 from dragoman.tasks.base import Automatic, Task
-from dragoman.tasks.config import Config, build, started_folder
+from dragoman.tasks.config import Config, build
 from dragoman.tasks.labels import Classify, Regress
 
 BATCH_TOKENS = 2048
@@ -52,23 +51,19 @@ class LabelProfile:
         return self.series and (isinstance(task, Regress) or self.steps >= 2 * self.count)
 
 
-def with_channels(choice: Automatic, channels: int) -> Automatic:
-    """The automatic choice for series, with inputs of as many numbers as a step has."""
-    return Automatic(merge(choice.table, {"model": {"encoder": {"embedding": channels}}}), choice.reason)
-
-
 def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
     """A configuration with `place=value` overrides, and the reasons."""
     given: dict[str, Any] = override({}, list(overrides))
     model = given.get("model", {})
     default = task.config.model.kind
     other_model = isinstance(model, Mapping) and model.get("kind", default) != default
+    theirs = started_settings(given)
 
     def defaults(choice: Automatic) -> dict[str, Any]:
         """The automatic choices, minus those incompatible with the overrides."""
         base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
         table = merge(base, {"tokenizer": choice.table["tokenizer"]} if other_model else choice.table)
-        return started(table, given)
+        return like_started_run(table, theirs) if theirs else table
 
     assert task.automatic is not None
     choices = [task.automatic] + ([task.automatic_series] if task.automatic_series else [])
@@ -76,7 +71,8 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
     profile = profile_labels(task, trial, files)
     choice = task.automatic
     if task.automatic_series and profile.is_series(task):
-        choice = with_channels(task.automatic_series, profile.channels)
+        inputs = {"model": {"encoder": {"embedding": profile.channels}}}  # as many numbers as a step has
+        choice = Automatic(merge(task.automatic_series.table, inputs), task.automatic_series.reason)
     table, reason = defaults(choice), choice.reason
     if table.get("model") != choice.table["model"]:
         reason = "model: as asked" if other_model else "model: the encoder of the run it starts from"
@@ -86,9 +82,7 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
     steps = max(300, min(20_000, math.ceil(up_to(EPOCHS, profile.count) * steps_per_epoch)))
     metric = task.config.metrics()[1]
     table["train"] = cosine_schedule(steps, BATCH_TOKENS, metric)
-    if folder := started_folder(given):
-        optimizer, theirs = table["train"]["optimizer"], read_toml(Path(folder) / "config.toml")
-        optimizer["learning_rate"] = gentle_rate(optimizer["learning_rate"], theirs)
+    lower_rate(table["train"], theirs)
     reasons = [
         reason,
         f"budget: {steps:,} steps of {BATCH_TOKENS:,} tokens for {profile.count:,} examples; the trainer keeps the "
@@ -162,12 +156,8 @@ def first_valid(tables: Sequence[Mapping[str, Any]]) -> Config:
         raise
 
 
-def started(table: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """With train.start_from in the overrides: take tokenizer, encoder and max_length from the run it names."""
-    folder = started_folder(given)
-    if not folder:
-        return table
-    theirs: dict[str, Any] = read_toml(Path(folder) / "config.toml")
+def like_started_run(table: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with encoder and max_length of the run that train.start_from names; its tokenizer is taken as well."""
     model: dict[str, Any] = dict(theirs.get("model", {}))
     table = {name: value for name, value in table.items() if name != "tokenizer"}
     table["data"] = {**table["data"], "max_length": theirs["data"]["max_length"]}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, gentle_rate, up_to
+from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, lower_rate, started_settings, up_to
 from dragoman.auto.derived import finish
 from dragoman.classical.ngram import NGramConfig
-from dragoman.config.settings import merge, override, read_toml
+from dragoman.config.settings import merge, override
 from dragoman.data.config import Files
 from dragoman.data.split import too_few, usable_examples
 from dragoman.tasks.base import Task
-from dragoman.tasks.config import Config, build, started_folder
+from dragoman.tasks.config import Config, build
 
 FEW_CHARACTERS = 2_000_000  # with less text, characters work better than sub-words
 LARGE = 2e7  # tokens that fill the larger model
@@ -31,7 +30,9 @@ def configure_language_model(
         return configure_ngram(task, table, files, overrides)
     recurrent = (stack if isinstance(stack, str) else stack.get("kind")) == "recurrent"
     default: dict[str, Any] = {} if recurrent else {"model": {"stack": {"kind": "transformer", "positions": "rotary"}}}
-    theirs = started_run(given, task)
+    theirs = started_settings(given)
+    if theirs.get("task") != task.name or "segment" not in theirs.get("model", {}):
+        theirs = {}
     if theirs:
         default = {"model": theirs["model"]}
     characters = count_characters(task, build(override(merge(table, default), list(overrides))), files)
@@ -42,13 +43,21 @@ def configure_language_model(
     batch_tokens = max(up_to(BATCHES, tokens), 4 * segment) if tokens > 8 * segment else segment
     steps = max(500, min(100_000, math.ceil((20 if tokens < LARGE else 3) * tokens / batch_tokens)))
     every = max(50, min(1000, steps // 20))
+    recurrent_stack = {
+        "kind": "recurrent", "layers": 2, "embedding": width, "width": 2 * width, "weight_dropout": 0.2,
+        "input_dropout": 0.2,
+    }  # fmt: skip
+    transformer_stack = {
+        "kind": "transformer", "layers": layers, "width": width, "heads": width // 64, "feedforward": 4 * width,
+        "positions": "rotary", "dropout": 0.2,
+    }  # fmt: skip
     table |= {
         "tokenizer": {"source": units},
         "model": {
             "segment": segment,
             "memory": 0 if recurrent else segment,
             "output_dropout": 0.2,
-            "stack": recurrent_stack(width) if recurrent else transformer_stack(layers, width),
+            "stack": recurrent_stack if recurrent else transformer_stack,
         },
         "train": {
             "steps": steps, "batch_tokens": batch_tokens, "validate_every": every, "save_every": every,
@@ -68,13 +77,6 @@ def configure_language_model(
     return finish(table, overrides, reasons)
 
 
-def started_run(given: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    """The settings of the language model that train.start_from names; empty if it names none."""
-    folder = started_folder(given)
-    theirs: dict[str, Any] = read_toml(Path(folder) / "config.toml") if folder else {}
-    return theirs if theirs.get("task") == task.name and "segment" in theirs.get("model", {}) else {}
-
-
 def like_started_run(
     table: dict[str, Any], reasons: list[str], theirs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
@@ -82,7 +84,7 @@ def like_started_run(
     table = {name: value for name, value in table.items() if name != "tokenizer"} | {"model": theirs["model"]}
     train = table["train"]
     train["batch_tokens"] = max(train["batch_tokens"], theirs["model"]["segment"])
-    train["optimizer"]["learning_rate"] = gentle_rate(train["optimizer"]["learning_rate"], theirs)
+    lower_rate(train, theirs)
     kept = [reason for reason in reasons if reason.startswith("budget:")]
     return table, ["model and tokenizer: those of the run from which training starts", *kept]
 
@@ -108,19 +110,3 @@ def count_characters(task: Task, config: Config, files: Files) -> int:
     if not characters:
         raise too_few(files, "found no usable line")
     return characters
-
-
-def recurrent_stack(width: int) -> dict[str, Any]:
-    """Settings of a regularised LSTM stack."""
-    return {
-        "kind": "recurrent", "layers": 2, "embedding": width, "width": 2 * width, "weight_dropout": 0.2,
-        "input_dropout": 0.2,
-    }  # fmt: skip
-
-
-def transformer_stack(layers: int, width: int) -> dict[str, Any]:
-    """Settings of a causal Transformer."""
-    return {
-        "kind": "transformer", "layers": layers, "width": width, "heads": width // 64, "feedforward": 4 * width,
-        "positions": "rotary", "dropout": 0.2,
-    }  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from dragoman.auto.budget import cosine_schedule, gentle_rate
+from dragoman.auto.budget import cosine_schedule, lower_rate, started_settings
 from dragoman.auto.derived import follow_steps
 from dragoman.config import settings
 from dragoman.config.settings import merge, override
@@ -20,23 +20,20 @@ from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MediaError
 from dragoman.data.split import read_examples, too_few, usable_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
-from dragoman.tasks.config import Config, build, started_folder
+from dragoman.tasks.config import Config, build
 from dragoman.tasks.media import MediaTask, Transcribe
 
 # Narrow-band audio: with few samples a second, a window resolves few frequencies.
 WIDE_BAND, NARROW_BAND_FEATURES = 16_000, {"num_mels": 23}
+INNER = {"kind": "recurrent", "layers": 2, "width": 256}
 MODELS: dict[str, dict[str, Any]] = {
-    "audio": {
-        "augment": {"kind": "specaugment"},
-        "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}},
-    },
-    "line-image": {"augment": {"kind": "line"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
+    "audio": {"augment": {"kind": "specaugment"}, "encoder": {"inner": INNER}},
+    "line-image": {"augment": {"kind": "line"}, "encoder": {"inner": INNER}},
     "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "resnet"}, "decoder": {"kind": "recurrent"}},
 }
-FRAMES = {"kind": "frames", "inner": {"kind": "recurrent", "layers": 2, "width": 256}}
 LABEL_MODELS: dict[str, dict[str, Any]] = {
-    "audio": {"augment": {"kind": "specaugment"}, "encoder": FRAMES},
-    "line-image": {"encoder": FRAMES},
+    "audio": {"augment": {"kind": "specaugment"}, "encoder": {"kind": "frames", "inner": INNER}},
+    "line-image": {"encoder": {"kind": "frames", "inner": INNER}},
     "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "resnet"}},
 }
 FIRST_LINES = 3
@@ -45,64 +42,56 @@ FIRST_LINES = 3
 def configure_media(
     task: Task, entry: Any, files: Files, overrides: Sequence[str], media: str
 ) -> tuple[Config, list[str]]:
-    """A configuration with `place=value` overrides, and the reasons; `media` is "audio" or "picture"."""
+    """A configuration with `place=value` overrides, and the reasons; `media` is "audio" or "picture".
+
+    A run that train.start_from names gives features, tokenizer, model and search.
+    """
     base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
     given: dict[str, Any] = override({}, list(overrides))
     source = given.get("tokenizer", {}).get("source", {})
     wanted: dict[str, Any] = {"kind": source} if isinstance(source, str) else source
     writes_text, transcribes = isinstance(task, MediaTask), isinstance(task, Transcribe)
-    if isinstance(task, MediaTask) and (folder := started_folder(given)):
-        theirs: dict[str, Any] = settings.read_toml(folder + "/config.toml")
-        if theirs.get("task") == task.name:
-            return configure_started(task, base, theirs, files, overrides)
+    theirs = started_settings(given) if writes_text else {}
+    if theirs.get("task") != task.name:
+        theirs = {}
     models = MODELS if writes_text else LABEL_MODELS
     target = {"target": {"kind": "characters" if transcribes else "words"}} if writes_text else {}
 
     def built(features: dict[str, Any], training: dict[str, Any]) -> Config:
-        table = {"tokenizer": {"source": features, **target}, "model": models.get(features["kind"], {})}
-        return build(override(follow_steps(merge(merge(base, table), training), overrides), list(overrides)))
+        if theirs:
+            table = merge(base, {"data": {"max_length": theirs["data"]["max_length"]}})
+            table |= {"model": theirs["model"], "search": theirs["search"]}
+        else:
+            tokenizers = {"source": features, **target}
+            table = merge(base, {"tokenizer": tokenizers, "model": models.get(features["kind"], {})})
+        return build(override(follow_steps(merge(table, training), overrides), list(overrides)))
 
     kind = wanted.get("kind", media)
-    trial = built({"kind": kind, **NARROW_BAND_FEATURES} if kind == "audio" else {"kind": kind}, {})  # mistakes first
+    features = {"kind": kind, **NARROW_BAND_FEATURES} if kind == "audio" else {"kind": kind}
+    trial = built(features, {})  # mistakes first
     examples = manifest_examples(task, trial, files)
-    features, reason = choose_features(media, wanted, examples, trial.data)
+    reason = "model, features and tokenizer: those of the run from which training starts"
+    if not theirs:
+        features, reason = choose_features(media, wanted, examples, trial.data)
     count = sum(len(example.references) for example in examples)
     rows = typical_rows(built(features, {}).tokenizer.source, examples)
-    batch_tokens = int(min(20_000, max(4 * rows, count * rows / 8)))
-    epochs, fewest = (60, 600) if writes_text else (30, 300)
-    steps = max(fewest, min(20_000, math.ceil(epochs * max(1.0, count * rows / batch_tokens))))
     metric = "cer" if transcribes else task.config.metrics()[1]
+    if theirs:
+        batch_tokens, epochs, fewest = int(theirs["train"]["batch_tokens"]), 20, 200
+    else:
+        batch_tokens = int(min(20_000, max(4 * rows, count * rows / 8)))
+        epochs, fewest = (60, 600) if writes_text else (30, 300)
+    steps = max(fewest, min(20_000, math.ceil(epochs * max(1.0, count * rows / batch_tokens))))
     training = cosine_schedule(steps, batch_tokens, metric)
     if writes_text:  # validation decodes, which takes longer than labels do
         training["validate_every"] = training["save_every"] = max(50, min(1000, steps // 20))
     budget = f"budget: {steps:,} steps of {batch_tokens:,} rows of features for {count:,} examples"
-    return built(features, {"train": training}), [
-        reason,
-        f"{budget}; the trainer keeps the weights with the best {metric}",
-    ]
-
-
-def configure_started(
-    task: MediaTask, base: dict[str, Any], theirs: dict[str, Any], files: Files, overrides: Sequence[str]
-) -> tuple[Config, list[str]]:
-    """A configuration like that of the run that train.start_from names: features, tokenizer, model and search."""
-    table = merge(base, {"data": {"max_length": theirs["data"]["max_length"]}})
-    table |= {"model": theirs["model"], "search": theirs["search"]}
-    trial = build(override(table, list(overrides)))
-    examples = manifest_examples(task, trial, files)
-    count = sum(len(example.references) for example in examples)
-    rows, batch_tokens = typical_rows(trial.tokenizer.source, examples), int(theirs["train"]["batch_tokens"])
-    steps = max(200, min(20_000, math.ceil(20 * count * rows / batch_tokens)))
-    metric = "cer" if isinstance(task, Transcribe) else task.config.metrics()[1]
-    training = cosine_schedule(steps, batch_tokens, metric)
-    training["freeze"] = theirs["train"].get("freeze", [])
-    training["optimizer"]["learning_rate"] = gentle_rate(training["optimizer"]["learning_rate"], theirs)
-    training["validate_every"] = training["save_every"] = max(50, min(1000, steps // 20))
-    config = build(override(follow_steps(merge(table, {"train": training}), overrides), list(overrides)))
-    return config, [
-        "model, features and tokenizer: those of the run from which training starts",
-        f"budget: {steps:,} steps of {batch_tokens:,} rows of features for {count:,} examples",
-    ]
+    if theirs:
+        training["freeze"] = theirs["train"].get("freeze", [])
+        lower_rate(training, theirs)
+    else:
+        budget += f"; the trainer keeps the weights with the best {metric}"
+    return built(features, {"train": training}), [reason, budget]
 
 
 def media_of(files: Files, overrides: Sequence[str]) -> str:
