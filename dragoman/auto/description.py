@@ -27,7 +27,6 @@ def percent(share: float) -> str:
 
 
 def side_text(side: SideProfile) -> str:
-    """Lengths and units of one side."""
     if side.unit == "words":
         return (
             f"{side.tokens:.1f} {side.units} on average, {side.types:,} different ones; "
@@ -40,19 +39,16 @@ def side_text(side: SideProfile) -> str:
 
 
 def repetition(profile: PairProfile) -> str:
-    """Duplicates and sources with several targets."""
     parts = [f"{percent(profile.duplicates)} repeat an earlier pair" if profile.duplicates else "no duplicates"]
     if profile.ambiguous:
-        parts.append(
-            f"{percent(profile.ambiguous)} of the sources have several targets, which validation takes as references"
-        )
+        share = percent(profile.ambiguous)
+        parts.append(f"{share} of the sources have several targets, which validation takes as references")
     if profile.leaked is not None:
         parts.append(f"{percent(profile.leaked)} of the validation sources are also training sources")
-    return "; ".join(parts)  # fmt: skip
+    return "; ".join(parts)
 
 
 def relation_text(profile: PairProfile) -> str:
-    """What is copied, the order, the ratio of lengths."""
     copied = f"{percent(profile.copied)} of the target is copied from the source"
     if profile.formal:
         copied += ", among it most of its rare words"
@@ -64,7 +60,7 @@ def relation_text(profile: PairProfile) -> str:
         else "the order changes" if profile.monotone > -0.4
         else "the order is reversed"
     )  # fmt: skip
-    ratio = profile.length("target") / max(0.1, profile.length("source"))
+    ratio = profile.target.mean_length / max(0.1, profile.source.mean_length)
     shared = "; one spelling for both sides" if profile.joint else ""
     return f"{copied}; {order} (τ {profile.monotone:.2f}); {ratio:.2g} target tokens per source token{shared}"
 

@@ -40,11 +40,11 @@ def choose_pairs(
     training runs on a GPU, or with `transformer`, for overrides of its parts, the amount of data decides the size of a
     plain Transformer. Tables with sizes name their `kind`, so that an override of the kind drops them.
     """
-    source, target, reasons = choose_tokenizers(profile)
+    tokenizers, reasons = choose_tokenizers(profile)
     named = candidate.preset if candidate is not None else preset
     if named is not None and preset_table(named).get("model", {}).get("kind") in KINDS:
         why = f"preset: {named}, as asked" if candidate is None else f"model: {named}, {candidate.reason}"
-        return choose_fitted(profile, named, source, target, reasons, why)
+        return choose_fitted(profile, named, tokenizers, reasons, why)
     default = default_candidate(profile, gpu) if candidate is None and preset is None else None
     if not transformer:
         candidate = candidate or default
@@ -69,7 +69,7 @@ def choose_pairs(
     table: dict[str, Any] = {
         "preset": candidate.preset if candidate is not None else preset or up_to(PRESETS, profile.pairs),
         "data": data,
-        "tokenizer": {"source": source} if profile.joint else {"source": source, "target": target},
+        "tokenizer": tokenizers,
         "model": model,
         "train": train,
     }
@@ -82,25 +82,21 @@ def choose_pairs(
 
 
 def choose_fitted(
-    profile: PairProfile, preset: str, source: dict[str, Any], target: dict[str, Any], reasons: list[str], why: str
+    profile: PairProfile, preset: str, tokenizers: dict[str, Any], reasons: list[str], why: str
 ) -> tuple[dict[str, Any], list[str]]:
     """A configuration for a preset without gradients: no budget, and the tokenizers of the preset if it has some."""
-    reasons = [*reasons, why] if "tokenizer" not in preset_table(preset) else [why]
+    own = "tokenizer" in preset_table(preset)
+    reasons = [why] if own else [*reasons, why]
     data = {"units": "phonemes" if profile.phonemes else "words", **long_texts(profile, reasons)}
-    table: dict[str, Any] = {"preset": preset, "data": data}
-    if "tokenizer" not in preset_table(preset):
-        table["tokenizer"] = {"source": source} if profile.joint else {"source": source, "target": target}
-    return table, reasons
+    return {"preset": preset, "data": data} | ({} if own else {"tokenizer": tokenizers}), reasons
 
 
 def is_small(profile: PairProfile) -> bool:
-    """Whether there are few pairs, and short ones."""
     units = (profile.source.unit, profile.target.unit)
-    return profile.pairs <= 5000 and max(map(profile.length, ("source", "target"))) <= 32 and "subwords" not in units
+    return profile.pairs <= 5000 and profile.longer <= 32 and "subwords" not in units
 
 
-def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Source and target tokenizer, with the reasons."""
+def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], list[str]]:
     sides = (profile.source, profile.target)
     source, target = (tokenizer(side.unit, profile, side) for side in sides)
     if profile.features:
@@ -108,17 +104,16 @@ def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], dict[str, A
         target = {"kind": target["kind"]} if target["kind"] == "characters" else target
     if profile.joint:
         reason = tokenizer_reason(source, profile.source, profile)
-        return source, target, [f"source and target: one vocabulary of {reason}"]
+        return {"source": source}, [f"source and target: one vocabulary of {reason}"]
     scored = "; scored as phonemes" if profile.phonemes else ""
     reasons = [tokenizer_reason(units, side, profile) for units, side in zip((source, target), sides, strict=True)]
-    return source, target, [f"source: {reasons[0]}", f"target: {reasons[1]}{scored}"]
+    return {"source": source, "target": target}, [f"source: {reasons[0]}", f"target: {reasons[1]}{scored}"]
 
 
 def tokenizer(unit: str, profile: PairProfile, side: SideProfile) -> dict[str, Any]:
-    """The settings of a tokenizer of this unit."""
-    if unit == "words":
-        return {"kind": "words"} if side.marks else {"kind": "words", "split": "spaces"}
-    return {"kind": unit} if unit == "characters" else {"kind": unit, "vocab_size": vocabulary(profile, side)}
+    if unit == "subwords":
+        return {"kind": unit, "vocab_size": vocabulary(profile, side)}
+    return {"kind": unit, "split": "spaces"} if unit == "words" and not side.marks else {"kind": unit}
 
 
 def vocabulary(profile: PairProfile, side: SideProfile) -> int:
@@ -156,7 +151,7 @@ def tokenizer_reason(units: Mapping[str, Any], side: SideProfile, profile: PairP
 
 def long_texts(profile: PairProfile, reasons: list[str]) -> dict[str, Any]:
     """A larger data.max_length where the default would leave out more than half a per cent of the pairs."""
-    longest = max(profile.longest(side) for side in ("source", "target"))
+    longest = profile.longest
     if longest <= DataConfig(train="").max_length:
         return {}
     limit = min(LONGEST, 2 ** math.ceil(math.log2(longest)))
@@ -201,24 +196,19 @@ def preset_tie(preset: str, joint: bool) -> str:
     return "target" if with_output else "none"
 
 
-def choose_patience(profile: PairProfile, candidate: Candidate | None) -> int:
-    """Validations without a better score after which training stops; small validation sets are noisy."""
-    if candidate is None:
-        return 6 if is_small(profile) else 10
-    return 20 if profile.pairs <= 10_000 and candidate.smallest_batch >= 1024 else 10
-
-
 def choose_budget(
     profile: PairProfile, candidate: Candidate | None, made_up: int, gpu: bool
 ) -> tuple[dict[str, Any], str]:
     """The `train` table and its reason; `made_up` pairs are trained on beside those of the profile."""
-    tokens = max(profile.length("source"), profile.length("target"))
+    tokens = profile.longer
     batch_tokens = candidate.batch_tokens(profile) if candidate is not None else up_to(BATCHES, profile.pairs * tokens)
     steps_per_epoch = max(1.0, profile.pairs * (tokens + 1) * 1.15 / batch_tokens)  # padding and <eos> included
     steps = max(1000, math.ceil(up_to(EPOCHS, profile.pairs) * steps_per_epoch))
+    patience = 6 if is_small(profile) else 10
     if candidate is not None:
         steps = candidate.steps(profile, steps_per_epoch, gpu)
-    patience = choose_patience(profile, candidate)
+        # Small validation sets are noisy.
+        patience = 20 if profile.pairs <= 10_000 and candidate.smallest_batch >= 1024 else 10
     validations = 40 if gpu or patience > 10 else 25  # a CPU takes long to decode
     validate_every = max(20, min(1000, max(math.ceil(steps_per_epoch), steps // validations), steps // 25))
     # Short outputs are right or wrong, and keep improving after the loss has begun to rise.

@@ -59,12 +59,11 @@ class Candidate:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """All overrides, the preset first."""
         return (f"preset={self.preset}", *self.overrides)
 
     def batch_tokens(self, profile: PairProfile) -> int:
         """Tokens of a batch: small data profit from small batches."""
-        tokens = profile.pairs * max(profile.length("source"), profile.length("target"))
+        tokens = profile.pairs * profile.longer
         if tokens <= SMALL_BATCHES and is_short(profile):
             return self.smallest_batch
         return max(self.smallest_batch, int(up_to(BATCH_TOKENS, tokens)))
@@ -83,12 +82,10 @@ class Candidate:
 
 
 def dropout(value: float) -> tuple[str, ...]:
-    """Overrides for the dropout of encoder and decoder."""
     return (f"model.encoder.dropout={value}", f"model.decoder.dropout={value}")
 
 
 def width(value: int) -> tuple[str, ...]:
-    """Overrides for the width of encoder and decoder."""
     return (f"model.encoder.width={value}", f"model.decoder.width={value}")
 
 
@@ -99,28 +96,21 @@ def has_subwords(profile: PairProfile) -> bool:
 
 def is_short(profile: PairProfile) -> bool:
     """Whether both sides are short sequences of characters or symbols."""
-    return not has_subwords(profile) and max(map(profile.length, ("source", "target"))) <= 60
+    return not has_subwords(profile) and profile.longer <= 60
 
 
 def is_monotone(profile: PairProfile) -> bool:
     """Whether a model that aligns from left to right may suit; its cost grows with the product of both lengths."""
-    longest = max(map(profile.length, ("source", "target")))
-    return is_short(profile) and longest <= 40 and (profile.monotone >= 0.5 or bool(profile.features))
+    return is_short(profile) and profile.longer <= 40 and (profile.monotone >= 0.5 or bool(profile.features))
 
 
 def is_copied(profile: PairProfile) -> bool:
-    """Whether much of the target is copied."""
     return (profile.copied > 0.3 or profile.formal) and profile.source.unit == profile.target.unit
 
 
 def is_edited(profile: PairProfile) -> bool:
     """Whether targets are edited sources: most is copied, in order."""
     return is_copied(profile) and profile.copied >= 0.6 and profile.monotone >= 0.5
-
-
-def is_often_unchanged(profile: PairProfile) -> bool:
-    """Whether many targets equal their sources, so that copying everything is hard to beat."""
-    return is_edited(profile) and profile.identical >= 0.1
 
 
 def is_many_short(profile: PairProfile) -> bool:
@@ -130,8 +120,8 @@ def is_many_short(profile: PairProfile) -> bool:
 
 def are_few_sentences(profile: PairProfile) -> bool:
     """Whether sentences are so few that phrases may beat a neural model, and short: long ones take seconds each."""
-    short = max(map(profile.length, ("source", "target"))) <= 40
-    return {profile.source.unit, profile.target.unit} == {"subwords"} and short and profile.pairs <= 20_000
+    sentences = {profile.source.unit, profile.target.unit} == {"subwords"}
+    return sentences and profile.longer <= 40 and profile.pairs <= 20_000
 
 
 def phrases_for(profile: PairProfile) -> Candidate | None:
@@ -200,7 +190,7 @@ def default_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | No
     """What the study says for such data and a GPU or CPUs; None: a Transformer that fits the amount of data."""
     if profile.pairs < FEWEST:
         return None
-    size, longest = f"{profile.pairs:,} pairs", max(map(profile.length, ("source", "target")))
+    size = f"{profile.pairs:,} pairs"
     if profile.formal:
         recurrent = "pointer-generator" if gpu else "pointer-generator-256"  # a CPU takes 1.7 times as long for 512
         name = recurrent if profile.pairs <= 60_000 else "pointer-transformer"
@@ -212,15 +202,15 @@ def default_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | No
         if profile.copied <= 0.3 and profile.pairs <= 3000:
             return because("makarov-2020", f"{order}, and the sides have different letters")
         return because("wu-2019", f"{order}")
-    if profile.pairs <= 60_000 and is_short(profile) and longest > RECURRENT_LENGTH:
-        return because("transformer-small", f"there are {size} of {longest:.0f} tokens on average")
     if profile.pairs <= 60_000 and is_short(profile):
+        if profile.longer > RECURRENT_LENGTH:
+            return because("transformer-small", f"there are {size} of {profile.longer:.0f} tokens on average")
         if gpu:  # a CPU takes twice as long for 512
             return because("luong-512-unsmoothed", f"there are {size} of short sequences and a GPU")
         return because("luong-256-unsmoothed", f"there are {size} of short sequences")
     if is_many_short(profile):
         return because("transformer-small-large-batch", f"there are {size} of short sequences")
-    if profile.pairs <= 60_000 and is_often_unchanged(profile):
+    if profile.pairs <= 60_000 and is_edited(profile) and profile.identical >= 0.1:  # copying all is hard to beat
         return because("copy-transducer", f"{percent(profile.identical)} of the pairs do not change at all")
     if profile.pairs <= 60_000 and is_copied(profile):
         return because("luong-512", f"{percent(profile.copied)} of the target is copied from the source")

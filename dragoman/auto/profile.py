@@ -89,6 +89,15 @@ class SideProfile:
         short = self.stem or self.spaced < 0.1 or self.tokens < 3 or self.characters <= 24
         return "characters" if short else "subwords"
 
+    def in_units(self, characters: float, tokens: float) -> float:
+        """The length of a text in its unit; the number of sub-words is an estimate."""
+        subwords = max(tokens, characters / CHARACTERS_PER_SUBWORD)
+        return {"words": tokens, "characters": characters, "subwords": subwords}[self.unit]
+
+    @property
+    def mean_length(self) -> float:
+        return self.in_units(self.characters, self.tokens)
+
 
 @dataclass(frozen=True)
 class PairProfile:
@@ -131,21 +140,15 @@ class PairProfile:
             return self.shared_words > 0.5
         return self.shared_letters > (0.9 if unit == "characters" else 0.7)
 
-    def length(self, side: str) -> float:
-        """Mean number of tokens of a side in its unit."""
-        profile: SideProfile = getattr(self, side)
-        return length_in_units(profile.unit, profile.characters, profile.tokens)
+    @property
+    def longer(self) -> float:
+        """Mean number of tokens of the longer side."""
+        return max(self.source.mean_length, self.target.mean_length)
 
-    def longest(self, side: str) -> float:
-        """How many tokens 99.5 % of the texts of a side do not exceed."""
-        profile: SideProfile = getattr(self, side)
-        return length_in_units(profile.unit, *profile.longest)
-
-
-def length_in_units(unit: Unit, characters: float, tokens: float) -> float:
-    """The length of a text in its unit; the number of sub-words is an estimate."""
-    subwords = max(tokens, characters / CHARACTERS_PER_SUBWORD)
-    return {"words": tokens, "characters": characters, "subwords": subwords}[unit]
+    @property
+    def longest(self) -> float:
+        """How many tokens 99.5 % of the texts of the longer side do not exceed."""
+        return max(side.in_units(*side.longest) for side in (self.source, self.target))
 
 
 class Sample:
