@@ -34,15 +34,6 @@ class GreedyContinuation:
     text: str
 
 
-@dataclass(frozen=True)
-class BeamTree:
-    """The nodes of a search (see decoding/trace.py) and the continuations of pruned ones by their number."""
-
-    nodes: list[dict[str, Any]]
-    continuations: dict[int, GreedyContinuation]
-    beam: int
-
-
 def prefix_of(nodes: Sequence[dict[str, Any]], number: int) -> list[int]:
     """The tokens from the start to a node."""
     tokens: list[int] = []
@@ -53,20 +44,25 @@ def prefix_of(nodes: Sequence[dict[str, Any]], number: int) -> list[int]:
     return tokens[::-1]
 
 
-def beam_tree(predictor: Predictor, text: str, *, beam: int | None = None) -> BeamTree:
-    """Search for a text with a trace, and continue every pruned branch greedily, the most probable branches first."""
+def beam_tree(predictor: Predictor, text: str, beam: int | None) -> dict[str, Any]:
+    """The nodes of a search (see decoding/trace.py), and the greedy continuation of pruned ones by their number.
+
+    Of very many pruned branches the most probable ones are continued.
+    """
     options: dict[str, Any] = {} if beam is None else {"beam": beam}
     nodes = list(predictor.trace(text, on_unknown=told_elsewhere, **options))
     pruned = [node for node in nodes if node["fate"] not in (KEPT, COMPLETE) and node["token"] != EOS]
     pruned = sorted(pruned, key=lambda node: -node["score"])[:MAX_CONTINUED]
     prefixes = [prefix_of(nodes, node["number"]) for node in pruned]
     continuations = continue_prefixes(predictor, text, prefixes)
-    width = max((sum(1 for node in nodes if node["step"] == 1 and node["fate"] in (KEPT, COMPLETE)), 1))
-    return BeamTree(
-        nodes,
-        {node["number"]: continuation for node, continuation in zip(pruned, continuations, strict=True)},
-        beam or predictor.config.search.beam or width,
-    )
+    pieces = predictor.codec.target_of(text).pieces
+    shown = [
+        {"pieces": pieces(each.tokens), "text": each.text, "total": each.total, "score": each.score}
+        for each in continuations
+    ]
+    numbers = [node["number"] for node in pruned]
+    beam = beam or predictor.config.search.beam
+    return {"beam": beam, "nodes": nodes, "continuations": dict(zip(numbers, shown, strict=True))}
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ class GradientFlow:
     backward: bool
     loss: Tensor  # (targets, T) ‖∂loss of a target / ∂h_t‖, t in the order that the cell reads
     state: Tensor  # (T,) ‖∂h_T/∂h_t‖₂ by distance T − t, from distance 0
-    bound: Tensor | None  # (T,) (γ σ₁)^(T−t) of a plain recurrent network
+    bound: Tensor | None  # (T,) (γ σ₁)^(T−t) of a plain recurrent network; γ = 1 for tanh and relu
     gates: Tensor | None  # (T,) mean over units of ∏ f_j, the direct path ∂c_T/∂c_t of an LSTM
     radius: float  # largest singular value of W_hh (of the candidate's block)
     slope: float  # of log₁₀ ‖∂h_T/∂h_t‖ per step, by least squares
@@ -86,11 +86,6 @@ def state_gradients(jacobians: Sequence[Tensor], width: int) -> Tensor:
     return torch.tensor(norms)
 
 
-def spectral_bound(cell: RNNCell, steps: int) -> Tensor:
-    """(γ σ₁(W_hh))^n for n = 0 … steps − 1; γ = 1 for tanh and relu."""
-    return largest_singular_value(cell) ** torch.arange(steps, dtype=torch.float32)
-
-
 def largest_singular_value(cell: Cell) -> float:
     """σ₁ of W_hh; of a gated cell that of the candidate's block."""
     block = cell.block_names.index("candidate")
@@ -100,12 +95,15 @@ def largest_singular_value(cell: Cell) -> float:
 
 @torch.no_grad()
 def _flow(name: str, steps: CellSteps, losses: Tensor) -> GradientFlow:
-    cell = steps.cell
+    cell, largest = steps.cell, largest_singular_value(steps.cell)
     norms = state_gradients(step_jacobians(cell, steps.projected, steps.before), cell.width)
     products = None
     if "forget gate" in cell.block_names:
         forget = torch.cat(
-            [cell.gates(one, state)["forget gate"] for one, state in zip(steps.projected, steps.before, strict=True)]
+            [
+                cell.gates(given, state)["forget gate"]
+                for given, state in zip(steps.projected, steps.before, strict=True)
+            ]
         )
         later = torch.cat([forget.new_ones(1, cell.width), forget[1:].flip(0)])  # from distance 0
         products = later.cumprod(0).mean(1).float().cpu()
@@ -115,9 +113,9 @@ def _flow(name: str, steps: CellSteps, losses: Tensor) -> GradientFlow:
         "backward" in name,
         losses,
         norms,
-        spectral_bound(cell, len(norms)) if isinstance(cell, RNNCell) else None,
+        largest ** torch.arange(len(norms), dtype=torch.float32) if isinstance(cell, RNNCell) else None,
         products,
-        largest_singular_value(cell),
+        largest,
         decay_slope(norms.tolist()),
     )
 

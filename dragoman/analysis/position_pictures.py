@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,42 +10,39 @@ from torch import Tensor, nn
 from dragoman.layers.positions import Learned, Sinusoidal, sinusoids
 from dragoman.layers.relative_positions import Relative, RelativeBias, RelativePositions
 
-
-@dataclass(frozen=True)
-class PositionPicture:
-    """The positions of one part of a model."""
-
-    name: str
-    kind: str
-    vectors: Tensor | None  # (positions, D) that are added to the embeddings
-    dots: Tensor | None  # (positions,) p_0 … of the middle position with every position, as a share of its own square
-    bias: Tensor | None  # (H, 2·positions − 1) added to the score of a key at distance −(P−1) … P−1
+POSITIONS = 64
+Values = tuple[Tensor | None, Tensor | None, Tensor | None]  # vectors, dots and bias
 
 
 @torch.no_grad()
-def position_pictures(model: nn.Module, positions: int = 64) -> list[PositionPicture]:
-    """Every module of a model that encodes positions; rotary ones as the factor that a score keeps by distance."""
+def position_pictures(model: nn.Module) -> list[dict[str, Any]]:
+    """Every module of a model that encodes positions: name, kind, and where it has them
+
+    - vectors (positions, D) that are added to the embeddings,
+    - dots (positions,) of the middle position with every position, as a share of its own square,
+    - bias (H, 2·positions − 1) added to the score of a key at distance −(P−1) … P−1.
+    """
     pictures = []
     for name, module in model.named_modules():
         if isinstance(module, Sinusoidal):
-            pictures.append(
-                _absolute(name, "sinusoidal", sinusoids(positions, module.width, module.layout, torch.float32))
-            )
+            kind, values = "sinusoidal", _absolute(sinusoids(POSITIONS, module.width, module.layout, torch.float32))
         elif isinstance(module, Learned):
-            pictures.append(_absolute(name, "learned", module.table[:positions].detach().float().cpu()))
+            kind, values = "learned", _absolute(module.table[:POSITIONS].detach().float().cpu())
         elif isinstance(module, RelativePositions) and type(module) is not RelativePositions:
-            pictures.append(_relative(name, module, positions))
+            kind, values = type(module).__name__, _relative(module, POSITIONS)
+        else:
+            continue
+        pictures.append({"name": name, "kind": kind, **dict(zip(("vectors", "dots", "bias"), values, strict=True))})
     return pictures
 
 
-def _absolute(name: str, kind: str, vectors: Tensor) -> PositionPicture:
+def _absolute(vectors: Tensor) -> Values:
     middle = vectors[len(vectors) // 2]
-    return PositionPicture(name, kind, vectors, vectors @ middle / (middle @ middle).clamp(min=1e-12), None)
+    return vectors, vectors @ middle / (middle @ middle).clamp(min=1e-12), None
 
 
-def _relative(name: str, module: RelativePositions, positions: int) -> PositionPicture:
+def _relative(module: RelativePositions, positions: int) -> Values:
     """The bias of a query of ones for every distance, or the dot product of equal vectors that are rotated apart."""
-    kind = type(module).__name__
     heads = module.table.shape[1] if isinstance(module, RelativeBias) else 1
     depth = module.table.shape[1] if isinstance(module, Relative) else 64
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
@@ -53,7 +50,7 @@ def _relative(name: str, module: RelativePositions, positions: int) -> PositionP
     distances = torch.arange(-positions + 1, positions, device=device)
     bias = module.bias(query, distances[None], 1.0)
     if bias is not None:
-        return PositionPicture(name, kind, None, None, bias.reshape(-1, len(distances)).float().cpu())
+        return None, None, bias.reshape(-1, len(distances)).float().cpu()
     at = torch.arange(positions, device=device)
     rotated = module.rotate(query.expand(1, heads, positions, depth), at)[0, 0]  # (positions, depth)
-    return PositionPicture(name, kind, rotated.float().cpu(), (rotated @ rotated[positions // 2]).float().cpu(), None)
+    return rotated.float().cpu(), (rotated @ rotated[positions // 2]).float().cpu(), None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,13 +19,6 @@ from dragoman.runs.resume import check_same_data
 
 CHUNK = 4096  # rows read at a time
 MAX_VALIDATION = 2000  # validation pairs on which coverage is measured
-
-
-class ShortlistCoverage(NamedTuple):
-    """The coverage of a shortlist on the validation pairs."""
-
-    share: float  # of the reference tokens that are listed
-    length: float  # mean number of tokens listed for a source
 
 
 def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list[int]:
@@ -48,8 +39,11 @@ def same_spelling_tokens(source: SourceReader, target: Tokenizer) -> NDArray[np.
     return np.where(same < 0, EOS, same)
 
 
-def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shortlist, ShortlistCoverage]:
-    """Learn from at most `pairs` training pairs: `likely` translations of each token and `common` frequent tokens."""
+def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shortlist, float, float]:
+    """Learn from at most `pairs` training pairs: `likely` translations of each token and `common` frequent tokens.
+
+    Returns its coverage of the validation pairs as well.
+    """
     if run.config.task != "translate":
         raise RunError(f'{run.folder}: found task = "{run.config.task}", expected "translate": lists are made of pairs')
     corpus = prepare_corpus(run.config.data, run.config.tokenizer)
@@ -62,11 +56,11 @@ def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Sho
     table = np.concatenate([table, same_spelling_tokens(source, target)[:, None]], 1)
     table[PAD] = EOS
     shortlist = Shortlist(torch.tensor(always, dtype=torch.long), torch.from_numpy(table), len(target))
-    return shortlist, measure_coverage(shortlist, corpus)
+    return shortlist, *measure_coverage(shortlist, corpus)
 
 
-def measure_coverage(shortlist: Shortlist, corpus: Corpus) -> ShortlistCoverage:
-    """The coverage on the validation pairs."""
+def measure_coverage(shortlist: Shortlist, corpus: Corpus) -> tuple[float, float]:
+    """Of the validation pairs the share of target tokens that are listed, and how many are listed for a source."""
     rows = range(min(MAX_VALIDATION, len(corpus.valid)))
     written = listed = length = 0
     for source, target in zip(corpus.valid.source.rows(rows), corpus.valid.target.rows(rows), strict=True):
@@ -74,4 +68,4 @@ def measure_coverage(shortlist: Shortlist, corpus: Corpus) -> ShortlistCoverage:
         written += len(target)
         listed += int(own[target].sum())
         length += int(own.sum())
-    return ShortlistCoverage(listed / max(1, written), length / max(1, len(rows)))
+    return listed / max(1, written), length / max(1, len(rows))

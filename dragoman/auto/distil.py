@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from dragoman.config import settings
 from dragoman.data.config import tags_of
@@ -20,36 +19,14 @@ from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run, train
 from dragoman.scoring.registry import metrics_by_name
 from dragoman.tasks.config import Config, build
+from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
 
 CHUNK = 512  # sources that the teacher translates between two reports of progress
 
 
-@dataclass(frozen=True)
-class Distilled:
-    """What a student lost."""
-
-    teacher: dict[str, Any]  # scores on the validation pairs
-    student: dict[str, Any]
-    models: int  # of the teacher
-    parameters: tuple[int, int]
-
-    def lines(self, metric: str) -> list[str]:
-        names = [name for name in dict.fromkeys((metric, "bleu", "chrf", "wer", "exact_match")) if name in self.teacher]
-        shown = {name: metrics_by_name()[name].format for name in names}
-        scores = ", ".join(
-            f"{name} {shown[name](self.teacher[name])} → {shown[name](self.student[name])}" for name in names
-        )
-        size = self.parameters[0] / max(1, self.parameters[1])
-        models = f"{self.models} model{'s' if self.models > 1 else ''}"
-        return [
-            f"teacher ({models}) → student on the validation pairs: {scores}",
-            f"size: {self.parameters[0]:,} → {self.parameters[1]:,} parameters ({size:.1f} times smaller)",
-        ]
-
-
-def distil(folder: str, student: Path, overrides: Sequence[str], device: str, display: Display) -> Distilled:
-    """Train a student in a new folder, or go on with it; returns the scores of both on the validation pairs."""
+def distil(folder: str, student: Path, overrides: Sequence[str], device: str, display: Display) -> list[str]:
+    """Train a student in a new folder, or go on with it; returns lines that compare it with its teacher."""
     teacher = load_predictor(folder, device)
     if tags_of(teacher.config.data.train):
         raise RunError(f"{folder}: its data files have language tags, which distil does not support")
@@ -57,15 +34,19 @@ def distil(folder: str, student: Path, overrides: Sequence[str], device: str, di
     valid = write_data(teacher, data, display)
     config = student_config(teacher, data, overrides)
     train(config, student, display)
-    scores = [model.evaluate(valid)[0] for model in (teacher, load_predictor(student, device))]
-    counts = (sum(parameters(run.folder) for run in teacher.members), parameters(student))
-    return Distilled(scores[0], scores[1], len(teacher.members), counts)
+    taught, learned = (model.evaluate(valid)[0] for model in (teacher, load_predictor(student, device)))
+    names = dict.fromkeys((Run(student).config.train.metric, "bleu", "chrf", "wer", "exact_match"))
+    shown = {name: metrics_by_name()[name].format for name in names if name in taught}
+    scores = ", ".join(f"{name} {show(taught[name])} → {show(learned[name])}" for name, show in shown.items())
+    before, after = sum(parameters(run.folder) for run in teacher.members), parameters(student)
+    models = f"{len(teacher.members)} model{'s' if len(teacher.members) > 1 else ''}"
+    return [
+        f"teacher ({models}) → student on the validation pairs: {scores}",
+        f"size: {before:,} → {after:,} parameters ({before / max(1, after):.1f} times smaller)",
+    ]
 
 
 def parameters(folder: Path) -> int:
-    """The number of weights of a run."""
-    from dragoman.training.checkpoints import read_tensors
-
     return sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
 
 

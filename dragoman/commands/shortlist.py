@@ -39,12 +39,12 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     predictor = load_predictor(run, "cpu", engine="torch")
     shortlist_model(predictor.single_model("a shortlist restricts the output layer of one"))
     check_writable(path)
-    learned, coverage = build_shortlist(predictor.run, likely, frequent, pairs)
+    learned, covered, listed = build_shortlist(predictor.run, likely, frequent, pairs)
     learned.save(path, predictor.source_tokenizer, predictor.target_tokenizer)
     if as_json:
-        click.echo(json.dumps({"file": str(path), "coverage": coverage.share, "listed": coverage.length}))
+        click.echo(json.dumps({"file": str(path), "coverage": covered, "listed": listed}))
         return
     size = len(predictor.target_tokenizer)
-    click.echo(f"listed for a source: {coverage.length:,.0f} of {size:,} target tokens, on average")
-    click.echo(f"validation tokens that are listed: {coverage.share:.2%}")
+    click.echo(f"listed for a source: {listed:,.0f} of {size:,} target tokens, on average")
+    click.echo(f"validation tokens that are listed: {covered:.2%}")
     click.echo(f"written: {path}")

@@ -271,7 +271,7 @@ def distil(run: str, overrides: tuple[str, ...], student: str | None, quiet: boo
     require_search("distil", run)
     folder = Path(student or f"{run.rstrip('/')}-student")
     with Display(quiet=quiet) as display:
-        result = distil_run(run, folder, overrides, device, display)
-    for line in result.lines(Run(folder).config.train.metric):
+        lines = distil_run(run, folder, overrides, device, display)
+    for line in lines:
         click.echo(line)
     click.echo(f"run folder: {folder}")

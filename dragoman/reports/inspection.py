@@ -249,24 +249,15 @@ def _beam(subject: Subject, beam: int | None) -> Iterator[View]:
     if decodes(subject.model) == "parallel" and getattr(subject.model, "attention_decoder", None) is None:
         return
     try:
-        tree = beam_tree(loaded, subject.source.text, beam=beam)
+        tree = beam_tree(loaded, subject.source.text, beam)
     except DragomanError:  # a search without steps
         return
-    target = loaded.codec.target_of(subject.source.text)
     yield View(
         "beam",
         "Beam search",
         "Beam search keeps the most probable beginnings of an output and continues each of them. Solid branches were "
         "kept, grey ones pruned with the reason; pick a grey one to see how the output would have gone on from there.",
-        {
-            "beam": tree.beam,
-            "nodes": tree.nodes,
-            "continuations": {
-                number: {"pieces": target.pieces(continued.tokens), "text": continued.text}
-                | {"total": continued.total, "score": continued.score}
-                for number, continued in tree.continuations.items()
-            },
-        },
+        tree,
     )
 
 
@@ -500,7 +491,7 @@ def _positions(subject: Subject, beam: int | None) -> Iterator[View]:
         "Positions",
         "Position vectors tell equal words at different places apart; each row is a position, each column a dimension. "
         "The curve is the dot product of one position with all others: it falls with the distance.",
-        {"pictures": [vars(picture) for picture in pictures]},
+        {"pictures": pictures},
     )
 
 
