@@ -99,12 +99,8 @@ def _flow(name: str, steps: CellSteps, losses: Tensor) -> GradientFlow:
     norms = state_gradients(step_jacobians(cell, steps.projected, steps.before), cell.width)
     products = None
     if "forget gate" in cell.block_names:
-        forget = torch.cat(
-            [
-                cell.gates(given, state)["forget gate"]
-                for given, state in zip(steps.projected, steps.before, strict=True)
-            ]
-        )
+        gates = [cell.gates(*step)["forget gate"] for step in zip(steps.projected, steps.before, strict=True)]
+        forget = torch.cat(gates)
         later = torch.cat([forget.new_ones(1, cell.width), forget[1:].flip(0)])  # from distance 0
         products = later.cumprod(0).mean(1).float().cpu()
     return GradientFlow(

@@ -175,8 +175,10 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
     return Subject(loaded, model, batch, axis, target_axis, target is not None)
 
 
+@torch.no_grad()
 def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
-    tokenizer = loaded.source_tokenizer
+    """The predicted or given labels are the target."""
+    tokenizer, codec, model = loaded.source_tokenizer, loaded.target_tokenizer, loaded.model
     sources, targets = loaded.example_format.encode_inputs([text], tokenizer, 1)
     batch = loaded.collator.collate(sources, targets).to(loaded.device)
     axis = (
@@ -184,21 +186,12 @@ def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
     )
     if tokenizer.is_text and axis.tokens and len(axis) != batch.source.data.shape[-1]:
         axis = plain_axis([*tokenizer.pieces(batch.source.data.flatten().tolist())], text)
-    subject = Subject(loaded, loaded.model, batch, axis, plain_axis([]), target is not None)
-    return _with_labels(subject, loaded, text, target)
-
-
-@torch.no_grad()
-def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | None) -> Subject:
-    """The subject with the predicted or given labels as its target."""
-    batch, codec = subject.batch, loaded.target_tokenizer
-    predict = getattr(loaded.model, "predict", None)
-    tagging = isinstance(loaded.model, Tagger | HMMTagger)
+    predict, tagging = getattr(model, "predict", None), isinstance(model, Tagger | HMMTagger)
     if predict is None or not loaded.labels:
-        prediction = next(loaded.stream([text], on_unknown=told_elsewhere)).text
-        if isinstance(loaded.model, Regressor):
-            batch = replace(batch, target=loaded.model.predict(batch).values)
-        return replace(subject, batch=batch, target=plain_axis([target or prediction], unit="value"))
+        labels, unit = [target or next(loaded.stream([text], on_unknown=told_elsewhere)).text], "value"
+        if isinstance(model, Regressor):
+            batch = replace(batch, target=model.predict(batch).values)
+        return Subject(loaded, model, batch, axis, plain_axis(labels, unit=unit), target is not None)
     if target is not None:
         names = target.split(" ") if tagging else [target]
         ids = torch.tensor([[list(loaded.labels).index(name) if name in loaded.labels else -1 for name in names]])
@@ -210,17 +203,13 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
         values = ids.to(batch.source.device)
     else:
         values = predict(batch).values
+    labels, unit = codec.pieces(values[0].tolist()), "label"
     if tagging:
-        batch = replace(batch, target=torch.stack([values, batch.target[:, 1]], 1))
-        words = text.split(" ")
-        if loaded.reads_files:
-            words = [str(frame) for frame in range(1, values.shape[1] + 1)]
-        unit = "tag"
-        labels = [f"{word}/{tag}" for word, tag in zip(words, codec.pieces(values[0].tolist()), strict=False)]
-    else:
-        batch = replace(batch, target=values)
-        labels, unit = codec.pieces(values[0].tolist()), "label"
-    return replace(subject, batch=batch, target=plain_axis(labels, unit=unit))
+        words = [str(frame) for frame in range(1, values.shape[1] + 1)] if loaded.reads_files else text.split(" ")
+        labels, unit = [f"{word}/{tag}" for word, tag in zip(words, labels, strict=False)], "tag"
+        values = torch.stack([values, batch.target[:, 1]], 1)
+    batch = replace(batch, target=values)
+    return Subject(loaded, model, batch, axis, plain_axis(labels, unit=unit), target is not None)
 
 
 def _language_model_subject(loaded: Completer, text: str, target: str | None) -> Subject:

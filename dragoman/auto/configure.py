@@ -175,7 +175,6 @@ def configure_candidates(
 
 
 def trains_on_gpu(given: Mapping[str, Any]) -> bool:
-    """Whether training runs on a GPU."""
     train = given.get("train", {})
     device = train.get("device", "auto") if isinstance(train, Mapping) else "auto"
     return str(device).startswith("cuda") or (device == "auto" and resolve_device("auto").type == "cuda")

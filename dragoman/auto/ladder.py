@@ -12,8 +12,8 @@ from dragoman.classical.ngram_transducer import NGramTransducerConfig
 from dragoman.classical.phrase_based import PhraseBasedConfig
 from dragoman.config import settings
 from dragoman.data.config import DataConfig, Files
-from dragoman.data.examples import Example, Fault
-from dragoman.data.split import read_examples, source_hash
+from dragoman.data.examples import Example
+from dragoman.data.split import source_hash, usable_examples
 from dragoman.errors import DataError
 from dragoman.files import write_text
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
@@ -144,17 +144,14 @@ def hold_out(files: Files, folder: Path) -> tuple[str, list[Example]]:
 
     All pairs of one source are on one side. The choice depends on the texts alone.
     """
-    examples = [
-        item for item in read_examples(DataConfig(train=files, faults="skip"), files) if not isinstance(item, Fault)
-    ]
-    sources = sorted({source_hash(example): None for example in examples})
+    examples = list(usable_examples(DataConfig(train=files, faults="skip"), files))
+    sources = sorted(set(map(source_hash, examples)))
     count = min(MAX_TEST, max(1, int(len(sources) * TEST_SHARE)))
     if len(sources) < 20:
         raise DataError(f"{files}: found {len(sources)} different sources, expected 20 or more to train and test on")
     chosen = set(sources[-count:])  # the lowest hashes become the validation data
-    test = [example for example in examples if source_hash(example) in chosen]
-    path = folder / "train.tsv"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path, test = folder / "train.tsv", [example for example in examples if source_hash(example) in chosen]
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{example.source}\t{example.references[0]}" for example in examples if source_hash(example) not in chosen]
     if any(line.count("\t") != 1 or "\n" in line for line in lines):
         raise DataError(f"{files}: found a tab inside a text; name the test pairs with --test instead")

@@ -19,14 +19,14 @@ CELL = 0.24  # inches of a cell with a label
 BLUE, RED, GREEN, GREY = "#2f5bd8", "#b42318", "#15803d", "#c3cad5"
 
 
-def draw_view(found: Inspection, path: str | Path, kind: str | None = None, layer: str | None = None) -> Path:
+def draw_view(inspection: Inspection, path: str | Path, kind: str | None, layer: str | None) -> Path:
     """Draw one view; by default the first that has a figure. `layer` chooses among several."""
-    drawable = [view.kind for view in found.views if view.kind in FIGURES]
+    drawable = [view.kind for view in inspection.views if view.kind in FIGURES]
     if not drawable:
         raise DataError("this run has no view with a figure")
     if kind is not None and kind not in drawable:
         raise DataError(f"--view: found {kind!r}, expected one of {', '.join(drawable)}")
-    view = found.view(kind or drawable[0])
+    view = inspection.view(kind or drawable[0])
     return save_plot(FIGURES[view.kind](view, layer), path)
 
 
@@ -63,13 +63,13 @@ def _attention(view: View, layer: str | None) -> Any:
     crosses = [layer_data for layer_data in view.data["layers"] if layer_data["kind"] == "cross"]
     if not view.data["layers"]:
         return _attribution(view, layer)
-    one = chosen(view.data["layers"], layer if layer or not crosses else crosses[-1]["name"])
-    axes_of = (Axis("", *(one[side][key] for key in ("tokens", "words", "word_of"))) for side in ("rows", "columns"))
-    weights, row_names, column_names = over_words(one["weights"], *axes_of)
+    own = chosen(view.data["layers"], layer if layer or not crosses else crosses[-1]["name"])
+    axes_of = (Axis("", *(own[side][key] for key in ("tokens", "words", "word_of"))) for side in ("rows", "columns"))
+    weights, row_names, column_names = over_words(own["weights"], *axes_of)
     heads = weights.shape[0]
     shown = [("mean of all heads" if heads > 1 else "attention", weights.mean(0))]
     shown += [
-        (f"head {head + 1} ({float(one['entropy'][head]):.2f} bits)", weights[head])
+        (f"head {head + 1} ({float(own['entropy'][head]):.2f} bits)", weights[head])
         for head in range(heads)
         if heads > 1
     ]
@@ -77,23 +77,23 @@ def _attention(view: View, layer: str | None) -> Any:
     down = -(-len(shown) // across)
     width, height = _size(len(row_names), len(column_names), across)
     drawing = new_figure(width, min(MAX_INCHES, height * down))
-    suptitle(drawing, f"{one['about']} ({one['name']})")
+    suptitle(drawing, f"{own['about']} ({own['name']})")
     image = None
     for number, (name, values) in enumerate(shown, 1):
         axes = drawing.add_subplot(down, across, number)
         image = draw_heat(axes, values, row_names, column_names)
-        axes.set_xlabel("earlier output" if one["kind"] == "decoder" else "input", fontsize=9, color=INK)
-        axes.set_ylabel("input" if one["kind"] == "encoder" else "output", fontsize=9, color=INK)
+        axes.set_xlabel("earlier output" if own["kind"] == "decoder" else "input", fontsize=9, color=INK)
+        axes.set_ylabel("input" if own["kind"] == "encoder" else "output", fontsize=9, color=INK)
         axes.set_title(name, fontsize=9, color=INK, pad=4)
     drawing.colorbar(image, ax=drawing.axes, shrink=0.6, label="attention weight")
     return drawing
 
 
 def _attribution(view: View, layer: str | None) -> Any:
-    method, found = next(iter(view.data["attribution"].items()))
-    side = "source" if found["source"] is not None else "prefix"
+    method, sides = next(iter(view.data["attribution"].items()))
+    side = "source" if sides["source"] is not None else "prefix"
     axis = view.data["source"] if side == "source" else view.data["prefix"]
-    values = found[side]
+    values = sides[side]
     top, label = float(values.abs().max()) or 1.0, method.replace("-x-", " × ").replace("-", " ")
     outputs = view.data["target"]["tokens"][: len(values)]
     drawing, axes = _heat(values, outputs, axis["tokens"], label, signed=True, top=top)
@@ -102,17 +102,17 @@ def _attribution(view: View, layer: str | None) -> Any:
 
 
 def _states(view: View, layer: str | None) -> Any:
-    one = chosen(view.data["cells"], layer)
-    names, tokens = list(one["values"]), one["axis"]["tokens"]
-    units = [str(unit) for unit in one["units"][:20]]
+    cell = chosen(view.data["cells"], layer)
+    names, tokens = list(cell["values"]), cell["axis"]["tokens"]
+    units = [str(unit) for unit in cell["units"][:20]]
     across = min(len(names), 3, max(1, int(20 / (1.6 + CELL * len(tokens)))))  # panels side by side
     down = -(-len(names) // across)
     width, height = _size(len(units), len(tokens), across)
     drawing = new_figure(width, min(MAX_INCHES, (height + 0.3) * down))
-    suptitle(drawing, f"{one['name']} ({one['kind']}): gates and states of the {len(units)} units that vary most")
+    suptitle(drawing, f"{cell['name']} ({cell['kind']}): gates and states of the {len(units)} units that vary most")
     for number, name in enumerate(names, 1):
         axes = drawing.add_subplot(down, across, number)
-        values = one["values"][name][:20]
+        values = cell["values"][name][:20]
         signed = name in ("candidate", "hidden state", "cell state")
         top = float(values.abs().max()) if name == "cell state" else 1.0
         image = draw_heat(axes, values, units, tokens, signed=signed, top=top)
@@ -142,14 +142,18 @@ def _gradients(view: View, layer: str | None) -> Any:
 def _bars(labels: Sequence[str], values: Sequence[float], title: str, unit: str) -> Any:
     drawing = new_figure(7, min(MAX_INCHES, 1.2 + 0.26 * len(labels)))
     axes = drawing.subplots()
-    axes.barh(range(len(labels)), values, color=[RED if value < 0 else BLUE for value in values])
-    axes.set_yticks(range(len(labels)), one_line_labels(labels))
-    axes.invert_yaxis()
+    _draw_bars(axes, labels, values, [RED if value < 0 else BLUE for value in values])
     axes.set_xlabel(unit)
     axes.set_title(title, fontsize=11, color=INK)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9, colors=INK)
     return drawing
+
+
+def _draw_bars(axes: Any, labels: Sequence[str], values: Sequence[float], colours: Sequence[str]) -> None:
+    axes.barh(range(len(labels)), values, color=colours)
+    axes.set_yticks(range(len(labels)), one_line_labels(labels))
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _next(view: View, layer: str | None) -> Any:
@@ -159,13 +163,11 @@ def _next(view: View, layer: str | None) -> Any:
     for step in range(steps):
         axes = drawing.add_subplot(-(-steps // 4), 4, step + 1)
         shares = data["logits"][step][:6].exp().tolist()
-        colours = [GREEN if token == data["chosen"][step] else BLUE for token in data["tokens"][step]]
-        axes.barh(range(len(shares)), shares, color=colours)
-        axes.set_yticks(range(len(shares)), one_line_labels(data["pieces"][step][:6]), fontsize=8)
-        axes.invert_yaxis()
+        colours = [GREEN if token == data["chosen"][step] else BLUE for token in data["tokens"][step][:6]]
+        _draw_bars(axes, data["pieces"][step][:6], shares, colours)
+        axes.tick_params(axis="y", labelsize=8)
         axes.set_xlim(0, 1)
         axes.set_title(f"step {step + 1}", fontsize=9, color=INK)
-        axes.spines[["top", "right"]].set_visible(False)
     drawing.supxlabel("probability of the next token (green: the output's token)", fontsize=10)
     return drawing
 
@@ -189,37 +191,37 @@ def _labels(view: View, layer: str | None) -> Any:
 
 
 def _tables(view: View, layer: str | None) -> Any:
-    one = chosen(view.data["tables"], layer)
-    values = one["scores"].clone()
+    table = chosen(view.data["tables"], layer)
+    values = table["scores"].clone()
     finite = values[values.isfinite()]
     values = values.masked_fill(~values.isfinite(), float(finite.min()))
     low, high = float(values.min()), float(values.max())
-    drawing, axes = _heat((values - low) / max(high - low, 1e-9) * 0.8, one["rows"], one["columns"])
+    drawing, axes = _heat((values - low) / max(high - low, 1e-9) * 0.8, table["rows"], table["columns"])
     if values.numel() <= 600:
         for row in range(values.shape[0]):
             for column in range(values.shape[1]):
                 axes.text(column, row, f"{float(values[row, column]):.3g}", ha="center", va="center", fontsize=6)
-    path = np.asarray(one["path"])
+    path = np.asarray(table["path"])
     axes.plot(path[:, 1], path[:, 0], color=RED, marker="o", ms=3, lw=1.5)
-    axes.set_title(f"{one['name']}: {one['about']}", fontsize=10, color=INK)
+    axes.set_title(f"{table['name']}: {table['about']}", fontsize=10, color=INK)
     return drawing
 
 
 def _positions(view: View, layer: str | None) -> Any:
-    one = chosen(view.data["pictures"], layer or "1")
+    picture = chosen(view.data["pictures"], layer or "1")
     drawing = new_figure(11, 4.4)
-    values = one["vectors"] if one["vectors"] is not None else one["bias"]
+    values = picture["vectors"] if picture["vectors"] is not None else picture["bias"]
     left, right = drawing.subplots(1, 2)
     top = float(values.abs().max())
     image = left.imshow(values.numpy(), cmap="RdBu", aspect="auto", vmin=-top, vmax=top)
-    names = ("dimension", "position") if one["vectors"] is not None else ("distance", "head")
+    names = ("dimension", "position") if picture["vectors"] is not None else ("distance", "head")
     left.set(xlabel=names[0], ylabel=names[1])
     drawing.colorbar(image, ax=left, shrink=0.8)
-    if one["dots"] is not None:
-        right.plot(torch.arange(len(one["dots"])) - len(one["dots"]) // 2, one["dots"], color=BLUE)
+    if picture["dots"] is not None:
+        right.plot(torch.arange(len(picture["dots"])) - len(picture["dots"]) // 2, picture["dots"], color=BLUE)
         right.set(xlabel="distance from the middle position", ylabel="dot product, as a share of its own")
         right.grid(alpha=0.3)
-    suptitle(drawing, f"{one['name']} ({one['kind']})")
+    suptitle(drawing, f"{picture['name']} ({picture['kind']})")
     return drawing
 
 

@@ -122,35 +122,27 @@ def draw_caption_attention(predictor: Predictor, locations: Sequence[str], path:
 
 def draw_ctc_alignments(predictor: Predictor, locations: Sequence[str], path: str) -> list[Path]:
     """One plot per file: features, CTC probabilities and the run's transcript, aligned."""
-    line = isinstance(ctc.media_codec(predictor)[1], LineImageConfig)
     files = []
     for file in ctc.read_media(predictor, locations):
         if isinstance(file, Fault):
             raise DataError(str(file))
         files.append(file)
-    paths = []
     texts = ctc.transcribe(predictor, locations, files)
+    paths = []
     for number, (location, file, text) in enumerate(zip(locations, files, texts, strict=True), 1):
-        emissions = ctc.ctc_emissions(predictor, [file])
-        alignment = next(ctc.align_emissions(predictor, [file], [text], emissions))
-        any_token = 1 - emissions.log_probabilities[0, :, PAD].float().exp().cpu().numpy()
         name = Path(location.rpartition("::")[2]).name
-        size = ctc.require_transcriber(predictor).stride * file.frame_size
         own_path = numbered_path(path, number, len(locations))
-        paths.append(draw_ctc_alignment(name, file, any_token, size, alignment, own_path, line))
+        paths.append(draw_ctc_alignment(predictor, name, file, text, own_path))
     return paths
 
 
-def draw_ctc_alignment(
-    name: str,
-    file: ctc.MediaFeatures,
-    any_token: NDArray[Any],
-    size: float,
-    alignment: ctc.ForcedAlignment,
-    path: Path,
-    line: bool,
-) -> Path:
-    """The features above; below, the probability of any token at each CTC position (P,) and the aligned words."""
+def draw_ctc_alignment(predictor: Predictor, name: str, file: ctc.MediaFeatures, text: str, path: Path) -> Path:
+    """The features above; below, the probability of any token at each CTC position and the aligned words."""
+    line = isinstance(ctc.media_codec(predictor)[1], LineImageConfig)
+    emissions = ctc.ctc_emissions(predictor, [file])
+    alignment = next(ctc.align_emissions(predictor, [file], [text], emissions))
+    any_token = 1 - emissions.log_probabilities[0, :, PAD].float().exp().cpu().numpy()
+    size = ctc.require_transcriber(predictor).stride * file.frame_size
     pixels = np.asarray(file.features, np.float32).T
     high, end = pixels.shape[0], pixels.shape[1] * file.frame_size
     aligned = [(word, span) for word, span in alignment.words if span is not None]

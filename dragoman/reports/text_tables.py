@@ -27,29 +27,27 @@ def alignment_lines(
     With the cost of a `substitution`, all equally cheap alignments are shown.
     """
     for number, alignment in enumerate(alignments, 1):
-        counts = _counts(alignment.substitutions, alignment.insertions, alignment.deletions)
-        yield f"line {number}: {counts} of {len(alignment.left)} {unit}, cost {alignment.cost}"
+        yield f"line {number}: {_errors([alignment])[1]} of {len(alignment.left)} {unit}, cost {alignment.cost}"
         shown = [alignment]
         if substitution is not None:
             shown = all_edit_alignments(alignment.left, alignment.right, substitution=substitution, limit=MAX_SHOWN + 1)
             more = f"more than {MAX_SHOWN}" if len(shown) > MAX_SHOWN else str(len(shown))
             yield f"cheapest alignments: {more}"
-        for one in shown[:MAX_SHOWN]:
-            yield from one.render().split("\n")
+        for cheapest in shown[:MAX_SHOWN]:
+            yield from cheapest.render().split("\n")
         if table:
             yield from alignment.render_table().split("\n")
         yield ""
-    kinds = [
-        sum(getattr(alignment, kind) for alignment in alignments)
-        for kind in ("substitutions", "insertions", "deletions")
-    ]
     length = sum(len(alignment.left) for alignment in alignments)
-    rate = sum(kinds) / max(1, length)
-    yield f"all lines: {_counts(*kinds)} of {length:,} {unit}, {100 * rate:.2f} %"
+    errors, counts = _errors(alignments)
+    yield f"all lines: {counts} of {length:,} {unit}, {100 * errors / max(1, length):.2f} %"
 
 
-def _counts(substitutions: int, insertions: int, deletions: int) -> str:
-    return f"{substitutions:,} S, {insertions:,} I, {deletions:,} D"
+def _errors(alignments: Sequence[EditAlignment]) -> tuple[int, str]:
+    """The number of errors, and how many of each kind."""
+    kinds = ("substitutions", "insertions", "deletions")
+    counts = [sum(getattr(alignment, kind) for alignment in alignments) for kind in kinds]
+    return sum(counts), "{:,} S, {:,} I, {:,} D".format(*counts)
 
 
 def bucket_lines(metric: TextMetric, groups: Sequence[BucketScore], along: str) -> Iterator[str]:
@@ -72,13 +70,11 @@ def comparison_lines(scores: Sequence[SystemScore], metrics: Mapping[str, TextMe
         yield f"  {'system':<{width}}  {columns}"
         for system_score in own:
             low, high = (metric.format(bound) for bound in system_score.interval)
-            line = (
-                f"  {system_score.system:<{width}}  {metric.format(system_score.score):>10}  {f'{low} to {high}':^22}"
-            )
-            if system_score.versus:
-                difference = system_score.versus.difference * metric.scale
-                line += f"  {difference:>+10.2f}  {format_p_value(system_score.versus.bootstrap):>7}"
-                line += f"  {format_p_value(system_score.versus.randomisation):>7}"
+            score, between = metric.format(system_score.score), f"{low} to {high}"
+            line = f"  {system_score.system:<{width}}  {score:>10}  {between:^22}"
+            if versus := system_score.versus:
+                p_values = (format_p_value(value) for value in (versus.bootstrap, versus.randomisation))
+                line += "".join((f"  {versus.difference * metric.scale:>+10.2f}", *(f"  {p:>7}" for p in p_values)))
             yield line.rstrip()
         yield ""
     yield "p: the probability of a difference this large from the first system by chance (paired bootstrap;"

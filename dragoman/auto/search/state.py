@@ -6,7 +6,7 @@ import json
 import math
 import re
 import typing
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import variance
 from typing import Any
@@ -123,7 +123,6 @@ def standard_error(score: float, metric: str, outputs: int, exact: float) -> flo
 
 
 def has_search(folder: Path) -> bool:
-    """Whether a folder holds a search."""
     return (folder / STATE_FILE).is_file()
 
 
@@ -140,7 +139,7 @@ def load_search(folder: Path) -> SearchState:
         for trial in trials:
             check_types(trial)
         for cost in (trial.cost for trial in trials if trial.cost):
-            if not all(is_of_type(value, (float,)) for value in asdict(Cost(**cost)).values()):
+            if not all(is_of_type(value, float) for value in asdict(Cost(**cost)).values()):
                 raise TypeError(f"cost: found {cost!r}, expected numbers")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path}: damaged ({error})") from None
@@ -156,19 +155,21 @@ def load_search(folder: Path) -> SearchState:
 
 def check_types(part: Trial | SearchState) -> None:
     """Raise TypeError if a field that was read from JSON has another type than its annotation."""
-    hints = typing.get_type_hints(type(part))
-    for name in (entry.name for entry in fields(part)):
-        value, expected = getattr(part, name), hints[name]
-        item = typing.get_args(expected)[0] if typing.get_origin(expected) is list else None
-        values, kind = (value, item) if item is not None and isinstance(value, list) else ([value], expected)
-        kinds = typing.get_args(kind) if typing.get_origin(kind) is not dict else ()
-        if not all(is_of_type(entry, kinds or (typing.get_origin(kind) or kind,)) for entry in values):
-            raise TypeError(f"{name}: found {value!r}, expected {expected}")
+    for name, kind in typing.get_type_hints(type(part)).items():
+        if not is_of_type(value := getattr(part, name), kind):
+            raise TypeError(f"{name}: found {value!r}, expected {kind}")
 
 
-def is_of_type(value: Any, kinds: tuple[Any, ...]) -> bool:
-    """Whether a value has one of these types; a whole number is a number, and true or false is none."""
-    return type(value) in kinds or (type(value) is int and float in kinds)
+def is_of_type(value: Any, kind: Any) -> bool:
+    """Whether a value has a type; a whole number is a number, and true or false is none."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is dict:
+        return isinstance(value, dict)
+    if origin is list:
+        return isinstance(value, list) and all(is_of_type(item, inner[0]) for item in value)
+    if inner:
+        return any(is_of_type(value, choice) for choice in inner)
+    return type(value) is kind or (type(value) is int and kind is float)
 
 
 def shown_score(value: float | None, metric: str) -> str:
