@@ -59,9 +59,8 @@ def token_labels(tokenizer: SourceReader, text: str, ids: Sequence[int]) -> list
         except NotImplementedError:
             spans = []
         if len(spans) == len(ids):
-            pieces = [
-                text[slice(*span)] if one == UNK else piece for piece, one, span in zip(pieces, ids, spans, strict=True)
-            ]
+            tokens = zip(pieces, ids, spans, strict=True)
+            pieces = [text[slice(*span)] if token == UNK else piece for piece, token, span in tokens]
     return ["␣" if piece.isspace() else piece for piece in pieces]
 
 

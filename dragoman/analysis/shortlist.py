@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dragoman.classical.vocabulary import same_spelling
 from dragoman.classical.word_alignment import learn_lexicon
 from dragoman.data.corpus import Corpus, prepare_corpus
-from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import TokenStore
-from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
+from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.shortlist import SPECIAL, Shortlist
 from dragoman.errors import RunError
 from dragoman.runs import Run
@@ -32,13 +30,6 @@ def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list
     return [int(token) for token in order if counts[token]]
 
 
-def same_spelling_tokens(source: SourceReader, target: Tokenizer) -> NDArray[np.int64]:
-    """For every source token the target token with the same spelling, else <eos>; for names and numbers."""
-    same = np.array(same_spelling(*(side.pieces(range(len(side))) for side in (source, target))), np.int64)
-    same[:SPECIAL] = EOS
-    return np.where(same < 0, EOS, same)
-
-
 def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shortlist, float, float]:
     """Learn from at most `pairs` training pairs: `likely` translations of each token and `common` frequent tokens.
 
@@ -53,8 +44,10 @@ def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Sho
     lexicon = learn_lexicon(corpus.train, len(source), pairs)
     always = most_frequent_tokens(corpus.train, len(target), common)
     table = lexicon.most_probable(len(source), likely, EOS, always)  # the `always` tokens need no entry
-    table = np.concatenate([table, same_spelling_tokens(source, target)[:, None]], 1)
-    table[PAD] = EOS
+    # Names and numbers: the target token with the same spelling.
+    same = np.array(same_spelling(*(side.pieces(range(len(side))) for side in (source, target))), np.int64)
+    table = np.concatenate([table, np.where(same < 0, EOS, same)[:, None]], 1)
+    table[:SPECIAL, -1] = table[PAD] = EOS
     shortlist = Shortlist(torch.tensor(always, dtype=torch.long), torch.from_numpy(table), len(target))
     return shortlist, *measure_coverage(shortlist, corpus)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,19 +88,14 @@ def cell_traces(subject: Subject) -> list[CellTrace]:
         subject.model.score(subject.batch)
     inside = {id(module) for module in subject.encoder.modules()} if subject.encoder is not None else set()
     return [
-        _trace(subject, name, steps, _reads_backward(modules, name), id(steps.cell) in inside)
+        _trace(subject, name, steps, modules.get(name.rpartition(".")[0]), id(steps.cell) in inside)
         for name, steps in recorded.items()
         if steps.projected[0].shape[0] == 1
     ]
 
 
-def _reads_backward(modules: dict[str, nn.Module], name: str) -> bool:
-    parent, _, own = name.rpartition(".")
-    layer = modules.get(parent)
-    return own == "backward_cell" or (isinstance(layer, Unidirectional) and layer.backward_reading)
-
-
-def _trace(subject: Subject, name: str, steps: CellSteps, backward: bool, in_encoder: bool) -> CellTrace:
+def _trace(subject: Subject, name: str, steps: CellSteps, layer: Any, in_encoder: bool) -> CellTrace:
+    backward = name.endswith("backward_cell") or (isinstance(layer, Unidirectional) and layer.backward_reading)
     projected, before, after = (torch.cat(steps.projected), _joined(steps.before), _joined(steps.after))
     gates = steps.cell.gates(projected, before)
     values = {key: value for key, value in gates.items() if not (key == "candidate" and len(gates) == 1)}

@@ -70,10 +70,10 @@ def align_rows(
     both: BothDirections, left: Ragged, right: Ragged, combine: str, threshold: float | None, weights: bool
 ) -> Iterator[LinksWeights]:
     """The links of every pair, and with `weights` the geometric means of both directions' probabilities."""
-    links, one, other = both.align_rows(left, right, combine, threshold=threshold, keep=weights)
+    links, forward, backward = both.align_rows(left, right, combine, threshold=threshold, keep=weights)
     means: Iterable[Tensor] = repeat(NO_WEIGHTS, len(left))
     if weights:
-        means = map(mean_weights, one.posteriors, other.posteriors)
+        means = map(mean_weights, forward.posteriors, backward.posteriors)
     return zip(links.rows(len(left)), means, strict=True)
 
 
@@ -118,11 +118,11 @@ class RawAligner:
             )
             return list(align_rows(self.both, left, right, combine, threshold, weights))
 
-        for (source, target), (links, found) in aligned_ahead(pairs, align):
+        for (source, target), (links, means) in aligned_ahead(pairs, align):
             left, right = tuple(source.split()), tuple(target.split())
-            if weights and found.shape != (len(right), len(left)):  # too long
-                found = torch.zeros(len(right), len(left))
-            yield WordAlignment(left, right, links, found)
+            if weights and means.shape != (len(right), len(left)):  # too long
+                means = torch.zeros(len(right), len(left))
+            yield WordAlignment(left, right, links, means)
 
 
 def usable_words(pair: Pair) -> tuple[list[str], list[str]]:
@@ -133,9 +133,9 @@ def usable_words(pair: Pair) -> tuple[list[str], list[str]]:
     return left, right
 
 
-def mean_weights(one: Floats, other: Floats) -> Tensor:
+def mean_weights(forward: Floats, backward: Floats) -> Tensor:
     """The geometric means (T, S) of both directions' probabilities."""
-    return torch.from_numpy((one[:, 1:] * other[:, 1:].T) ** 0.5)
+    return torch.from_numpy((forward[:, 1:] * backward[:, 1:].T) ** 0.5)
 
 
 class RunAligner:
@@ -147,19 +147,19 @@ class RunAligner:
     def __init__(self, predictor: Predictor) -> None:
         assert isinstance(predictor.model, WordAlignerModel)
         self.predictor, self.model = predictor, predictor.model
+        self.tokenizers = predictor.source_tokenizer, predictor.target_tokenizer
 
     def __call__(
         self, pairs: Sequence[Pair], combine: str, threshold: float | None = None, tag: str | None = None
     ) -> Iterator[WordAlignment]:
         tagged = self.predictor.read_as((source for source, _ in pairs), tag)
         read = zip(tagged, (target for _, target in pairs), strict=True)
-        tokenizers = self.predictor.source_tokenizer, self.predictor.target_tokenizer
         align = partial(self.align_tokens, combine=combine, threshold=threshold)
         for (source, target), (links, weights) in aligned_ahead(read, align):
             left, right = word_spans(source, self.predictor.tags), word_spans(target)
             if weights.numel():
-                columns = shares(tokenizers[0], source, left, weights.shape[1])
-                rows = shares(tokenizers[1], target, right, weights.shape[0])
+                columns = shares(self.tokenizers[0], source, left, weights.shape[1])
+                rows = shares(self.tokenizers[1], target, right, weights.shape[0])
                 links = links_of_words(links, columns, rows)
                 weights = (rows / rows.sum(0).clamp(min=1e-9)).T @ weights @ columns
             else:
@@ -169,12 +169,11 @@ class RunAligner:
 
     def align_tokens(self, pairs: Sequence[Pair], combine: str, threshold: float | None) -> list[LinksWeights]:
         """The links of the tokens of every pair; none for those that are too long."""
-        tokenizers = self.predictor.source_tokenizer, self.predictor.target_tokenizer
         sources, targets = (
             encode_without_case(tokenizer, known, [pair[side] for pair in pairs])
-            for side, (tokenizer, known) in enumerate(zip(tokenizers, self.model.known, strict=True))
+            for side, (tokenizer, known) in enumerate(zip(self.tokenizers, self.model.known, strict=True))
         )
-        usable = [max(len(one), len(other)) <= MAX_WORDS for one, other in zip(sources, targets, strict=True)]
+        usable = [max(map(len, pair)) <= MAX_WORDS for pair in zip(sources, targets, strict=True)]
         left, right = (
             Ragged.of([row if fits else [] for row, fits in zip(side, usable, strict=True)])
             for side in (sources, targets)

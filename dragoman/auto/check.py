@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from dragoman.auto.description import describe
 from dragoman.auto.estimates import BatchShape, Say, check_memory, plan_warnings, training_time, with_epochs
-from dragoman.auto.profile import profile_pairs
+from dragoman.auto.profile import describe, profile_pairs
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.batching import BatchPlan

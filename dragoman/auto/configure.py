@@ -8,7 +8,6 @@ from typing import Any
 
 from dragoman.auto.budget import started_settings
 from dragoman.auto.derived import finish
-from dragoman.auto.description import describe, label_advice, warnings
 from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media, media_of
@@ -21,7 +20,7 @@ from dragoman.auto.portfolio import (
     is_transformer,
     phrases_for,
 )
-from dragoman.auto.profile import PairProfile, profile_pairs
+from dragoman.auto.profile import PairProfile, describe, label_advice, profile_pairs, warnings
 from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files

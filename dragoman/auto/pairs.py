@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.auto.budget import BATCHES, EPOCHS, up_to
-from dragoman.auto.description import percent
 from dragoman.auto.portfolio import Candidate, candidate_table, default_candidate, is_short, is_transformer
-from dragoman.auto.profile import PairProfile, SideProfile
+from dragoman.auto.profile import PairProfile, SideProfile, percent
 from dragoman.classical.transducers import KINDS
 from dragoman.data.config import DataConfig
 from dragoman.tasks.config import preset_table

@@ -13,8 +13,7 @@ from typing import Any
 
 from dragoman.auto.budget import EPOCHS as SENTENCE_EPOCHS
 from dragoman.auto.budget import up_to
-from dragoman.auto.description import percent
-from dragoman.auto.profile import PairProfile
+from dragoman.auto.profile import PairProfile, percent
 from dragoman.config.settings import merge, override
 from dragoman.tasks.config import preset_table
 

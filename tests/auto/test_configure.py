@@ -17,10 +17,9 @@ import pytest
 from dragoman.auto import profile
 from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure, configure_candidates
-from dragoman.auto.description import describe
 from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.portfolio import by_name, candidates_for
-from dragoman.auto.profile import PairProfile, SideProfile, profile_pairs
+from dragoman.auto.profile import PairProfile, SideProfile, describe, profile_pairs
 from dragoman.commands.train import longer_line
 from dragoman.config.settings import dump, merge
 from dragoman.data.config import DataConfig

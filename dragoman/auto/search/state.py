@@ -103,7 +103,10 @@ class SearchState:
     def save(self, folder: Path) -> None:
         """Write search.json and leaderboard.md."""
         write_text(folder / STATE_FILE, json.dumps(asdict(self), indent=1))
-        write_text(folder / TABLE_FILE, "\n".join(leaderboard_lines(self)) + "\n")
+        head = leaderboard_head(self)
+        rows = [head, ("---",) * len(head), *leaderboard_rows(self)]
+        table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        write_text(folder / TABLE_FILE, f"{table}\n{self.note}\n" if self.note else table)
 
 
 def is_member(name: str, trial: Trial) -> bool:
@@ -195,10 +198,3 @@ def leaderboard_rows(state: SearchState) -> list[tuple[str, ...]]:
 
 def leaderboard_head(state: SearchState) -> tuple[str, ...]:
     return ("rank", "configuration", "stages", "steps", "trained", "parameters", f"valid {state.metric}")
-
-
-def leaderboard_lines(state: SearchState) -> list[str]:
-    """The leaderboard as a Markdown table."""
-    head = leaderboard_head(state)
-    rows = [head, ("---",) * len(head), *leaderboard_rows(state)]
-    return ["| " + " | ".join(row) + " |" for row in rows] + (["", state.note] if state.note else [])
