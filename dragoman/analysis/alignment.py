@@ -198,11 +198,7 @@ def heads_by_layer(predictor: Predictor) -> dict[str, int]:
 def select_view(
     predictor: Predictor, layer: str | int | None = None, head: int | None = None, shifted: bool = False
 ) -> AttentionView:
-    """The view of a layer, by name or number from 1, and a head, by number from 1.
-
-    The default is the mean over heads of the last layer; of three or more layers the last but one, where deep
-    Transformers align best (Garg et al. 2019).
-    """
+    """The view of a layer, by name or number from 1 (default: `usual_layer`), and a head (default: their mean)."""
     layers = heads_by_layer(predictor)
     names = list(layers)
     if layer is None:
@@ -274,10 +270,7 @@ def symmetrize(forward: WordAlignment, backward: WordAlignment, method: str = "g
 
 @dataclass(frozen=True)
 class FilePairs:
-    """The sentence pairs of a file, read anew every time: memory holds one of them.
-
-    A faulty line is an error at the end, because links are written line by line.
-    """
+    """The sentence pairs of a file, read anew every time; a faulty line is an error once all are read."""
 
     data: DataConfig
     files: str | Pairs

@@ -45,10 +45,7 @@ def prefix_of(nodes: Sequence[dict[str, Any]], number: int) -> list[int]:
 
 
 def beam_tree(predictor: Predictor, text: str, beam: int | None) -> dict[str, Any]:
-    """The nodes of a search (see decoding/trace.py), and the greedy continuation of pruned ones by their number.
-
-    Of very many pruned branches the most probable ones are continued.
-    """
+    """The nodes of a search (see decoding/trace.py), and greedy continuations of the most probable pruned ones."""
     options: dict[str, Any] = {} if beam is None else {"beam": beam}
     nodes = list(predictor.trace(text, on_unknown=told_elsewhere, **options))
     pruned = [node for node in nodes if node["fate"] not in (KEPT, COMPLETE) and node["token"] != EOS]

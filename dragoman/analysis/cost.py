@@ -25,6 +25,7 @@ from dragoman.layers.self_attention import (
     SelfAttention,
 )
 
+WIDTH, HEADS = 64, 4
 WINDOW = 32  # of restricted attention
 KERNEL = 3
 
@@ -194,24 +195,21 @@ def _training_seconds(forward: Callable[[], Tensor], device: torch.device, min_s
 
 def measure_layers(
     lengths: Sequence[int],
+    report: Callable[[LayerCost], None],
     *,
-    width: int = 64,
-    heads: int = 4,
     device: str = "cpu",
     min_seconds: float = 0.2,
-    names: Sequence[str] = (),
-    report: Callable[[LayerCost], None] = lambda cost: None,
+    names: Sequence[str] = tuple(THEORY),
 ) -> list[LayerCost]:
-    """The cost of every layer at every length, each measured for at least `min_seconds`; `report` gets each at once."""
+    """The cost of layers at every length, each measured for at least `min_seconds`; `report` gets each at once."""
     target = torch.device(device)
     torch.manual_seed(0)
     costs = []
-    for name, layer in benchmark_layers(width, heads).items():
-        if names and name not in names:
-            continue
-        layer = layer.to(target).train()
+    layers = benchmark_layers(WIDTH, HEADS)
+    for name in (name for name in layers if name in names):
+        layer = layers[name].to(target).train()
         for length in lengths:
-            forward = forward_pass(layer, length, width, target)
+            forward = forward_pass(layer, length, WIDTH, target)
             saved = saved_bytes(layer, forward)
             cost = LayerCost(name, length, _training_seconds(forward, target, min_seconds), saved)
             costs.append(cost)
@@ -231,26 +229,24 @@ def growth_exponents(costs: Sequence[LayerCost]) -> list[GrowthExponents]:
     for name in dict.fromkeys(cost.layer for cost in costs):
         own = sorted(cost for cost in costs if cost.layer == name)  # by length
         own = own[len(own) // 2 - (len(own) % 2 == 0) :]
-        times, memory = ([(cost.length, getattr(cost, key)) for cost in own] for key in ("seconds", "saved"))
-        exponents.append(
-            GrowthExponents(
-                name, power_law_exponent(times), power_law_exponent(memory), THEORY[name].time, THEORY[name].memory
-            )
+        times, memory = (
+            power_law_exponent([(cost.length, getattr(cost, key)) for cost in own]) for key in ("seconds", "saved")
         )
+        exponents.append(GrowthExponents(name, times, memory, THEORY[name].time, THEORY[name].memory))
     return exponents
 
 
-def size_growth(device: str = "cpu", min_seconds: float = 0.1) -> list[SizeGrowth]:
+def size_growth(device: str = "cpu") -> list[SizeGrowth]:
     """How the time of layers grows with their width d, kernel k and window r, at a fixed length."""
     target = torch.device(device)
     exponents = []
     for name, size, values, length, expected in GROWTH:
         points = []
         for value in values:
-            width = value if size == "d" else 64
+            width = value if size == "d" else WIDTH
             sizes = {"kernel": value} if size == "k" else {"window": value} if size == "r" else {}
-            layer = benchmark_layers(width, 4, **sizes)[name].to(target).train()
+            layer = benchmark_layers(width, HEADS, **sizes)[name].to(target).train()
             forward = forward_pass(layer, length, width, target)
-            points.append((float(value), _training_seconds(forward, target, min_seconds)))
+            points.append((float(value), _training_seconds(forward, target, 0.1)))
         exponents.append(SizeGrowth(name, size, power_law_exponent(points), expected))
     return exponents

@@ -31,10 +31,7 @@ def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list
 
 
 def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shortlist, float, float]:
-    """Learn from at most `pairs` training pairs: `likely` translations of each token and `common` frequent tokens.
-
-    Returns its coverage of the validation pairs as well.
-    """
+    """`likely` translations of each token and `common` tokens, from at most `pairs` pairs; and its coverage."""
     if run.config.task != "translate":
         raise RunError(f'{run.folder}: found task = "{run.config.task}", expected "translate": lists are made of pairs')
     corpus = prepare_corpus(run.config.data, run.config.tokenizer)

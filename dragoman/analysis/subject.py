@@ -53,9 +53,8 @@ class Axis:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "tokens": list(self.tokens), "words": list(self.words), "word_of": list(self.word_of), "unit": self.unit,
-        }  # fmt: skip
+        sequences = {name: list(getattr(self, name)) for name in ("tokens", "words", "word_of")}
+        return {**sequences, "unit": self.unit}
 
 
 @dataclass(frozen=True)

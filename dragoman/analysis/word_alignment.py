@@ -139,10 +139,7 @@ def mean_weights(forward: Floats, backward: Floats) -> Tensor:
 
 
 class RunAligner:
-    """Aligns words by a run that is a word aligner.
-
-    Tokens are aligned. Two words are linked where any of their tokens are.
-    """
+    """Aligns words by a run that aligns tokens: two words are linked where any of their tokens are."""
 
     def __init__(self, predictor: Predictor) -> None:
         assert isinstance(predictor.model, WordAlignerModel)

@@ -44,10 +44,7 @@ def configure(
     *,
     neural: bool = False,
 ) -> tuple[Config, list[str]]:
-    """A configuration for these files with `place=value` overrides, and the reasons for all choices.
-
-    `neural`: choose no classical model, however few the pairs are.
-    """
+    """A configuration with `place=value` overrides, and the reasons; `neural`: no classical model for few pairs."""
     given = override({}, list(overrides))
     name = given.get("task", DEFAULT_TASK)
     if name == DEFAULT_TASK:

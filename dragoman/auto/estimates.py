@@ -74,10 +74,7 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device
 
 
 def batch_memory(model: nn.Module, shape: BatchShape, collator: Collator = PAIR_COLLATOR) -> int:
-    """Bytes of the activations that a batch of this shape keeps for the backward pass.
-
-    Measured on batches of one and two rows: activations grow linearly with rows.
-    """
+    """Bytes that a batch keeps for the backward pass, measured on one and two rows: they grow linearly with rows."""
     rows, source, target = shape
     single, double = (saved_bytes(model, partial(model, collator.dummy(count, source, target))) for count in (1, 2))
     return single + (double - single) * (rows - 1)

@@ -42,10 +42,7 @@ FIRST_LINES = 3
 def configure_media(
     task: Task, entry: Any, files: Files, overrides: Sequence[str], media: str
 ) -> tuple[Config, list[str]]:
-    """A configuration with `place=value` overrides, and the reasons; `media` is "audio" or "picture".
-
-    A run that train.start_from names gives features, tokenizer, model and search.
-    """
+    """A configuration with overrides, and the reasons; `media` is "audio" or "picture"."""
     base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
     given: dict[str, Any] = override({}, list(overrides))
     source = given.get("tokenizer", {}).get("source", {})

@@ -110,7 +110,7 @@ def against_length(max_length: int, plot: str | None, as_json: bool, device: str
     if not as_json:
         click.echo(f"{machine()}; width 64, one row, forward and backward")
         click.echo(f"{'layer':<18}{'tokens':>8}{'ms':>12}{'MiB kept':>12}")
-    costs = cost.measure_layers(lengths, device=str(resolve_device(device)), report=print_cost)
+    costs = cost.measure_layers(lengths, print_cost, device=str(resolve_device(device)))
     fits = cost.growth_exponents(costs)
     sizes = cost.size_growth(str(resolve_device(device)))
     if as_json:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.analysis.attention_layers import attention_layers, over_words
-from dragoman.analysis.cost import benchmarked_layers, growth_exponents, measure_layers, saved_bytes
+from dragoman.analysis.cost import LayerCost, benchmarked_layers, growth_exponents, measure_layers, saved_bytes
 from dragoman.analysis.gradients import GradientFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
@@ -110,10 +110,7 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
 
 
 def time_to_target(systems: Sequence[System]) -> tuple[str, float] | None:
-    """The validation score that every trained system reaches at least: (metric, score); None: there is none.
-
-    Scores on different validation data cannot be compared.
-    """
+    """(metric, score) that every trained system reaches; None: there is none, or their validation data differ."""
     trained = [system for system in systems if system.measured and system.measured["valid"]]
     metric = common_metric(trained) if trained and same_validation(trained) else None
     if metric is None:
@@ -358,13 +355,11 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
     if not names:
         return None
     say(f"measuring the cost against length of {', '.join(names)}, up to {COST_LENGTHS[-1]:,} tokens")
-    costs = measure_layers(
-        COST_LENGTHS,
-        width=64,
-        min_seconds=0.05,
-        names=names,
-        report=lambda cost: say(f"  {cost.layer}, {cost.length:,} tokens: {1000 * cost.seconds:.1f} ms"),
-    )
+
+    def report(cost: LayerCost) -> None:
+        say(f"  {cost.layer}, {cost.length:,} tokens: {1000 * cost.seconds:.1f} ms")
+
+    costs = measure_layers(COST_LENGTHS, report, min_seconds=0.05, names=names)
     fits = growth_exponents(costs)
     return View(
         "cost",

@@ -111,10 +111,7 @@ def _verdict(system_score: SystemScore) -> str:
 def draw_buckets(
     groups: Sequence[BucketScore], metric: TextMetric, path: str | Path, along: str, *, joined: bool = True
 ) -> Path:
-    """Scores by bucket with intervals; labels state the number of segments.
-
-    `joined` draws a line through the points, for buckets that have an order.
-    """
+    """Scores by bucket with intervals; `joined` draws a line through buckets that have an order."""
     drawing = new_figure(min(MAX_INCHES, max(6.0, 1.6 + 0.9 * len(groups))), 4.4)
     axes: Any = drawing.add_subplot()
     middles, lows, highs = (

@@ -41,7 +41,7 @@ def test_a_linear_layer_saves_its_input_and_nothing_else() -> None:
 
 def test_every_layer_is_measured_at_every_length() -> None:
     told: list[LayerCost] = []
-    costs = measure_layers([16, 32, 64], width=16, heads=2, min_seconds=0.0, report=told.append)
+    costs = measure_layers([16, 32, 64], told.append, min_seconds=0.0)
     assert costs == told
     assert [cost.length for cost in costs] == [16, 32, 64] * len(THEORY)
     assert benchmark_layers(16, 2).keys() == THEORY.keys() == {cost.layer for cost in costs}

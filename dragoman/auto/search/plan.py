@@ -34,10 +34,7 @@ class Cost:
 
     @property
     def every(self) -> int:
-        """Steps between validations: the usual number, or more where validations would take over a fifth of the time.
-
-        With fewer, train.patience would stop training too early.
-        """
+        """Steps between validations, which may take a fifth of the time. With fewer, train.patience stops too early."""
         return max(self.usual_every, math.ceil(self.validation * self.speed * (1 - VALIDATING) / VALIDATING))
 
     def seconds(self, steps: float) -> float:
