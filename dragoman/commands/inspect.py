@@ -208,8 +208,7 @@ def probe(
     dragoman probe runs/my --probe copying --examples 5 --beam 1
     dragoman probe runs/my --probe length --sentences german.txt
     """
-    from dragoman.analysis.probes import probe_texts
-    from dragoman.analysis.probes import PROBES, run_probes, suitable_probes
+    from dragoman.analysis.probes import PROBES, probe_texts, run_probes, suitable_probes
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_predictor
     from dragoman.reports.text_tables import probe_lines

@@ -266,7 +266,6 @@ def distil(run: str, overrides: tuple[str, ...], student: str | None, quiet: boo
     dragoman distil runs/big --run runs/fast model.decoder.layers=1
     """
     from dragoman.auto.distil import distil as distil_run
-    from dragoman.runs import Run
 
     require_search("distil", run)
     folder = Path(student or f"{run.rstrip('/')}-student")
