@@ -18,10 +18,9 @@ from dragoman.analysis.attention import cross_attention_weights, usual_layer
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.examples import Fault, Pairs
-from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.source_reader import Span
-from dragoman.data.split import read_examples
+from dragoman.data.split import read_examples, summarize_faults
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.inputs import WINDOW
