@@ -265,7 +265,11 @@ class GraphDecoder(HoldsModel):
         """Encode the sources; the step with this key before the first target token. The caller must release it."""
         state = self.model.start(batch.padded(shape.sources, shape.source_length), shape.target_length)
         step = self.acquire(key, lambda: kind(self.model, state.static, state.cache, key))
-        step.begin(state)
+        try:
+            step.begin(state)
+        except RuntimeError:
+            step.lock.release()
+            raise
         return step
 
     def start(self, batch: Batch, shape: GraphShape) -> GraphState:

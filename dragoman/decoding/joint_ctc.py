@@ -20,10 +20,9 @@ from dragoman.data.readers.lines import read_lines
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
-from dragoman.decoding.method import Method, OpenMethod, Request, distinct
+from dragoman.decoding.method import Method, OpenMethod, PathLike, Request, distinct
 from dragoman.decoding.non_autoregressive import BLANK, LMFusion, decode_ctc
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.decoding.shortlist import PathLike
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.layers.ctc import ctc_log_probability
 from dragoman.models.contracts import CTCEmissions, State, join_tensors

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast
 
 from torch import Tensor
 
@@ -13,6 +14,12 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import ConfigError
 from dragoman.models.contracts import NonAutoregressiveModel, decodes
+
+if TYPE_CHECKING:
+    PathLike = str | Path
+    RunLike = Any
+else:
+    PathLike = RunLike = str  # what the strict loader reads; Python may also pass a Path, or a run that is open already
 
 # tokens (N,), state → log-probabilities (N, V), the decoder's vectors (N, D) behind them, and the next state
 HiddenStep = Callable[[Tensor, Any], tuple[Tensor, Tensor, Any]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,7 +22,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.method import Method, OpenMethod, Request
+from dragoman.decoding.method import Method, OpenMethod, PathLike, Request
 from dragoman.decoding.search import autoregressive_search
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write
@@ -33,12 +33,6 @@ from dragoman.models.heads.softmax import log_probabilities
 NAME = "shortlist.safetensors"  # in a run folder
 MAKER = "dragoman shortlist RUN"
 SPECIAL = EOS + 1  # padding, unknown, start and end: first in every vocabulary
-
-
-if TYPE_CHECKING:
-    PathLike = str | Path
-else:
-    PathLike = str  # what the strict loader reads
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,16 +18,11 @@ from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
-from dragoman.decoding.method import AutoregressiveModel, Method, OpenMethod, Request
+from dragoman.decoding.method import AutoregressiveModel, Method, OpenMethod, Request, RunLike
 from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
 from dragoman.models.contracts import decodes
 from dragoman.progress import check_interrupted
-
-if TYPE_CHECKING:
-    RunLike = Any
-else:
-    RunLike = str  # what the strict loader reads; Python may also pass a run that is open already
 
 MIN_ADVANCE = 16  # accepted tokens of all rows after which the states move behind them
 
