@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -84,12 +84,6 @@ def constrained_inputs(texts: list[str], options: DecodingOptions) -> list[Const
 
 def common_constraints(options: DecodingOptions) -> OutputConstraints:
     return parse_constraints({name: getattr(options, name) for name in FIELDS}, "options")
-
-
-def with_tags(texts: Iterable[str], tag: str | None, tags: tuple[str, ...]) -> Iterator[str]:
-    """The texts with their tags, for a run that knows `tags`; empty texts stay as they are."""
-    for number, text in enumerate(texts, 1):
-        yield ensure_tag(text, tag, tags, f"input {number}") if text.strip() else text
 
 
 def tagged_sources(examples: Sequence[Example], tag: str | None, tags: tuple[str, ...]) -> list[str]:

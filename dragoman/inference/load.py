@@ -21,12 +21,10 @@ def load_run(
     folder: Folders, device: str = "auto", options: DecodingOptions | None = None, **keywords: Unpack[DecodingKeywords]
 ) -> Predictor | Labeler | Completer:
     """Open any trained run; `options` and keywords are the decoding defaults of a predictor."""
-    if not isinstance(folder, str | Path):
-        return load_predictor(folder, device, options, **keywords)
-    run = Run(folder)
-    if run.task.head_decoder is None and not run.task.is_language_model:
-        return load_predictor(folder, device, options, **keywords)
     (options,) = replace_from_keywords(dict(keywords), options or DecodingOptions())
+    run = Run(folder) if isinstance(folder, str | Path) else None
+    if run is None or (run.task.head_decoder is None and not run.task.is_language_model):
+        return load_predictor(folder, device, options)
     for name in changed_fields(options):
         value = getattr(options, name)
         if name not in ("batch_size", "scores") and (name, value) != ("engine", "torch"):

@@ -44,7 +44,6 @@ from dragoman.inference.inputs import (
     common_constraints,
     constrained_inputs,
     tagged_sources,
-    with_tags,
 )
 from dragoman.inference.loaded import Backend, Seq2SeqRun, open_backend
 from dragoman.inference.long_inputs import (
@@ -377,7 +376,8 @@ class Predictor(Seq2SeqRun):
         """The texts as the model reads them: each with its tag, empty ones unchanged."""
         if tag is not None:
             check_tag(tag, self.tags)
-        return with_tags(texts, tag, self.tags)
+        named = ((text, f"input {number}") for number, text in enumerate(texts, 1))
+        return (ensure_tag(text, tag, self.tags, name) if text.strip() else text for text, name in named)
 
     def reads_in_parts(self, item: ConstrainedInput, options: DecodingOptions) -> bool:
         """Whether an input is read in parts: their tokens come in the order of the batches, not in that of the text."""
