@@ -38,8 +38,8 @@ LanguageModelScorer = Callable[[Sequence[tuple[int, ...]]], Tensor]  # texts →
 class LMFusion:
     """Shallow fusion: a language model adds weight · log p(text) + bonus · tokens to the rank of a text.
 
-    The scorer may be an n-gram table or a neural model (joint_ctc.py). The search asks for all texts of its beam at once,
-    and at the next position for these and others that are one token longer.
+    The scorer may be an n-gram table or a neural model (joint_ctc.py). The search asks for all texts of its beam at
+    once, and at the next position for these and others that are one token longer.
     """
 
     scorer: LanguageModelScorer
