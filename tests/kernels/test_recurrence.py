@@ -1,4 +1,4 @@
-"""Fused recurrences against autograd through plain steps; on a GPU, the Triton kernels."""
+"""Recurrences with one weight gradient for all steps against autograd through plain steps; on a GPU, compiled."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ import pytest
 import torch
 from torch import Tensor
 
+from dragoman.kernels import recurrence
 from dragoman.kernels.deferred_gradients import deferred_gradients
-from dragoman.kernels.fused_gru import FusedGRUResetBefore
 from dragoman.layers.cells import Cell, build_cell
 from tests.kernels.helpers import largest_error, on_every_device
 from tests.layers.test_cells import CASES, every_cell
 
 ROWS, STEPS, INPUTS, WIDTH = 4, 5, 6, 24
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu_too(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a CPU take the path of a GPU, without the compiler."""
+    if "cuda" not in request.node.name:
+        monkeypatch.setattr(recurrence, "supports", lambda x: True)
+        monkeypatch.setattr(recurrence, "_compiled", lambda function: function)
 
 
 def random_cell(name: str, device: str) -> Cell:
@@ -27,7 +35,7 @@ def random_cell(name: str, device: str) -> Cell:
 
 @on_every_device
 @every_cell
-def test_a_fused_recurrence_in_float32_equals_the_plain_loop(name: str, device: str) -> None:
+def test_a_recurrence_in_float32_equals_the_plain_loop(name: str, device: str) -> None:
     cell = random_cell(name, device)
     x = torch.randn(ROWS, STEPS, INPUTS, device=device).requires_grad_()
     start = tuple(torch.randn(ROWS, WIDTH, device=device).requires_grad_() for _ in range(cell.num_states))
@@ -38,7 +46,7 @@ def test_a_fused_recurrence_in_float32_equals_the_plain_loop(name: str, device: 
 
 @on_every_device
 @every_cell
-def test_single_fused_steps_equal_the_plain_loop(name: str, device: str) -> None:
+def test_single_steps_equal_the_plain_loop(name: str, device: str) -> None:
     """As a decoder runs them: step by step, with deferred gradients."""
     cell = random_cell(name, device)
     x = torch.randn(ROWS, STEPS, INPUTS, device=device).requires_grad_()
@@ -75,7 +83,7 @@ def test_a_stepper_equals_steps_over_joined_inputs(name: str, device: str, steps
 
 @on_every_device
 @every_cell
-def test_a_fused_recurrence_in_half_precision_keeps_its_states_in_float32(name: str, device: str) -> None:
+def test_a_recurrence_in_half_precision_keeps_its_states_in_float32(name: str, device: str) -> None:
     """Products in bfloat16, states in float32; as near to float32 as bfloat16 allows."""
     cell = random_cell(name, device)
     x, start = torch.randn(ROWS, STEPS, INPUTS, device=device), cell.start(ROWS)
@@ -108,9 +116,10 @@ def test_a_weight_changed_before_the_backward_pass_is_an_error() -> None:
         out.sum().backward()
 
 
-def test_only_the_cell_with_two_products_per_step_has_no_fused_step() -> None:
-    assert [name for name in CASES if build_cell(CASES[name], 2, 2).fused is FusedGRUResetBefore] == [
+def test_cells_with_several_products_per_step_run_step_by_step() -> None:
+    assert [name for name in CASES if not build_cell(CASES[name], 2, 2).pointwise] == [
         "gru-before",
         "gru-before-silu",
         "gru-before-gelu",
+        "peephole-full",
     ]
