@@ -22,7 +22,6 @@ def aligned_logits(hidden: Tensor, output: nn.Linear) -> Tensor:
     """
     more = padding(output.out_features, hidden.device)
     if not more or not torch.is_autocast_enabled(hidden.device.type):
-        logits: Tensor = output(hidden)
-        return logits
+        return output(hidden)
     bias = None if output.bias is None else F.pad(output.bias, (0, more))
     return F.linear(hidden, F.pad(output.weight[: output.out_features], (0, 0, 0, more)), bias)

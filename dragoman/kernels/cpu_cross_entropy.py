@@ -23,10 +23,9 @@ def total_loss(
 ) -> Tensor:
     """The sum over real positions of hidden (B, T, D) and target (B, T); weight (V, D), bias (V,)."""
     real = (target.flatten() != pad).nonzero()[:, 0]
-    total: Tensor = _TotalLoss.apply(  # type: ignore[no-untyped-call]
+    return _TotalLoss.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, 1)[real], target.flatten()[real], weight, bias, smoothing
     )
-    return total
 
 
 class _TotalLoss(torch.autograd.Function):

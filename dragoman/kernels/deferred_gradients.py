@@ -75,8 +75,7 @@ def matmul(x: Tensor, matrices: Tensor) -> Tensor:
     if not deferring():
         return x @ matrices
     shared = shared_by_steps(matrices, lambda: _SharedMatrices(matrices, product_dtype(matrices)))
-    out: Tensor = _MatmulStep.apply(x, shared.anchor, shared)  # type: ignore[no-untyped-call]
-    return out
+    return _MatmulStep.apply(x, shared.anchor, shared)  # type: ignore[no-untyped-call]
 
 
 def shared_by_steps(tensor: Tensor, make: Callable[[], Any]) -> Any:
@@ -114,8 +113,7 @@ class _Anchor(torch.autograd.Function):
 
 def anchored(take: Callable[[], Gradients], *leaves: Tensor) -> Tensor:
     """An anchor for every step to read; autograd calls `take` for the gradients of `leaves` after all steps."""
-    anchor: Tensor = _Anchor.apply(take, *leaves)  # type: ignore[no-untyped-call]
-    return anchor
+    return _Anchor.apply(take, *leaves)  # type: ignore[no-untyped-call]
 
 
 class StepRecords:

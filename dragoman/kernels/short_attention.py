@@ -50,8 +50,7 @@ def attend_short(
     query, key, value = (_contiguous_rows(part.to(half)) for part in (query, key, value))
     seed = torch.randint(2**31, (1,), device=query.device) if dropout else query.new_zeros(1, dtype=torch.long)
     flat = None if mask is None else mask[:, 0, 0]
-    out: Tensor = _attention(query, key, value, flat, seed, scale, dropout, causal)
-    return out
+    return _attention(query, key, value, flat, seed, scale, dropout, causal)
 
 
 def shares(query: Tensor, key: Tensor) -> bool:

@@ -163,5 +163,4 @@ class CrossAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             scale=self.score.scale,
         )
-        joined: Tensor = self.output(join_heads(out))
-        return joined
+        return self.output(join_heads(out))

@@ -32,8 +32,7 @@ class FeedForward(nn.Module):
             glorot(linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.narrow(self.dropout(self.activation(self.widen(x))))
-        return out
+        return self.narrow(self.dropout(self.activation(self.widen(x))))
 
 
 class GatedFeedForward(nn.Module):
@@ -50,5 +49,4 @@ class GatedFeedForward(nn.Module):
             glorot(linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.narrow(self.dropout(self.activation(self.gate(x)) * self.widen(x)))
-        return out
+        return self.narrow(self.dropout(self.activation(self.gate(x)) * self.widen(x)))

@@ -127,8 +127,7 @@ class MergePositions(nn.Module):
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (B, T, D), positions (T, D) → (B, T, D)."""
         if self.projection is not None:
-            out: Tensor = self.projection(torch.cat([x, positions.to(x.dtype).expand_as(x)], -1))
-            return out
+            return self.projection(torch.cat([x, positions.to(x.dtype).expand_as(x)], -1))
         return x + positions if self.merge == "sum" else (x + positions) / 2
 
 
@@ -154,8 +153,7 @@ class Sinusoidal(nn.Module):
             return x + rows_from(sinusoids(self._reserved, self.width, self.layout, x.dtype), start, x.shape[1])
         length = self._reserved if isinstance(start, Tensor) else start + x.shape[1]
         table = sinusoid_table(length, self.width, self.layout, x.device, x.dtype)
-        out: Tensor = self.merge(x, rows_from(table, start, x.shape[1]))
-        return out
+        return self.merge(x, rows_from(table, start, x.shape[1]))
 
 
 class Learned(nn.Module):
@@ -179,8 +177,7 @@ class Learned(nn.Module):
         """x (B, T, D) whose first token has the position `start`."""
         if not isinstance(start, Tensor):
             self.reserve(start + x.shape[1])
-        out: Tensor = self.merge(x, rows_from(self.table, start, x.shape[1]))
-        return out
+        return self.merge(x, rows_from(self.table, start, x.shape[1]))
 
 
 def rows_from(table: Tensor, start: Tensor | int, length: int) -> Tensor:
@@ -207,8 +204,7 @@ RELATIVE_POSITIONS: dict[type, Any] = {
 
 def build_absolute_positions(config: PositionsConfig, width: int) -> Sinusoidal | Learned | NoAbsolutePositions:
     """The positions that the input of a stack adds to its embeddings."""
-    added: Sinusoidal | Learned | NoAbsolutePositions = ABSOLUTE_POSITIONS[type(config)](config, width)
-    return added
+    return ABSOLUTE_POSITIONS[type(config)](config, width)
 
 
 def build_relative_positions(

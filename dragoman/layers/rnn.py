@@ -136,8 +136,7 @@ class ProjectionMerge(nn.Module):
 
     def forward(self, ahead: Tensor, back: Tensor) -> Tensor:
         """Twice (…, D) → (…, D)."""
-        out: Tensor = self.linear(torch.cat([ahead, back], -1))
-        return out
+        return self.linear(torch.cat([ahead, back], -1))
 
 
 MERGES: dict[str, type[ConcatenateMerge] | type[MeanMerge] | type[ProjectionMerge]] = {

@@ -94,8 +94,7 @@ class DotScore(nn.Module):
 
     def prepare(self, keys: Tensor) -> Tensor:
         """What depends on the keys (B, S, K) alone."""
-        out: Tensor = self.key(keys)
-        return out
+        return self.key(keys)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Queries (B, n, Q) and keys as `prepare` returns them → scores (B, n, S)."""
@@ -127,8 +126,7 @@ class AdditiveScore(nn.Module):
 
     def prepare(self, keys: Tensor) -> Tensor:
         """U h."""
-        out: Tensor = self.key(keys)
-        return out
+        return self.key(keys)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Queries (B, n, Q) and keys as `prepare` returns them → scores (B, n, S)."""

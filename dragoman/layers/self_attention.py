@@ -86,8 +86,7 @@ class SelfAttention(nn.Module):
         else:
             visible, real = self.visible(positions[:, None], positions), mask[:, None, None, :]
             out = self.attend(query, key, value, positions, positions, real if visible is None else visible & real)
-        joined: Tensor = self.output(join_heads(out))
-        return joined
+        return self.output(join_heads(out))
 
     def extend(self, x: Tensor, past: Any, length: Tensor | int) -> tuple[Tensor, Any]:
         """New positions attend to a cache (`kv_cache`) and to themselves, causally; returns the cache after them.
@@ -280,8 +279,7 @@ class LinearAttention(SelfAttention):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         positions = torch.arange(x.shape[1], device=x.device)
         out = attend_linear(self, *self.split_projection(self.project(x), positions), mask)
-        joined: Tensor = self.output(join_heads(out))
-        return joined
+        return self.output(join_heads(out))
 
     def extend(self, x: Tensor, past: RunningSum, length: Tensor | int) -> tuple[Tensor, RunningSum]:
         positions = torch.arange(x.shape[1], device=x.device)

@@ -58,8 +58,7 @@ class PooledModel(LabelModel):
     def pooled(self, source: Tensor, mask: Tensor) -> Tensor:
         """One vector (B, P) for each source (B, S)."""
         memory = self.encoder(self.word_dropout(source), mask)
-        out: Tensor = self.pooling(memory.values, memory.mask, memory.final[-1])
-        return out
+        return self.pooling(memory.values, memory.mask, memory.final[-1])
 
     def outputs(self, batch: Batch) -> Tensor:
         """Logits or numbers (B, K), at least float32."""

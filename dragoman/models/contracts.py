@@ -275,8 +275,7 @@ Decodes = Literal["stepwise", "parallel", "own-search", "none"]
 
 def decodes(model: Any) -> Decodes:
     """How a search gets outputs of a model; one that does not say so, such as a user's own module, goes by steps."""
-    declared: Decodes = getattr(model, "decodes", "stepwise")
-    return declared
+    return getattr(model, "decodes", "stepwise")
 
 
 class TrainableModel(Protocol):

@@ -53,8 +53,7 @@ class ConvS2SInput(nn.Module):
 
     def forward(self, tokens: Tensor, start: Tensor | int) -> Tensor:
         """(N, T) → (N, T, E); `start` is the position of the first token."""
-        out: Tensor = self.dropout(self.positions(self.embedding(tokens), start))
-        return out
+        return self.dropout(self.positions(self.embedding(tokens), start))
 
 
 def shortcut(inputs: int, outputs: int) -> nn.Module:

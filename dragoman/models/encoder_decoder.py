@@ -176,8 +176,7 @@ class EncoderDecoder(TokenWriter, BaseModel):
         return torch.cat(outputs, 1)
 
     def _teacher_inputs(self, target: Tensor) -> Tensor:
-        inputs: Tensor = self.target_dropout(teacher_inputs(target))
-        return inputs
+        return self.target_dropout(teacher_inputs(target))
 
     def _scheduled_sampling(self, teacher: Tensor, state: State, probability: float, passes: int) -> Tensor:
         """Hidden vectors; each input is the teacher's with this probability, else sampled from the model.
@@ -212,8 +211,7 @@ class EncoderDecoder(TokenWriter, BaseModel):
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits (B, T, V) of every target token, given the true tokens before it."""
-        out: Tensor = self.output(self._hidden(self._teacher_inputs(batch.target), self.start(batch)))
-        return out
+        return self.output(self._hidden(self._teacher_inputs(batch.target), self.start(batch)))
 
     def forward(self, batch: Batch) -> Loss:
         """Summed cross-entropy over real target tokens and their number."""
@@ -240,8 +238,7 @@ class EncoderDecoder(TokenWriter, BaseModel):
     def token_losses(self, target: Tensor, state: State) -> Tensor:
         """−log p of every token of targets (N, T), 0 on padding; a source may have several hypotheses."""
         hidden = self._hidden(self._teacher_inputs(target), state)
-        losses: Tensor = full_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0)
-        return losses
+        return full_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0)
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Encode the sources and make the state before the first target token."""

@@ -114,8 +114,7 @@ class LanguageModel(BaseModel):
     @property
     def max_positions(self) -> int | None:
         """How many tokens it can read, the prompt included; None: no limit."""
-        longest: int | None = self.stack.max_positions
-        return longest
+        return self.stack.max_positions
 
     def empty_carry(self, rows: int) -> Any:
         """Zeros for the carry between segments, nested tuples of tensors; None: nothing is carried."""
@@ -202,8 +201,7 @@ class LanguageModel(BaseModel):
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits (B, T, V) of every target token, given the prompt and the true tokens before it."""
-        out: Tensor = self.output(self.dropout(self.stack(*self._teacher_inputs(batch))[0]))
-        return out
+        return self.output(self.dropout(self.stack(*self._teacher_inputs(batch))[0]))
 
     def score(self, batch: Batch | Segment) -> TokenScores:
         """Score every target token; logits are computed in chunks."""

@@ -177,8 +177,7 @@ class MaskedLM(BaseModel):
     def logits(self, memory: Memory, positions: Tensor) -> Tensor:
         """Logits (B, K, V) of the tokens at positions (B, K)."""
         hidden = memory.values.gather(1, positions[:, :, None].expand(-1, -1, memory.values.shape[2]))
-        out: Tensor = self.output(self.transform_norm(self.activation(self.transform(hidden))))
-        return out
+        return self.output(self.transform_norm(self.activation(self.transform(hidden))))
 
     def _rows(self, batch: Batch | Segment) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Input rows (B, S); with next-sentence prediction also its labels (B,) and how many tokens to mask (B,).

@@ -104,8 +104,7 @@ class NonAutoregressive(BaseModel):
 
     @property
     def max_positions(self) -> int | None:
-        longest: int | None = self.alignment.max_positions
-        return longest
+        return self.alignment.max_positions
 
     @property
     def graph_blockers(self) -> list[str]:
@@ -130,26 +129,20 @@ class NonAutoregressive(BaseModel):
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions | LengthBeam:
         """Return the distributions of all positions for a search."""
         memory = self.encode(batch.source.data, batch.source.mask)
-        emissions: CTCEmissions | LengthBeam = self.alignment.emissions(
-            self.log_probabilities, memory, limits, candidates
-        )
-        return emissions
+        return self.alignment.emissions(self.log_probabilities, memory, limits, candidates)
 
     def score(self, batch: Batch) -> TokenScores:
         """Score the targets; the alignment says what a token's score is."""
         memory = self.encode(batch.source.data, batch.source.mask)
-        scores: TokenScores = self.alignment.score(self.log_probabilities, memory, batch.target)
-        return scores
+        return self.alignment.score(self.log_probabilities, memory, batch.target)
 
     def positions(self, source: int, target: int) -> int:
         """How many positions a training step computes for rows of these lengths."""
-        count: int = self.alignment.positions(source, target)
-        return count
+        return self.alignment.positions(source, target)
 
     def reachable(self, batch: Batch) -> Tensor:
         """Which targets (B,) the model can write at all."""
         memory = self.encode(
             batch.source.data, batch.source.mask
         )  # some encoders give fewer entries than source tokens
-        reachable: Tensor = self.alignment.reachable(memory.mask, batch.target)
-        return reachable
+        return self.alignment.reachable(memory.mask, batch.target)

@@ -164,32 +164,27 @@ AnyEncoderConfig = Annotated[Any, ENCODERS, FEATURE_ENCODERS]
 
 def build_encoder(config: EncoderConfig, embedding: nn.Module) -> Encoder:
     """Build the encoder that the settings name."""
-    encoder: Encoder = ENCODERS.of(config).module(config, embedding)
-    return encoder
+    return ENCODERS.of(config).module(config, embedding)
 
 
 def build_feature_encoder(config: FeatureEncoderConfig, features: int) -> Encoder:
     """Build the encoder of images or audio that the settings name, for this many features per row."""
-    encoder: Encoder = FEATURE_ENCODERS.of(config).module(config, features)
-    return encoder
+    return FEATURE_ENCODERS.of(config).module(config, features)
 
 
 def build_decoder(config: DecoderConfig, embedding: nn.Module, memory_width: int) -> Decoder:
     """Build the decoder that the settings name, over a memory of this width."""
-    decoder: Decoder = DECODERS.of(config).module(config, embedding, memory_width)
-    return decoder
+    return DECODERS.of(config).module(config, embedding, memory_width)
 
 
 def encoder_class(config: EncoderConfig) -> type[Encoder]:
     """The encoder that the settings name."""
-    module: type[Encoder] = ENCODERS.of(config).module
-    return module
+    return ENCODERS.of(config).module
 
 
 def decoder_class(config: DecoderConfig) -> type[Decoder]:
     """The decoder that the settings name."""
-    module: type[Decoder] = DECODERS.of(config).module
-    return module
+    return DECODERS.of(config).module
 
 
 def has_attention(config: DecoderConfig) -> bool:

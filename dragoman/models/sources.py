@@ -53,8 +53,7 @@ class FeatureInput(nn.Module):
 
     def forward(self, source: Tensor, mask: Tensor) -> Tensor:
         """(B, T, F), mask (B, T) → (B, T, F)."""
-        out: Tensor = self.augment(self.standardizer(source, mask), mask)
-        return out
+        return self.augment(self.standardizer(source, mask), mask)
 
 
 class FeatureReader(Encoder):
@@ -76,8 +75,7 @@ class FeatureReader(Encoder):
 def build_source_encoder(config: AnyEncoderConfig, inputs: nn.Module) -> Encoder:
     """The encoder that the settings name, which reads an embedding, a SeriesInput or a FeatureInput."""
     if isinstance(inputs, FeatureInput):
-        reader: Encoder = FeatureReader(config, inputs)
-        return reader
+        return FeatureReader(config, inputs)
     return build_encoder(config, inputs)
 
 

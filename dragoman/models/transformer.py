@@ -114,8 +114,7 @@ class TransformerInput(nn.Module):
 
     def forward(self, tokens: Tensor, start: Tensor | int) -> Tensor:
         """(N, T) → (N, T, D); `start` is the position of the first token."""
-        out: Tensor = self.dropout(self.norm(self.positions(self.embedding(tokens) * self.scale, start)))
-        return out
+        return self.dropout(self.norm(self.positions(self.embedding(tokens) * self.scale, start)))
 
 
 def relative_positions_of(config: TransformerConfig, *, causal: bool) -> list[RelativePositions]:
@@ -173,8 +172,7 @@ class TransformerBlock(nn.Module):
 
     def before(self, norm: nn.Module, x: Tensor) -> Tensor:
         """The input of a sublayer: norm(x) with pre-norm, x with post-norm."""
-        out: Tensor = norm(x) if self.pre_norm else x
-        return out
+        return norm(x) if self.pre_norm else x
 
     def after(self, norm: nn.Module, x: Tensor, out: Tensor) -> Tensor:
         """The residual connection around a sublayer: x + out with pre-norm, norm(x + out) with post-norm."""

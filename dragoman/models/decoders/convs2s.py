@@ -46,8 +46,7 @@ class ConvS2SAttention(nn.Module):
         query = (self.query(x) + embedded) * SQRT_HALF
         query = query[:, None] * query.shape[-1] ** 0.5  # undoes the division by √d in `attend`: the paper has none
         context = attend(self, query, keys, values, mask=mask[:, None, None])[:, 0]
-        out: Tensor = (self.output(context) + x) * SQRT_HALF
-        return out
+        return (self.output(context) + x) * SQRT_HALF
 
 
 class ConvS2SDecoderLayer(nn.Module):

@@ -184,8 +184,7 @@ class MonotoneDecoder(CellDecoder):
         if self.attention is not None:
             mask, *memory = source.attended
             states = torch.cat([states, self.attention(states, tuple(memory), mask, 0)], -1)
-        out: Tensor = self.from_state(states)
-        return out
+        return self.from_state(states)
 
     def readout(self, target: Tensor, source: Source) -> Tensor:
         """tanh(W [state; context; source position]): the target's part (N, T, R) → (N, T, S, R)."""

@@ -101,8 +101,7 @@ class WeightDropout(nn.Module):
         if not self.training or self.rate == 0.0:
             return self.cell.run(x, state)
         weights = {"cell.hidden_weight": dropout(self.cell.hidden_weight, self.rate)}
-        out: tuple[Tensor, CellState] = functional_call(self.sequence, weights, (x, state))
-        return out
+        return functional_call(self.sequence, weights, (x, state))
 
 
 class RecurrentStack(nn.Module):

@@ -51,8 +51,7 @@ class ConvS2SEncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D')."""
-        out: Tensor = (self.convolution(x, mask) + self.shortcut(x)) * SQRT_HALF
-        return out
+        return (self.convolution(x, mask) + self.shortcut(x)) * SQRT_HALF
 
 
 class ConvS2SEncoder(Encoder):

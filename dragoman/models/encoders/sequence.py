@@ -71,8 +71,7 @@ class IdentityEmbedding(nn.Module):
 
 def encoder_of_vectors(config: SequenceEncoderConfig) -> Encoder:
     """Build a sequence encoder that reads vectors (B, S, embedding) in place of tokens."""
-    encoder: Encoder = SEQUENCE_ENCODERS.of(config).module(config, IdentityEmbedding(config.embedding))
-    return encoder
+    return SEQUENCE_ENCODERS.of(config).module(config, IdentityEmbedding(config.embedding))
 
 
 def vector_scale(config: SequenceEncoderConfig) -> float:

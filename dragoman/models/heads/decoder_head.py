@@ -95,8 +95,7 @@ class DecoderHead(TokenWriter):
 
     def logits(self, memory: Memory, target: Tensor) -> Tensor:
         """Logits (B, T, V) of every target token, given the true tokens before it."""
-        out: Tensor = self.output(self.decoder(teacher_inputs(target), self.start_from(memory))[0])
-        return out
+        return self.output(self.decoder(teacher_inputs(target), self.start_from(memory))[0])
 
     def score(self, memory: Memory, target: Tensor) -> TokenScores:
         return token_scores(self.logits(memory, target), target)

@@ -105,8 +105,7 @@ def full_loss(
 ) -> Tensor:
     """Cross-entropy at each position, zero on padding: hidden (B, T, D), target (B, T) → (B, T)."""
     logits = hidden if isinstance(output, LogProbabilities) else aligned_logits(hidden, output)
-    losses: Tensor = (cross_entropy or CrossEntropy())(logits, target, smoothing, output.out_features)
-    return losses
+    return (cross_entropy or CrossEntropy())(logits, target, smoothing, output.out_features)
 
 
 def sampled_loss(
