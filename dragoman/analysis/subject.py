@@ -21,7 +21,7 @@ from dragoman.inference.labeler import Labeler
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.models.classifier import Regressor
-from dragoman.models.contracts import TrainableModel
+from dragoman.models.contracts import BaseModel
 from dragoman.models.tagger import Tagger
 
 Loaded = Predictor | Labeler | Completer
@@ -83,7 +83,7 @@ class Subject:
         return target_log_probabilities(self.model, self.batch)[0]
 
 
-def target_log_probabilities(model: TrainableModel, batch: Batch) -> Tensor:
+def target_log_probabilities(model: BaseModel, batch: Batch) -> Tensor:
     """The log-probability of every target (B, T), differentiable; zero on padding. Of a regressor its number (B, 1)."""
     if isinstance(model, Tagger):  # its score() may be a marginal without a graph
         scores, mask = model.outputs(batch)

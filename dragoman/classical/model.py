@@ -19,8 +19,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.errors import ConfigError, RunError
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import TokenScores
+from dragoman.models.contracts import BaseModel, TokenScores
 
 Note = Callable[[str, int], None]  # (what is being done, how many so far)
 Tokens = tuple[int, ...]

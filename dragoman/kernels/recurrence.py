@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dragoman.kernels.triton_support import HAS_TRITON
+from dragoman.kernels.support import HAS_TRITON
 
 Tensors = tuple[Tensor, ...]
 

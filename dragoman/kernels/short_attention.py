@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.kernels.triton_support import HAS_TRITON
+from dragoman.kernels.support import HAS_TRITON
 
 MAX_LENGTH = 64  # queries or keys that fit into registers
 DEPTHS = (16, 32, 64, 128)

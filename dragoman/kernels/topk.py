@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.kernels.triton_support import HAS_TRITON
+from dragoman.kernels.support import HAS_TRITON
 
 CHUNK = 64
 MIN_COLUMNS = 2048  # from here on chunks pay off

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from dragoman.config.settings import setting
 from dragoman.kernels import recurrence
 from dragoman.kernels.deferred_gradients import deferring, linear
-from dragoman.kernels.exporting import is_exporting
+from dragoman.kernels.support import is_exporting
 from dragoman.kernels.torch_rnn import torch_is_faster, torch_rnn
 
 CellState = tuple[Tensor, ...]  # each (N, D); the first is the output

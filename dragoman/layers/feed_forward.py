@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.layers.dropout import Dropout
+from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.linear import Linear, glorot
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -67,32 +67,24 @@ PoolingConfig = LastConfig | MeanConfig | MaxConfig | TimeAttentionConfig | Step
 class LastPooling(nn.Module):
     """The final state of the encoder."""
 
-    def __init__(self, config: LastConfig, width: int) -> None:
+    def __init__(self, config: Any, width: int) -> None:
         super().__init__()
-        self.width = width
+        self.width = width  # of the pooled vector
 
     def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
         """states (B, T, D), mask (B, T), final (B, D) → (B, D)."""
         return final
 
 
-class MeanPooling(nn.Module):
+class MeanPooling(LastPooling):
     """The mean of real states."""
-
-    def __init__(self, config: MeanConfig, width: int) -> None:
-        super().__init__()
-        self.width = width
 
     def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
         return masked_mean(states, mask)
 
 
-class MaxPooling(nn.Module):
+class MaxPooling(LastPooling):
     """The largest real value of each feature."""
-
-    def __init__(self, config: MaxConfig, width: int) -> None:
-        super().__init__()
-        self.width = width
 
     def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
         return states.masked_fill(~mask[:, :, None], torch.finfo(states.dtype).min).amax(1)
@@ -116,12 +108,11 @@ class TimeAttention(nn.Module):
         return (weights[:, :, None] * states).sum(1)
 
 
-class StepWeights(nn.Module):
+class StepWeights(LastPooling):
     """Σ_t α_t h_t + b with learned α (T,) and b (D,); α starts at 1/T, so that it starts as the mean of T states."""
 
     def __init__(self, config: StepWeightsConfig, width: int) -> None:
-        super().__init__()
-        self.width = width
+        super().__init__(config, width)
         self.weight = nn.Parameter(torch.full((config.steps,), 1 / config.steps))
         self.bias = nn.Parameter(torch.zeros(width))
 
@@ -131,12 +122,11 @@ class StepWeights(nn.Module):
         return (weights[:, :, None] * states).sum(1) + self.bias
 
 
-class QueryPooling(nn.Module):
+class QueryPooling(LastPooling):
     """softmax(Q(W h + b)ᵀ / √D) h for learned Q (q, D), concatenated."""
 
     def __init__(self, config: QueriesConfig, width: int) -> None:
-        super().__init__()
-        self.width = width * config.count
+        super().__init__(config, width * config.count)
         self.keys = nn.Linear(width, width)
         glorot(self.keys)
         self.queries = nn.Parameter(torch.randn(config.count, width))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Range, setting
 from dragoman.errors import DataError
-from dragoman.kernels.exporting import is_exporting
+from dragoman.kernels.support import is_exporting
 from dragoman.layers.relative_positions import (
     Relative,
     RelativeBias,

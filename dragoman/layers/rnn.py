@@ -102,48 +102,18 @@ class Unidirectional(RecurrentLayer):
         return (reversed_rows(out, lengths) if self.backward_reading else out), last
 
 
-class ConcatenateMerge(nn.Module):
-    """Both directions concatenated, each with half the width."""
+class Merge(nn.Module):
+    """Merges two directions: concatenated, each with half the width; or with the full width their mean or W [a; b]."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, kind: str, width: int) -> None:
         super().__init__()
-        self.each = width // 2
+        self.kind = kind
+        self.each = width // 2 if kind == "concatenate" else width
+        self.linear = nn.Linear(2 * width, width) if kind == "projection" else nn.Identity()
 
     def forward(self, ahead: Tensor, back: Tensor) -> Tensor:
-        """Twice (…, D/2) → (…, D)."""
-        return torch.cat([ahead, back], -1)
-
-
-class MeanMerge(nn.Module):
-    """The mean of both directions, each with the full width."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.each = width
-
-    def forward(self, ahead: Tensor, back: Tensor) -> Tensor:
-        """Twice (…, D) → (…, D)."""
-        return (ahead + back) / 2
-
-
-class ProjectionMerge(nn.Module):
-    """A linear map of both directions, each with the full width."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.each = width
-        self.linear = nn.Linear(2 * width, width)
-
-    def forward(self, ahead: Tensor, back: Tensor) -> Tensor:
-        """Twice (…, D) → (…, D)."""
-        return self.linear(torch.cat([ahead, back], -1))
-
-
-MERGES: dict[str, type[ConcatenateMerge] | type[MeanMerge] | type[ProjectionMerge]] = {
-    "concatenate": ConcatenateMerge,
-    "mean": MeanMerge,
-    "projection": ProjectionMerge,
-}
+        """Twice (…, each) → (…, D)."""
+        return (ahead + back) / 2 if self.kind == "mean" else self.linear(torch.cat([ahead, back], -1))
 
 
 class Bidirectional(RecurrentLayer):
@@ -160,7 +130,7 @@ class Bidirectional(RecurrentLayer):
         norm: bool = False,
     ) -> None:
         super().__init__(width, dropout, residual, norm)
-        self.merge = MERGES[merge](width)
+        self.merge = Merge(merge, width)
         self.forward_cell = build_cell(cell, inputs, self.merge.each)
         self.backward_cell = build_cell(cell, inputs, self.merge.each)
 

@@ -17,8 +17,7 @@ from dragoman.config.settings import Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import Loss, TokenScores
+from dragoman.models.contracts import BaseModel, Loss, TokenScores
 from dragoman.models.encoders.elmo import ElmoEncoder, ElmoEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, token_scores
 

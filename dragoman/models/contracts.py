@@ -278,28 +278,45 @@ def decodes(model: Any) -> Decodes:
     return getattr(model, "decodes", "stepwise")
 
 
-class TrainableModel(Protocol):
-    """What the trainer and every validator need of a model."""
+class BaseModel(nn.Module):
+    """What the trainer, a validator and a search ask of every model; a model overrides the defaults that differ.
+
+    `forward(batch)` computes the training loss. DDP wraps that call, so it is the only thing that happens there.
+    """
+
+    likelihood: ClassVar[Likelihood] = "tokens"
+    decodes: ClassVar[Decodes] = "none"
+    steps_in_graphs: ClassVar[bool] = False  # its decoding steps may be captured as CUDA graphs; it has a `decoder`
+
+    @property
+    def max_positions(self) -> int | None:
+        """How many tokens it can write, <eos> included; None: no limit."""
+        return None
 
     @property
     def has_unused_parameters(self) -> bool:
         """Whether a training step may leave some parameters without gradients (DDP must then look for them)."""
+        return False
 
     @property
     def graph_blockers(self) -> list[str]:
-        """Reasons why a training step cannot be captured as a CUDA graph; empty if it can."""
+        """Reasons why a training step cannot be captured as a CUDA graph: those of its encoders and decoders."""
+        parts = (part for part in self.modules() if part is not self)
+        return [reason for part in parts for reason in getattr(part, "graph_blockers", ())]
+
+    def positions(self, source: int, target: int) -> int:
+        """How many positions a training step computes for rows of these lengths."""
+        return target
 
     def set_step(self, step: int) -> None:
-        """Tell the model how many training steps are done, before every step, for schedules inside the model."""
-
-    def __call__(self, batch: Batch) -> Loss:
-        """Compute the training loss. DDP wraps this call, so it is the only thing that happens here."""
+        """Learn how many training steps are done, before every step, for schedules inside the model."""
 
     def score(self, batch: Batch) -> TokenScores:
         """Score the batch's targets (teacher forcing)."""
+        raise NotImplementedError
 
 
-class Model(TrainableModel, Protocol):
+class Model(Protocol):
     """An autoregressive model: it writes one token after another, and every search runs over `start` and `step`."""
 
     @property
@@ -315,6 +332,9 @@ class Model(TrainableModel, Protocol):
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
 
+    def score(self, batch: Batch) -> TokenScores:
+        """Score the batch's targets (teacher forcing)."""
+
 
 class ClassifierOutput(NamedTuple):
     """Predictions of a classifier, regressor or tagger."""
@@ -324,7 +344,7 @@ class ClassifierOutput(NamedTuple):
     mask: Tensor  # (B, N) True = real
 
 
-class ClassifierModel(TrainableModel, Protocol):
+class ClassifierModel(Protocol):
     """A model that predicts labels or numbers without a search."""
 
     def predict(self, batch: Batch) -> ClassifierOutput:
@@ -346,7 +366,7 @@ class LengthBeam(NamedTuple):
     length_scores: Tensor  # (B, k) log-probability of each length, −∞ where there is none
 
 
-class NonAutoregressiveModel(TrainableModel, Protocol):
+class NonAutoregressiveModel(Protocol):
     """A model that writes all target tokens in parallel, so it has no steps; `decodes = "parallel"`."""
 
     length_advice: str  # which settings make room for longer targets
@@ -357,9 +377,6 @@ class NonAutoregressiveModel(TrainableModel, Protocol):
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions | LengthBeam:
         """Return the distributions of all positions; limits (B,): tokens with <eos>, candidates: lengths to try."""
-
-    def positions(self, source: int, target: int) -> int:
-        """How many positions a training step computes for rows of these lengths."""
 
     def reachable(self, batch: Batch) -> Tensor:
         """Which targets (B,) the model can write at all; the others give no loss and no scores."""

@@ -1,7 +1,8 @@
-"""The encoder-decoder: any encoder with any decoder, and the loss over target tokens."""
+"""The encoder-decoder: any encoder with any decoder, teacher forcing or scheduled sampling."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
@@ -14,8 +15,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.embeddings import Embedding, WordDropout, build_embedding
 from dragoman.layers.linear import output_layer
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import Encoder, Loss, Memory, State, Surroundings, TokenScores
+from dragoman.models.contracts import BaseModel, Encoder, Loss, Memory, State, Surroundings, TokenScores
 from dragoman.models.heads.decoder_head import TokenWriter, teacher_inputs
 from dragoman.models.heads.softmax import (
     FullSoftmaxConfig,
@@ -34,8 +34,68 @@ from dragoman.models.registry import (
     decoder_class,
     encoder_class,
 )
-from dragoman.models.scheduled_sampling import ForcingConfig, TeacherForcingConfig
 from dragoman.models.transformer import TransformerConfig
+
+Probability = Annotated[float, Range(0.0, 1.0)]
+Steps = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
+
+
+@dataclass(frozen=True)
+class TeacherForcingConfig:
+    """Always read the true tokens."""
+
+    kind: ClassVar[str] = "teacher"
+    passes: ClassVar[int] = 1  # one call of the decoder reads the whole target
+
+    def teacher_probability(self, step: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class _ScheduledSamplingConfig:
+    passes: Annotated[int, Range(0, None)] = setting(
+        0,
+        help="0: sample word by word, exact (Bengio et al. 2015); n: sample all words in parallel, n times, each time "
+        "from the mixed words of the last pass, fast (Duckworth et al. 2019)",
+    )
+
+
+@dataclass(frozen=True)
+class LinearDecayConfig(_ScheduledSamplingConfig):
+    """Read the true token with probability max(floor, 1 − step / steps)."""
+
+    kind: ClassVar[str] = "linear"
+    steps: Steps = setting(10_000.0, help="step at which the probability would reach zero without a floor")
+    floor: Probability = setting(0.25, help="smallest probability of the true token")
+
+    def teacher_probability(self, step: int) -> float:
+        return max(self.floor, 1.0 - step / self.steps)
+
+
+@dataclass(frozen=True)
+class ExponentialDecayConfig(_ScheduledSamplingConfig):
+    """Read the true token with probability rate^step."""
+
+    kind: ClassVar[str] = "exponential"
+    rate: Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)] = setting(0.9999, help="base of the power")
+
+    def teacher_probability(self, step: int) -> float:
+        return float(self.rate**step)
+
+
+@dataclass(frozen=True)
+class InverseSigmoidDecayConfig(_ScheduledSamplingConfig):
+    """Read the true token with probability k / (k + exp(step / k))."""
+
+    kind: ClassVar[str] = "inverse-sigmoid"
+    k: Annotated[float, Range(1.0, None)] = setting(1000.0, help="a larger k makes the decay later and slower")
+
+    def teacher_probability(self, step: int) -> float:
+        return self.k / (self.k + math.exp(min(700.0, step / self.k)))
+
+
+ForcingConfig = TeacherForcingConfig | LinearDecayConfig | ExponentialDecayConfig | InverseSigmoidDecayConfig
+
 
 # Which of three weight matrices are one: source embeddings, target embeddings, output layer.
 TIES = {

@@ -22,10 +22,9 @@ from dragoman.layers.linear import output_layer
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.rnn import VariationalDropout
 from dragoman.layers.self_attention import SegmentsConfig
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import Loss, State, TokenScores, map_tensors
-from dragoman.models.decoders.causal_transformer import CausalTransformer, memory_problems
+from dragoman.models.contracts import BaseModel, Loss, State, TokenScores, map_tensors
 from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStack, RecurrentStackConfig
+from dragoman.models.decoders.transformer import CausalTransformer, memory_problems
 from dragoman.models.heads.softmax import (
     CrossEntropy,
     FullSoftmaxConfig,

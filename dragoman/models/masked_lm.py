@@ -24,8 +24,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.linear import FirstRowsLinear, Linear, glorot
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import Loss, Memory, TokenScores
+from dragoman.models.contracts import BaseModel, Loss, Memory, TokenScores
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, full_precision, token_scores
 from dragoman.models.transformer import build_norm

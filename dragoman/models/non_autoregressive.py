@@ -13,22 +13,64 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from dragoman.config.settings import Share, setting
+from dragoman.config.settings import Depth, Share, Size, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
+from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.embeddings import WordDropout, build_embedding
+from dragoman.layers.feed_forward import FeedForward
 from dragoman.layers.linear import output_layer
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
-from dragoman.models.decoders.feed_forward import FeedForwardStack, FeedForwardStackConfig
+from dragoman.layers.masking import masked_mean
+from dragoman.models.contracts import BaseModel, CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import IdentityEmbedding
 from dragoman.models.encoders.transformer import TransformerEncoder
-from dragoman.models.heads.ctc import CTCConfig, CTCHead
-from dragoman.models.heads.length_predictor import LengthPredictor, LengthPredictorConfig
+from dragoman.models.heads.parallel import CTCConfig, CTCHead, LengthPredictor, LengthPredictorConfig
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.registry import EncoderConfig, build_encoder
 from dragoman.models.transformer import TransformerConfig
+
+
+@dataclass(frozen=True)
+class FeedForwardStackConfig:
+    """The same feed-forward layers at every position; positions do not see each other."""
+
+    kind: ClassVar[str] = "feed-forward"
+    layers: Depth = setting(1, help="number of feed-forward layers")
+    width: Size = setting(512, help="size of the hidden vectors")
+    feedforward: Size = setting(2048, help="inner size of the feed-forward layers")
+    activation: Literal["relu", "gelu", "silu"] = setting("relu", help="activation of the feed-forward layers")
+    dropout: Share = setting(0.1, help="dropout on the input and on the output of each layer")
+
+    @property
+    def embedding(self) -> int:
+        """Width of the vectors it reads."""
+        return self.width
+
+
+class FeedForwardStack(Encoder):
+    """Pre-norm residual feed-forward layers with a last norm."""
+
+    def __init__(self, config: FeedForwardStackConfig, embedding: nn.Module) -> None:
+        super().__init__()
+        self.width = config.width
+        self.embedding = embedding
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(
+            FeedForward(config.width, config.feedforward, config.activation, 0.0) for _ in range(config.layers)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(config.layers))
+        self.residual_dropout = Dropout(config.dropout)
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """source: what the embedding reads; mask (B, S)."""
+        x = self.dropout(self.embedding(source))
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + self.residual_dropout(layer(norm(x)))
+        x = self.norm(x)
+        return Memory(keys=x, values=x, mask=mask, final=(masked_mean(x, mask),))
+
 
 ParallelDecoderConfig = TransformerConfig | RecurrentEncoderConfig | FeedForwardStackConfig
 PARALLEL_DECODERS: dict[type, Any] = {

@@ -11,13 +11,12 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from dragoman.layers.attention_windows import MonotonicConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
-from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig
+from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig, MonotonicConfig
 from dragoman.models import contracts
 from dragoman.models.contracts import Decoder, Encoder
-from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
+from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.copy_transducer import CopyTransducer, CopyTransducerConfig
 from dragoman.models.decoders.edit_transducer import EditTransducer, EditTransducerConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig
 from dragoman.layers.embeddings import WordDropout
-from dragoman.models.base import BaseModel
-from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.contracts import BaseModel, Encoder, Memory
 from dragoman.models.encoders.frames import FramesConfig, Standardizer
 from dragoman.models.registry import (
     AnyEncoderConfig,

@@ -15,8 +15,8 @@ from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfi
 from dragoman.models.contracts import CTCEmissions, Loss, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig
-from dragoman.models.heads.ctc import CTCConfig, CTCHead
 from dragoman.models.heads.decoder_head import DecoderHead, decoder_head_problems
+from dragoman.models.heads.parallel import CTCConfig, CTCHead
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.registry import DecoderConfig
 from dragoman.models.sources import FeatureModel

@@ -9,11 +9,10 @@ from typing import Annotated, ClassVar, Literal
 from torch import Tensor, nn
 
 from dragoman.config.settings import Depth, Range, Share, Size, setting
+from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.attention import CrossAttention
-from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
-from dragoman.layers.normalisation import NORMS
 from dragoman.layers.positions import (
     RELATIVE_POSITIONS,
     PositionsConfig,
@@ -181,7 +180,10 @@ class TransformerBlock(nn.Module):
 
 
 def build_norm(config: TransformerConfig) -> nn.Module:
-    return NORMS[config.norm_kind](config.width, config.bias, config.norm_epsilon)
+    """Layer norm (Ba et al. 2016), or RMS norm without a bias (Zhang and Sennrich 2019)."""
+    if config.norm_kind == "rms":  # torch's default epsilon depends on the data type
+        return nn.RMSNorm(config.width, eps=config.norm_epsilon or 1e-6)
+    return nn.LayerNorm(config.width, eps=config.norm_epsilon or 1e-5, bias=config.bias)
 
 
 def last_norm(config: TransformerConfig) -> nn.Module:

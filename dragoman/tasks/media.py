@@ -19,11 +19,9 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.config import SearchConfig
 from dragoman.layers.augmentation import ImageAugmentConfig, LineAugmentConfig, NoAugmentationConfig, SpecAugmentConfig
-from dragoman.models.captioner import Captioner, CaptionerConfig
-from dragoman.models.encoders.frames import FramesConfig
+from dragoman.models.captioner import Captioner, CaptionerConfig, SpeechToText, SpeechToTextConfig
+from dragoman.models.encoders.frames import FramesConfig, WaveformConvolutionsConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
-from dragoman.models.encoders.waveform import WaveformConvolutionsConfig
-from dragoman.models.speech_to_text import SpeechToText, SpeechToTextConfig
 from dragoman.models.transcriber import JointAttentionConfig, Transcriber, TranscriberConfig
 from dragoman.tasks.base import MEDIA, Config, Starter, Task, too_long
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.errors import ConfigError, hint
-from dragoman.layers.linear import Linear
-from dragoman.layers.lora import LoRALinear, merge
+from dragoman.layers.linear import Linear, LoRALinear, merge
 
 MAX_NAMES_SHOWN = 6
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dragoman.layers.attention_windows import PredictiveConfig
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, RNNConfig
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
@@ -16,9 +15,10 @@ from dragoman.layers.rnn_attention import (
     AdditiveConfig,
     CosineConfig,
     MultiHeadConfig,
+    PredictiveConfig,
 )
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
-from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
+from dragoman.models.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig

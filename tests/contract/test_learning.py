@@ -14,13 +14,12 @@ from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.rnn_attention import AdditiveConfig
 from dragoman.layers.self_attention import LinearConfig
-from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
+from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
-from dragoman.models.encoders.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig

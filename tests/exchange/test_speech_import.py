@@ -20,7 +20,7 @@ from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError, DataError
 from dragoman.exchange.huggingface.importing import import_folder
 from dragoman.inference.load import load_run
-from dragoman.models.speech_to_text import SpeechToText
+from dragoman.models.captioner import SpeechToText
 from dragoman.models.transcriber import Transcriber
 from dragoman.runs import Run
 from dragoman.tasks.config import from_table

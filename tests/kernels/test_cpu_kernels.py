@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.kernels import cpu_attention as small_attention
-from dragoman.kernels.cpu_dropout import dropout, keep_mask
+from dragoman.kernels.cpu_dropout import Dropout, dropout, keep_mask
 from dragoman.kernels.cpu_matmul import batched_matmul
 from dragoman.layers.attention import attend
-from dragoman.layers.dropout import Dropout
 
 PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
 

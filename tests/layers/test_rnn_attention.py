@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from dragoman.layers.attention import observe_attention
-from dragoman.layers.attention_windows import MonotonicConfig, PredictiveConfig
 from dragoman.layers.rnn_attention import (
     AdditiveConfig,
     CosineConfig,
     DotConfig,
     GeneralConfig,
+    MonotonicConfig,
     MultiHeadConfig,
+    PredictiveConfig,
     RNNAttentionConfig,
     ScaledDotConfig,
     build_rnn_attention,

@@ -22,8 +22,8 @@ from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.embeddings import TokenEmbedding, WordDropout
+from dragoman.models.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, split_words
-from dragoman.models.encoders.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig

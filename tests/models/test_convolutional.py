@@ -17,10 +17,16 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.layers.convolution import WeightNormConvolution
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.models.convs2s import ConvS2SInput
-from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig, ConvS2SDecoderLayer
+from dragoman.models.convs2s import (
+    ConvS2SDecoder,
+    ConvS2SDecoderConfig,
+    ConvS2SDecoderLayer,
+    ConvS2SEncoder,
+    ConvS2SEncoderConfig,
+    ConvS2SEncoderLayer,
+    ConvS2SInput,
+)
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.encoders.convs2s import ConvS2SEncoder, ConvS2SEncoderConfig, ConvS2SEncoderLayer
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder, MultiKernelLayer

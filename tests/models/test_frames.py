@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.encoders.convs2s import ConvS2SEncoderConfig
+from dragoman.models.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.frames import (
     Conv2dSubsampling,

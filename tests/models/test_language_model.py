@@ -20,9 +20,9 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
 from dragoman.errors import ConfigError, DataError
+from dragoman.kernels.cpu_dropout import dropout
 from dragoman.kernels.torch_rnn import BY_TORCH
 from dragoman.layers.cells import GRUConfig, LSTMConfig
-from dragoman.layers.dropout import dropout
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig

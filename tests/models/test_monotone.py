@@ -14,11 +14,17 @@ from dragoman.data.batch import batch_of, token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
-from dragoman.layers.edit_expert import COPY, DELETE, INSERT, SUBSTITUTE, optimal_edits
 from dragoman.layers.rnn_attention import GeneralConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.copy_transducer import CopyTransducerConfig
-from dragoman.models.decoders.edit_transducer import EditTransducerConfig
+from dragoman.models.decoders.edit_transducer import (
+    COPY,
+    DELETE,
+    INSERT,
+    SUBSTITUTE,
+    EditTransducerConfig,
+    optimal_edits,
+)
 from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.monotone import MonotoneDecoder

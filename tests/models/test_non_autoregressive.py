@@ -20,10 +20,10 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig
-from dragoman.layers.resampling import Upsample, resize
 from dragoman.models.contracts import CTCEmissions, LengthBeam, decodes
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.heads.parallel import Upsample, resize
 from dragoman.models.non_autoregressive import (
     ALIGNMENTS,
     PARALLEL_DECODERS,

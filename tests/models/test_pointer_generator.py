@@ -24,9 +24,8 @@ from dragoman.exchange.ctranslate2 import blockers
 from dragoman.layers.rnn_attention import AdditiveConfig
 from dragoman.models.decoders.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, ExponentialDecayConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.scheduled_sampling import ExponentialDecayConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.translate import copied_ids
 

@@ -19,11 +19,19 @@ from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.errors import ConfigError
 from dragoman.kernels.alignment import ALIGNMENT, aligned_logits
-from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
+from dragoman.models.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import (
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    ExponentialDecayConfig,
+    ForcingConfig,
+    InverseSigmoidDecayConfig,
+    LinearDecayConfig,
+    TeacherForcingConfig,
+)
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import (
     CrossEntropy,
@@ -34,13 +42,6 @@ from dragoman.models.heads.softmax import (
     full_loss,
     partitioned_loss,
     sampled_loss,
-)
-from dragoman.models.scheduled_sampling import (
-    ExponentialDecayConfig,
-    ForcingConfig,
-    InverseSigmoidDecayConfig,
-    LinearDecayConfig,
-    TeacherForcingConfig,
 )
 from dragoman.models.transformer import TransformerConfig
 

@@ -15,8 +15,7 @@ from dragoman.data.batch import batch_of
 from dragoman.errors import ConfigError
 from dragoman.exchange.registry import export_run
 from dragoman.inference.load import load_run
-from dragoman.layers.linear import Linear
-from dragoman.layers.lora import LoRALinear
+from dragoman.layers.linear import Linear, LoRALinear
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run, train

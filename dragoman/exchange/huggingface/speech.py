@@ -31,11 +31,14 @@ from dragoman.exchange.huggingface.family import (
 )
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces, token_id
 from dragoman.exchange.huggingface.translation import activation, language, search_settings, transformer
-from dragoman.layers.convolutional_positions import ConvolutionalPositionsConfig
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig
-from dragoman.models.encoders.frames import Conv1dSubsamplingConfig, FramesConfig
-from dragoman.models.encoders.waveform import WaveformConvolutionsConfig
-from dragoman.models.speech_to_text import SpeechToTextConfig
+from dragoman.models.captioner import SpeechToTextConfig
+from dragoman.models.encoders.frames import (
+    Conv1dSubsamplingConfig,
+    ConvolutionalPositionsConfig,
+    FramesConfig,
+    WaveformConvolutionsConfig,
+)
 from dragoman.models.transcriber import TranscriberConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.media import TranscribeConfig

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import SizeOrNone, setting
 from dragoman.data.tokenizers.base import PAD
+from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.attention import observed
-from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.linear import LogProbabilities
 from dragoman.layers.monotone import PADDING, ForwardPass, Written, forward_algorithm, write

@@ -30,7 +30,7 @@ from dragoman.data.tokenizers.pair_codec import MAX_COPIES
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.linear import LogProbabilities
 from dragoman.models.contracts import Criterion, Decoder, Encoder, Memory, State, Surroundings
-from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
+from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
 from dragoman.models.decoders.transformer import TransformerDecoder

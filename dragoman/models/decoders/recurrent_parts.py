@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
+from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
-from dragoman.layers.dropout import Dropout
 from dragoman.layers.rnn import VariationalDropout
 from dragoman.models.contracts import Decoder, Encoder, Memory, Surroundings
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
+from dragoman.kernels.cpu_dropout import dropout
 from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
-from dragoman.layers.dropout import dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.rnn import VariationalDropout
 from dragoman.models.contracts import State

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Depth, Range, Share, Size, setting
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.layers.dropout import Dropout
+from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import crop_to_maximum
 from dragoman.layers.positions import NoPositionsConfig

@@ -109,12 +109,28 @@ class ResidualBlock(nn.Module):
         return F.relu(self.shortcut(x) + self.second_norm(self.second(y)))
 
 
-class ResNetEncoder(Encoder):
-    """Images to memory (B, h·w, D); the final state is the mean over the grid."""
+class GridEncoder(Encoder):
+    """A memory (B, h·w, D) of a feature map; all entries are real, and the final state is their mean."""
+
+    def add_projection(self, channels: int, config: ResNetConfig | TorchvisionConfig) -> None:
+        self.width = config.width
+        self.project = nn.Linear(channels, config.width)
+        self.norm = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        glorot(self.project)
+
+    def memory(self, x: Tensor) -> Memory:
+        """The memory of a feature map (B, C, h, w)."""
+        entries = self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2))))
+        real = torch.ones(entries.shape[:2], dtype=torch.bool, device=entries.device)
+        return Memory(keys=entries, values=entries, mask=real, final=(entries.mean(1),))
+
+
+class ResNetEncoder(GridEncoder):
+    """The last feature map of a small residual network."""
 
     def __init__(self, config: ResNetConfig, features: int) -> None:
         super().__init__()
-        self.width = config.width
         first, *_ = config.channels
         self.stem = nn.Conv2d(COLOURS, first, 3, 1, 1)
         stages: list[nn.Module] = []
@@ -126,24 +142,14 @@ class ResNetEncoder(Encoder):
         if config.non_local:
             stages.append(NonLocal(channels))
         self.stages = nn.Sequential(*stages)
-        self.project = nn.Linear(channels, config.width)
-        self.norm = nn.LayerNorm(config.width)
-        self.dropout = nn.Dropout(config.dropout)
-        glorot(self.project)
+        self.add_projection(channels, config)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, H, W·3); all rows of an image are real, so the mask (B, H) is ignored."""
-        x = self.stages(F.relu(self.stem(pixels(source))))
-        return spatial_memory(self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2)))))
+        return self.memory(self.stages(F.relu(self.stem(pixels(source)))))
 
 
-def spatial_memory(entries: Tensor) -> Memory:
-    """A memory of entries (B, h·w, D), all real; the final state is their mean."""
-    real = torch.ones(entries.shape[:2], dtype=torch.bool, device=entries.device)
-    return Memory(keys=entries, values=entries, mask=real, final=(entries.mean(1),))
-
-
-class TorchvisionEncoder(Encoder):
+class TorchvisionEncoder(GridEncoder):
     """The last feature map of a torchvision network, projected to the width of the memory.
 
     Its batch norms always use their stored statistics, which keeps the images of a batch independent.
@@ -154,7 +160,7 @@ class TorchvisionEncoder(Encoder):
 
     def __init__(self, config: TorchvisionConfig, features: int) -> None:
         super().__init__()
-        self.config, self.width = config, config.width
+        self.config = config
         self.trunk = trunk_of(config.name, None)
         # Mean and deviation of ImageNet's colours, which all torchvision networks expect.
         self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None], persistent=False)
@@ -163,10 +169,7 @@ class TorchvisionEncoder(Encoder):
         self.eval()
         with torch.no_grad():
             channels = self.trunk(torch.zeros(1, COLOURS, side, side)).shape[1]
-        self.project = nn.Linear(channels, config.width)
-        self.norm = nn.LayerNorm(config.width)
-        self.dropout = nn.Dropout(config.dropout)
-        glorot(self.project)
+        self.add_projection(channels, config)
         self.train()
 
     def train(self, mode: bool = True) -> TorchvisionEncoder:
@@ -186,8 +189,7 @@ class TorchvisionEncoder(Encoder):
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, H, W·3); the mask is ignored."""
-        x = self.trunk((colours(source) - self.mean) / self.deviation)
-        return spatial_memory(self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2)))))
+        return self.memory(self.trunk((colours(source) - self.mean) / self.deviation))
 
 
 @torch.no_grad()

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal
 from torch import Tensor, nn
 
 from dragoman.config.settings import Depth, Range, Share, Size, SizeOrNone, setting
+from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.cells import CellConfig, LSTMConfig
-from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn import Bidirectional, RecurrentLayer, Unidirectional, VariationalDropout
 from dragoman.models.contracts import CellLayout, Encoder, Memory

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.contracts import Encoder, EncoderConfig
-from dragoman.models.encoders.convs2s import ConvS2SEncoder, ConvS2SEncoderConfig
+from dragoman.models.convs2s import ConvS2SEncoder, ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder

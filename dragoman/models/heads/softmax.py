@@ -70,18 +70,6 @@ class PartitionedSoftmaxConfig:
 SoftmaxConfig = FullSoftmaxConfig | SampledSoftmaxConfig | PartitionedSoftmaxConfig
 
 
-MAX_WRONG_SHARE = 0.002  # of the target probability for each wrong token
-
-
-def default_smoothing(vocabulary: int) -> float:
-    """The label smoothing ε that suits a target vocabulary: 0.1, less below 50 tokens.
-
-    ε is spread over all V tokens. With V = 10 each wrong token, <eos> among them, would get 1 % at every step, which
-    makes early ends cheap; with a vocabulary of sub-words it gets next to nothing.
-    """
-    return min(0.1, MAX_WRONG_SHARE * vocabulary)
-
-
 class CrossEntropy(nn.Module):
     """Cross-entropy of logits (B, T, V) and target (B, T) at each position, zero on padding: (B, T)."""
 

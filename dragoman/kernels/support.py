@@ -1,6 +1,8 @@
-"""Whether a model is being exported as a graph."""
+"""What this machine has, and what torch is doing with the model."""
 
 from __future__ import annotations
+
+from importlib.util import find_spec
 
 import torch
 
@@ -10,3 +12,6 @@ def is_exporting() -> bool:
     # torch 2.6 has no is_exporting; there is_compiling is true in an export as well.
     tracing = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
     return bool(tracing()) and not torch.compiler.is_dynamo_compiling()
+
+
+HAS_TRITON = find_spec("triton") is not None
