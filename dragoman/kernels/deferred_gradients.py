@@ -65,8 +65,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · Wᵀ + b: x (…, I), weight (O, I), bias (O) → (…, O)."""
     if not deferring():
         return F.linear(x, weight, bias)
-    shared = shared_by_steps(weight, lambda: _SharedWeight(weight, bias, product_dtype(weight)))
-    out: Tensor = _LinearStep.apply(x.reshape(-1, x.shape[-1]), shared.anchor, shared)  # type: ignore[no-untyped-call]
+    shared = shared_by_steps(weight, bias)
+    out: Tensor = _Step.apply(x.reshape(-1, x.shape[-1]), shared.anchor, shared)  # type: ignore[no-untyped-call]
     return out.view(*x.shape[:-1], -1)
 
 
@@ -74,21 +74,20 @@ def matmul(x: Tensor, matrices: Tensor) -> Tensor:
     """x · M with one matrix per source: x (B, n, I), matrices (B, I, O) → (B, n, O)."""
     if not deferring():
         return x @ matrices
-    shared = shared_by_steps(matrices, lambda: _SharedMatrices(matrices, product_dtype(matrices)))
-    return _MatmulStep.apply(x, shared.anchor, shared)  # type: ignore[no-untyped-call]
+    shared = shared_by_steps(matrices)
+    return _Step.apply(x, shared.anchor, shared)  # type: ignore[no-untyped-call]
 
 
-def shared_by_steps(tensor: Tensor, make: Callable[[], Any]) -> Any:
-    """What `make` returns; made once for all steps of a loop that defers gradients.
+def shared_by_steps(matrix: Tensor, bias: Tensor | None = None) -> _Shared:
+    """What the steps of the current loop share of a matrix.
 
-    Address, shape and strides identify the tensor, so that every step may take the same view anew.
+    Address, shape and strides identify it, so that every step may take the same view anew.
     """
-    if not deferring():
-        return make()
-    key = (tensor.data_ptr(), tensor.shape, tensor.stride())
+    key = (matrix.data_ptr(), matrix.shape, matrix.stride())
     if key not in _CURRENT.shared:
-        _CURRENT.shared[key] = make()
-    return _CURRENT.shared[key]
+        _CURRENT.shared[key] = _Shared(matrix, bias)
+    shared: _Shared = _CURRENT.shared[key]
+    return shared
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:
@@ -98,7 +97,10 @@ def product_dtype(weight: Tensor) -> torch.dtype:
 
 
 class _Anchor(torch.autograd.Function):
-    """An empty tensor computed from `leaves`; its backward pass returns the gradients that `take` has collected."""
+    """An empty tensor computed from `leaves`, for every step to read.
+
+    Autograd asks for its gradient after all steps; that pass returns the gradients which `take` has collected.
+    """
 
     @staticmethod
     def forward(ctx: Any, take: Callable[[], Gradients], *leaves: Tensor) -> Tensor:
@@ -109,11 +111,6 @@ class _Anchor(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, empty: Tensor) -> tuple[Any, ...]:
         return None, *ctx.take()
-
-
-def anchored(take: Callable[[], Gradients], *leaves: Tensor) -> Tensor:
-    """An anchor for every step to read; autograd calls `take` for the gradients of `leaves` after all steps."""
-    return _Anchor.apply(take, *leaves)  # type: ignore[no-untyped-call]
 
 
 class StepRecords:
@@ -137,76 +134,12 @@ class StepRecords:
         return records
 
 
-class _SharedWeight:
-    """A matrix (O, I) that all steps multiply by."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        self.records = StepRecords()
-        self.bias = None if bias is None else bias.detach().to(dtype)
-        self.weight = weight.detach().to(dtype)  # (O, I)
-        # OpenBLAS multiplies by a matrix that is already transposed a sixth faster; to cuBLAS it makes no difference.
-        self.transposed = self.weight.t() if weight.is_cuda else self.weight.t().contiguous()  # (I, O)
-        self.dtypes = (weight.dtype, None if bias is None else bias.dtype)
-        self.anchor = anchored(self.take, *([weight] if bias is None else [weight, bias]))
-
-    def take(self) -> Gradients:
-        """The gradients of weight and bias over the rows of all steps."""
-        records = self.records.take()
-        weight_dtype, bias_dtype = self.dtypes
-        if not records:
-            return (None,) if bias_dtype is None else (None, None)
-        rows = torch.cat([record[0] for record in records])  # (T·N, I)
-        gradients = torch.cat([record[1] for record in records])  # (T·N, O)
-        weight = (gradients.t() @ rows).to(weight_dtype)
-        return (weight,) if bias_dtype is None else (weight, column_sums(gradients).to(bias_dtype))
-
-
-class _LinearStep(torch.autograd.Function):
-    """x · Wᵀ + b for the rows (N, I) of one step."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, anchor: Tensor, shared: _SharedWeight) -> Tensor:
-        rows = x.to(shared.weight.dtype)
-        ctx.shared, ctx.dtype = shared, x.dtype
-        ctx.save_for_backward(rows, shared.weight)
-        if shared.bias is None:
-            return rows @ shared.transposed
-        return torch.addmm(shared.bias, rows, shared.transposed)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        rows, weight = ctx.saved_tensors
-        ctx.shared.records.add(rows, gradient)
-        d_x = (gradient @ weight).to(ctx.dtype) if ctx.needs_input_grad[0] else None
-        return d_x, gradient.new_empty(0), None
-
-
-class _SharedMatrices:
-    """One matrix per source, keys or values (B, I, O), that all steps multiply by."""
-
-    def __init__(self, matrices: Tensor, dtype: torch.dtype) -> None:
-        self.records = StepRecords()
-        self.matrices = matrices.detach().to(dtype)
-        self.dtype = matrices.dtype
-        self.anchor = anchored(self.take, matrices)
-
-    def take(self) -> Gradients:
-        """The gradient of the matrices over the rows of all steps."""
-        records = self.records.take()
-        if not records:
-            return (None,)
-        rows = torch.cat([record[0] for record in records], 1)  # (B, T·n, I)
-        gradients = torch.cat([record[1] for record in records], 1)  # (B, T·n, O)
-        return ((rows.transpose(1, 2) @ gradients).to(self.dtype),)
-
-
 MAX_SUMMED_ROWS = 16  # torch's sums over more rows take three times as long; a product per source is then faster
 
 
 def vector_matrix(rows: Tensor, matrices: Tensor) -> Tensor:
-    """rows (B, n, I) · matrices (B, I, O); on a CPU, one row per source needs no product per source."""
-    if rows.is_cuda or rows.shape[1] > 1:
+    """rows (…, n, I) · matrices (…, I, O); on a CPU, one row per source needs no product per source."""
+    if rows.is_cuda or rows.dim() == 2 or rows.shape[1] > 1:
         return rows @ matrices
     if matrices.stride(1) == 1:  # keys that are contiguous along I
         return (rows * matrices.transpose(1, 2)).sum(2)[:, None]
@@ -215,20 +148,52 @@ def vector_matrix(rows: Tensor, matrices: Tensor) -> Tensor:
     return (rows.transpose(1, 2) * matrices).sum(1, keepdim=True)
 
 
-class _MatmulStep(torch.autograd.Function):
-    """x · M for the rows (B, n, I) of one step."""
+class _Shared:
+    """What all steps multiply by: a weight (O, I) with its bias, transposed; or one matrix per source (B, I, O)."""
+
+    def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
+        dtype = product_dtype(matrix)
+        self.records = StepRecords()
+        self.dtypes = [tensor.dtype for tensor in (matrix, bias) if tensor is not None]
+        self.bias = None if bias is None else bias.detach().to(dtype)
+        fixed = matrix.detach().to(dtype)
+        self.is_weight = fixed.dim() == 2
+        self.matrix = fixed.t() if self.is_weight else fixed  # (…, I, O)
+        # OpenBLAS multiplies by a matrix that is already transposed a sixth faster; to cuBLAS it makes no difference.
+        self.factor = self.matrix.contiguous() if self.is_weight and not matrix.is_cuda else self.matrix
+        leaves = [matrix] if bias is None else [matrix, bias]
+        self.anchor: Tensor = _Anchor.apply(self.take, *leaves)  # type: ignore[no-untyped-call]
+
+    def take(self) -> Gradients:
+        """The gradients of matrix and bias over the rows of all steps."""
+        records = self.records.take()
+        if not records:
+            return (None,) * len(self.dtypes)
+        rows, gradients = (torch.cat(part, -2) for part in zip(*records, strict=True))  # (…, T·n, I), (…, T·n, O)
+        if not self.is_weight:
+            return ((rows.transpose(1, 2) @ gradients).to(self.dtypes[0]),)
+        sums = [gradients.t() @ rows] + ([] if self.bias is None else [column_sums(gradients)])
+        return tuple(total.to(dtype) for total, dtype in zip(sums, self.dtypes, strict=True))
+
+
+class _Step(torch.autograd.Function):
+    """x · M + b for the rows (…, n, I) of one step."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, anchor: Tensor, shared: _SharedMatrices) -> Tensor:
-        rows = x.to(shared.matrices.dtype)
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, shared: _Shared) -> Tensor:
+        rows = x.to(shared.matrix.dtype)
         ctx.shared, ctx.dtype = shared, x.dtype
-        ctx.save_for_backward(rows, shared.matrices)
-        return vector_matrix(rows, shared.matrices)
+        ctx.save_for_backward(rows, shared.matrix)
+        if shared.bias is not None:
+            return torch.addmm(shared.bias, rows, shared.factor)
+        return vector_matrix(rows, shared.factor)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        rows, matrices = ctx.saved_tensors
+        rows, matrix = ctx.saved_tensors
         ctx.shared.records.add(rows, gradient)
-        d_x = vector_matrix(gradient, matrices.transpose(1, 2)).to(ctx.dtype) if ctx.needs_input_grad[0] else None
+        d_x = None
+        if ctx.needs_input_grad[0]:
+            d_x = vector_matrix(gradient, matrix.transpose(-2, -1)).to(ctx.dtype)
         return d_x, gradient.new_empty(0), None
