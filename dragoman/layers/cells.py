@@ -218,6 +218,10 @@ class Cell(nn.Module):
             observer(self, projected, state, after)
         return after
 
+    def rounded_step(self, projected: Tensor, state: CellState) -> CellState:
+        """`shown_step` in the precision of the weights, for a model in half precision."""
+        return tuple(part.to(self.bias.dtype) for part in self.shown_step(projected, state))
+
     # --- How they are computed
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
@@ -225,7 +229,7 @@ class Cell(nn.Module):
         if self.torch_kernel in TORCH_CELLS and not observed() and not is_exporting():
             after = TORCH_CELLS[self.torch_kernel](x, state, self.torch_weights())
         else:
-            after = tuple(part.to(self.bias.dtype) for part in self.shown_step(self.project(x), state))
+            after = self.rounded_step(self.project(x), state)
         return after[0], after
 
     def run(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
@@ -233,7 +237,7 @@ class Cell(nn.Module):
         if x.shape[1] > 1:
             return self.sequence(x, state)
         if deferring():
-            after = self.shown_step(self.finish_projection(self.input_product(x[:, 0])), state)
+            after = self.rounded_step(self.finish_projection(self.input_product(x[:, 0])), state)
         else:
             _, after = self(x[:, 0], state)
         return after[0][:, None], after
@@ -249,7 +253,7 @@ class Cell(nn.Module):
         weight = self.input_weight[:, x.shape[-1] :]
 
         def step(t: int, context: Tensor, state: CellState) -> CellState:
-            return self.shown_step(self.finish_projection(projected[t] + linear(context, weight)), state)
+            return self.rounded_step(self.finish_projection(projected[t] + linear(context, weight)), state)
 
         return step
 

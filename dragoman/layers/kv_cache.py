@@ -34,9 +34,6 @@ class KeyValueCache(Protocol):
     def update(self, key: Tensor, value: Tensor, positions: Tensor) -> Seen:
         """Add keys and values (N, K, T, d) of new positions (T,)."""
 
-    def drop(self, count: int) -> KeyValueCache:
-        """Forget the first positions, which no later one sees."""
-
 
 class NoCache(NamedTuple):
     """For one call that nothing comes before or after, such as teacher forcing: no key or value is kept."""
@@ -60,6 +57,7 @@ class GrowingCache(NamedTuple):
         return Seen(key, value, GrowingCache(key, value))
 
     def drop(self, count: int) -> GrowingCache:
+        """Forget the first positions, which no later one sees; a cache in fixed memory keeps all."""
         return GrowingCache(self.keys[:, :, count:], self.values[:, :, count:])
 
 
@@ -72,9 +70,6 @@ class FixedCache(NamedTuple):
     def update(self, key: Tensor, value: Tensor, positions: Tensor) -> Seen:
         keys = self.keys.index_copy_(2, positions, key)
         return Seen(keys, self.values.index_copy_(2, positions, value), self)
-
-    def drop(self, count: int) -> FixedCache:
-        return self
 
 
 class SharedCache(NamedTuple):
@@ -101,6 +96,3 @@ class SharedCache(NamedTuple):
             cache.index_copy_(2, entries, new.view(sources, hypotheses, *new.shape[1:])[:, :, :, 0].transpose(1, 2))
         visible = self.visible.view(sources, 1, hypotheses, -1)
         return Seen(self.keys, self.values, self, visible, hypotheses)
-
-    def drop(self, count: int) -> SharedCache:
-        return self

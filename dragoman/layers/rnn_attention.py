@@ -6,9 +6,9 @@ computes what depends on the memory alone, once. Queries come one step or a whol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -211,32 +211,11 @@ class AdditiveScore(nn.Module):
         return F.linear(compared, self.score.weight).squeeze(-1)
 
 
-SCORES: dict[type, Any] = {
-    AdditiveConfig: AdditiveScore,
-    DotConfig: DotScore,
-    ScaledDotConfig: DotScore,
-    GeneralConfig: DotScore,  # sᵀ W h: W is applied to the keys, once
-    CosineConfig: CosineScore,
-}
+# `general` is sᵀ W h too: W is applied to the keys, once.
+SCORES: dict[type, Any] = {AdditiveConfig: AdditiveScore, CosineConfig: CosineScore}
 
 
 # Attention
-
-
-class RNNAttention(Protocol):
-    """What a recurrent decoder needs of its attention."""
-
-    width: int  # of the contexts
-    is_cross_attention: bool  # whether its weights align target and source
-
-    def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        """What depends on the memory alone, each tensor with one row per source."""
-
-    def __call__(self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Position) -> Tensor:
-        """Queries (N, T, Q), memory as `read` returns it, mask (B, S) → contexts (N, T, width).
-
-        `start` is the target position of the first query.
-        """
 
 
 class SingleHeadAttention(nn.Module):
@@ -250,16 +229,16 @@ class SingleHeadAttention(nn.Module):
         self.width = config.values or memory_width
         self.keys = nn.Linear(memory_width, key_width, bias=False) if config.keys else nn.Identity()
         self.values = nn.Linear(memory_width, self.width, bias=False) if config.values else nn.Identity()
-        self.score = SCORES[type(config)](config, query_width, key_width)
+        self.score = SCORES.get(type(config), DotScore)(config, query_width, key_width)
         self.window = WINDOWS[type(config.window)](config.window, query_width)
         self.gate = nn.Linear(query_width, 1) if config.gate else None
 
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        """Keys as the score prepares them, and values, each (B, S, …)."""
+        """What depends on the memory alone: keys as the score prepares them, and values, each (B, S, …)."""
         return self.score.prepare(self.keys(keys)), self.values(values)
 
     def forward(self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Position) -> Tensor:
-        """Queries (N, T, Q), mask (B, S) → contexts (N, T, width)."""
+        """Queries (N, T, Q), mask (B, S) → contexts (N, T, width); `start`: target position of the first query."""
         keys, values = memory
         rows, length = query.shape[:2]
         sources = keys.shape[0]
@@ -292,16 +271,11 @@ class MultiHeadRNNAttention(CrossAttention):
         return super().forward(query, memory, mask)
 
 
-ATTENTIONS: dict[type, Callable[..., nn.Module]] = {
-    AdditiveConfig: SingleHeadAttention,
-    DotConfig: SingleHeadAttention,
-    ScaledDotConfig: SingleHeadAttention,
-    GeneralConfig: SingleHeadAttention,
-    CosineConfig: SingleHeadAttention,
-    MultiHeadConfig: MultiHeadRNNAttention,
-}
+RNNAttention = SingleHeadAttention | MultiHeadRNNAttention
 
 
 def build_rnn_attention(config: RNNAttentionConfig, query_width: int, memory_width: int) -> RNNAttention:
     """The attention of a configuration."""
-    return cast(RNNAttention, ATTENTIONS[type(config)](config, query_width, memory_width))
+    if isinstance(config, MultiHeadConfig):
+        return MultiHeadRNNAttention(config, query_width, memory_width)
+    return SingleHeadAttention(config, query_width, memory_width)

@@ -93,6 +93,16 @@ class EncoderConfig(Protocol):
         """Width of the embeddings that the encoder reads; 0: one-hot vectors."""
 
 
+class WidthEmbedding:
+    """Settings of layers whose embeddings have the width of the hidden vectors."""
+
+    width: int
+
+    @property
+    def embedding(self) -> int:
+        return self.width
+
+
 class FeatureEncoderConfig(Protocol):
     """What other code reads of the settings of an image or audio encoder."""
 

@@ -7,9 +7,9 @@ their positions with torch's generator. Validation derives them from a hash of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple, Protocol
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -66,14 +66,9 @@ class MaskedBatch(NamedTuple):
     target: Tensor  # (B, K) the original tokens; <pad> where a row has fewer than K
 
 
-def num_masked(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+def num_masked(lengths: Tensor | NDArray[np.int64], share: float) -> Tensor:
     """How many tokens are predicted of rows with these lengths, counted without <eos>."""
-    wanted: NDArray[np.int64] = np.floor(lengths * share + 0.5).astype(np.int64)
-    return np.minimum(np.maximum(wanted, 1), lengths)
-
-
-def num_masked_tensor(lengths: Tensor, share: float) -> Tensor:
-    """Like `num_masked`, for tensors."""
+    lengths = torch.as_tensor(lengths)
     wanted = (lengths.double() * share + 0.5).floor().long()
     return torch.minimum(wanted.clamp(min=1), lengths)
 
@@ -83,11 +78,7 @@ def max_masked(width: int, share: float) -> int:
     return max(1, int(width * share + 0.5))
 
 
-class RandomDraw(Protocol):
-    """A source of random numbers."""
-
-    def __call__(self, stream: int, width: int, /) -> Tensor:
-        """Random numbers (B, width) in [0, 1); streams are independent."""
+RandomDraw = Callable[[int, int], Tensor]  # (stream, width) → numbers (B, width) in [0, 1); streams are independent
 
 
 GOLDEN = -7046029254386353131  # 2⁶⁴ / φ as a signed number
@@ -149,7 +140,7 @@ class MaskedLM(BaseModel):
         maskable = mask & (source != EOS)
         size = max_masked(source.shape[1], config.mlm_probability)
         if counts is None:
-            counts = num_masked_tensor(maskable.sum(1), config.mlm_probability)
+            counts = num_masked(maskable.sum(1), config.mlm_probability)
         else:
             size = min(size + 1, source.shape[1])  # the numbers of both texts of a row may be rounded up
         draw = self._draw(source, mask)
@@ -191,7 +182,7 @@ class MaskedLM(BaseModel):
         is_next = partners == torch.arange(len(partners), device=partners.device)
         second = second[partners]
         texts = ((tokens != PAD) & (tokens != EOS) for tokens in (first, second))
-        counts = sum(num_masked_tensor(text.sum(1), self.config.mlm_probability) for text in texts)
+        counts = sum(num_masked(text.sum(1), self.config.mlm_probability) for text in texts)
         assert isinstance(counts, Tensor)
         return concatenate_rows(first, second), is_next, counts
 
@@ -216,9 +207,12 @@ class MaskedLM(BaseModel):
         smoothing = self.config.label_smoothing if self.training else 0.0
         total = self.cross_entropy(logits, masked.target, smoothing).sum()
         if next_logits is not None and is_next is not None:
-            losses = F.cross_entropy(full_precision(next_logits), is_next.long(), reduction="none")
-            total = total + (losses * (masked.target != PAD).sum(1)).sum()
+            total = total + self._next_sentence_loss(masked, next_logits, is_next)
         return Loss(total, (masked.target != PAD).sum())
+
+    def _next_sentence_loss(self, masked: MaskedBatch, logits: Tensor, is_next: Tensor) -> Tensor:
+        losses = F.cross_entropy(full_precision(logits), is_next.long(), reduction="none")
+        return (losses * (masked.target != PAD).sum(1)).sum()
 
     def score(self, batch: Batch | Segment) -> TokenScores:
         """Score the masked tokens; in evaluation mode the same tokens are masked each time."""
@@ -230,9 +224,8 @@ class MaskedLM(BaseModel):
         masked, logits, next_logits, is_next = self._predict(batch)
         assert next_logits is not None
         assert is_next is not None
-        losses = F.cross_entropy(full_precision(next_logits), is_next.long(), reduction="none")
-        weighted = (losses * (masked.target != PAD).sum(1)).sum()
-        return token_scores(logits, masked.target), weighted, (next_logits.argmax(1) == is_next.long()).sum()
+        loss = self._next_sentence_loss(masked, next_logits, is_next)
+        return token_scores(logits, masked.target), loss, (next_logits.argmax(1) == is_next.long()).sum()
 
     def fill(self, source: Tensor, mask: Tensor, masked: Tensor) -> Tensor:
         """Log-probabilities (B, S, V) at every position, with [MASK] where `masked` (B, S) is True."""

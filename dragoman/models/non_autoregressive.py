@@ -21,7 +21,16 @@ from dragoman.layers.embeddings import WordDropout, build_embedding
 from dragoman.layers.feed_forward import FeedForward
 from dragoman.layers.linear import output_layer
 from dragoman.layers.masking import masked_mean
-from dragoman.models.contracts import BaseModel, CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
+from dragoman.models.contracts import (
+    BaseModel,
+    CTCEmissions,
+    Encoder,
+    LengthBeam,
+    Loss,
+    Memory,
+    TokenScores,
+    WidthEmbedding,
+)
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import IdentityEmbedding
 from dragoman.models.encoders.transformer import TransformerEncoder
@@ -32,7 +41,7 @@ from dragoman.models.transformer import TransformerConfig
 
 
 @dataclass(frozen=True)
-class FeedForwardStackConfig:
+class FeedForwardStackConfig(WidthEmbedding):
     """The same feed-forward layers at every position; positions do not see each other."""
 
     kind: ClassVar[str] = "feed-forward"
@@ -41,11 +50,6 @@ class FeedForwardStackConfig:
     feedforward: Size = setting(2048, help="inner size of the feed-forward layers")
     activation: Literal["relu", "gelu", "silu"] = setting("relu", help="activation of the feed-forward layers")
     dropout: Share = setting(0.1, help="dropout on the input and on the output of each layer")
-
-    @property
-    def embedding(self) -> int:
-        """Width of the vectors it reads."""
-        return self.width
 
 
 class FeedForwardStack(Encoder):

@@ -113,7 +113,7 @@ class Transcriber(FeatureModel):
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions:
         """Return the CTC distributions for a search."""
-        return self.ctc.emit(predict, self.encode(batch.source.data, batch.source.mask))
+        return self.ctc.emissions(predict, self.encode(batch.source.data, batch.source.mask))
 
     def score(self, batch: Batch) -> TokenScores:
         """Score the targets with the weights of the loss: CTC's score split evenly, the decoder's token by token."""

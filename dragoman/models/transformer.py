@@ -28,10 +28,11 @@ from dragoman.layers.self_attention import (
     SelfAttention,
     SelfAttentionConfig,
 )
+from dragoman.models.contracts import WidthEmbedding
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(WidthEmbedding):
     """A stack of Transformer blocks: an encoder, a decoder, or a language model."""
 
     kind: ClassVar[str] = "transformer"
@@ -88,10 +89,6 @@ class TransformerConfig:
     @property
     def depth(self) -> int:
         return self.head_width or self.width // self.heads
-
-    @property
-    def embedding(self) -> int:
-        return self.width
 
     @property
     def output_width(self) -> int:

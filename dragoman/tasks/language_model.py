@@ -146,7 +146,7 @@ class MaskedLanguageModelTask(Task):
         def predicted(source: Lengths, target: Lengths) -> Any:
             if isinstance(config.model, MaskedLMConfig):
                 share = config.model.mlm_probability
-                return num_masked(source.astype(np.int64), share) + num_masked(target.astype(np.int64), share)
+                return (num_masked(source.astype(np.int64), share) + num_masked(target.astype(np.int64), share)).numpy()
             return 2 * source.astype(np.int64) + 1  # a token forwards and backwards, and <eos> once
 
         return Collator(loss_terms=predicted)

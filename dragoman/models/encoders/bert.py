@@ -20,13 +20,13 @@ from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import crop_to_maximum
 from dragoman.layers.positions import NoPositionsConfig
-from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.contracts import Encoder, Memory, WidthEmbedding
 from dragoman.models.encoders.transformer import EncoderBlock
 from dragoman.models.transformer import TransformerConfig, build_norm, last_norm, relative_positions_of
 
 
 @dataclass(frozen=True)
-class BertEncoderConfig:
+class BertEncoderConfig(WidthEmbedding):
     """BERT's Transformer encoder of one or two texts."""
 
     kind: ClassVar[str] = "bert"
@@ -54,10 +54,6 @@ class BertEncoderConfig:
     def problems(self) -> Iterator[str]:
         if self.width % self.heads:
             yield f"heads: found {self.heads}, expected a divisor of width = {self.width}"
-
-    @property
-    def embedding(self) -> int:
-        return self.width
 
     @property
     def stack(self) -> TransformerConfig:

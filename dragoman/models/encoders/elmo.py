@@ -17,11 +17,11 @@ from dragoman.data.tokenizers.base import SOS
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn import Unidirectional, last_output
-from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.contracts import Encoder, Memory, WidthEmbedding
 
 
 @dataclass(frozen=True)
-class ElmoEncoderConfig:
+class ElmoEncoderConfig(WidthEmbedding):
     """A weighted mean of the layers of a bidirectional language model."""
 
     kind: ClassVar[str] = "elmo"
@@ -30,10 +30,6 @@ class ElmoEncoderConfig:
     width: Size = setting(512, help="size of the embeddings and of every layer in each direction")
     residual_from: SizeOrNone = setting(2, help="first layer with a residual connection, counted from 1; 0: none")
     dropout: Share = setting(0.1, help="dropout on embeddings, between layers and on the output")
-
-    @property
-    def embedding(self) -> int:
-        return self.width
 
 
 class ElmoEncoder(Encoder):

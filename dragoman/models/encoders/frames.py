@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -272,13 +272,6 @@ class Standardizer(nn.Module):
         return ((x - self.mean) / self.deviation).masked_fill(~mask[:, :, None], 0.0).to(self.mean.dtype)
 
 
-class Subsampling(Protocol):
-    """A module that shortens rows of features."""
-
-    def __call__(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F) and mask (B, T) → (B, T', E) and mask (B, T'); padding must not change real positions."""
-
-
 class FrameStacking(nn.Module):
     """Projects every n frames to one vector; the last ones are padded with zeros."""
 
@@ -347,6 +340,7 @@ class Conv1dSubsampling(nn.Module):
         return x.transpose(1, 2), mask
 
 
+# Modules that shorten rows: (B, T, F) and mask (B, T) → (B, T', E) and mask (B, T'). Padding changes no real position.
 SUBSAMPLINGS: dict[type, Any] = {
     Conv1dSubsamplingConfig: Conv1dSubsampling,
     FrameStackingConfig: FrameStacking,
@@ -363,7 +357,7 @@ class FramesEncoder(Encoder):
     def __init__(self, config: FramesConfig, features: int) -> None:
         super().__init__()
         size = config.inner.embedding
-        self.subsampling: Subsampling = SUBSAMPLINGS[type(config.subsampling)](config.subsampling, features, size)
+        self.subsampling = SUBSAMPLINGS[type(config.subsampling)](config.subsampling, features, size)
         self.dropout = nn.Dropout(config.dropout)
         self.positions: nn.Module = nn.Identity()
         if isinstance(config.positions, ConvolutionalPositionsConfig):

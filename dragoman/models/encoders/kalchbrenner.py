@@ -13,11 +13,11 @@ from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.layers.convolution import convolve, pad_same
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import crop_to_maximum
-from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.contracts import Encoder, Memory, WidthEmbedding
 
 
 @dataclass(frozen=True)
-class KalchbrennerConfig:
+class KalchbrennerConfig(WidthEmbedding):
     """Convolutions of growing size over each feature, until the sentence is one vector."""
 
     kind: ClassVar[str] = "kalchbrenner"
@@ -25,10 +25,6 @@ class KalchbrennerConfig:
     kernel: Size = setting(3, help="kernel size of the convolution for the memory entry of each word")
     max_positions: Annotated[int, Range(2, None)] = setting(128, help="longest source, in tokens with <eos>")
     dropout: Share = setting(0.2, help="dropout on embeddings and on the memory")
-
-    @property
-    def embedding(self) -> int:
-        return self.width
 
 
 class SentenceConvolution(nn.Module):

@@ -85,14 +85,12 @@ class CTCHead(nn.Module):
         super().__init__()
         self.upsample = Upsample(memory_width, width, config.upsample)
 
-    def emit(self, predict: Predict, memory: Memory) -> CTCEmissions:
-        """Distributions of all positions."""
+    def emissions(
+        self, predict: Predict, memory: Memory, limits: Tensor | None = None, candidates: int = 1
+    ) -> CTCEmissions:
+        """Distributions of all positions; the CTC search applies the limits."""
         vectors, mask = self.upsample(memory.values, memory.mask)
         return CTCEmissions(predict(vectors, mask), mask.sum(1))
-
-    def emissions(self, predict: Predict, memory: Memory, limits: Tensor, candidates: int) -> CTCEmissions:
-        """Distributions of all positions; the CTC search applies the limits."""
-        return self.emit(predict, memory)
 
     def positions(self, source: int, target: int) -> int:
         """How many positions a training step computes."""
@@ -104,7 +102,7 @@ class CTCHead(nn.Module):
 
     def loss(self, predict: Predict, memory: Memory, target: Tensor, smoothing: float) -> Tensor:
         """Summed −log p; label smoothing mixes in the cross-entropy to the uniform distribution at every position."""
-        emissions = self.emit(predict, memory)
+        emissions = self.emissions(predict, memory)
         total = self.negative_log_probability(emissions, target).sum()
         if smoothing:
             length = emissions.log_probabilities.shape[1]
@@ -119,7 +117,7 @@ class CTCHead(nn.Module):
 
         A token is correct if the text of the best path has it at the same index; <eos> is correct if both end there.
         """
-        emissions = self.emit(predict, memory)
+        emissions = self.emissions(predict, memory)
         mask = (target != PAD) & self.reachable(memory.mask, target)[:, None]
         per_token = -self.negative_log_probability(emissions, target) / (target != PAD).sum(1)
         never = torch.tensor([SOS, EOS], device=target.device)  # no target label is one of these
