@@ -29,7 +29,7 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.exchange.exporter import PLAIN, Exporter, encoder_decoder, stacks_of, transformer_blockers
 from dragoman.files import digest, make_temporary, remove_folder
-from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
+from dragoman.layers.feed_forward import FeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.models.decoders.transformer import DecoderBlock, TransformerDecoder
@@ -102,8 +102,8 @@ def set_norm(spec: Any, norm: nn.Module) -> None:
         spec.beta = array(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
 
 
-def set_feed_forward(spec: Any, layer: FeedForward | GatedFeedForward) -> None:
-    if isinstance(layer, GatedFeedForward):
+def set_feed_forward(spec: Any, layer: FeedForward) -> None:
+    if layer.gate is not None:
         set_linear(spec.linear_0, layer.gate)
         set_linear(spec.linear_0_noact, layer.widen)
     else:

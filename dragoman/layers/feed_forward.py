@@ -20,33 +20,24 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """W₂ activation(W₁ x + b₁) + b₂ at every position."""
+    """W₂ activation(W₁ x + b₁) + b₂ at every position.
 
-    def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
+    Gated (Shazeer 2020): W₂ (activation(W_g x) ⊙ W₁ x), SwiGLU with silu, GEGLU with gelu.
+    """
+
+    def __init__(
+        self, width: int, inner: int, activation: str, dropout: float, bias: bool = True, gated: bool = False
+    ) -> None:
         super().__init__()
-        self.widen = Linear(width, inner, bias=bias)
-        self.narrow = Linear(inner, width, bias=bias)
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = Dropout(dropout)
-        for linear in (self.widen, self.narrow):
-            glorot(linear)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.narrow(self.dropout(self.activation(self.widen(x))))
-
-
-class GatedFeedForward(nn.Module):
-    """A gated linear unit (Shazeer 2020): SwiGLU with silu, GEGLU with gelu."""
-
-    def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
-        super().__init__()
-        self.gate = Linear(width, inner, bias=bias)
+        self.gate = Linear(width, inner, bias=bias) if gated else None
         self.widen = Linear(width, inner, bias=bias)
         self.narrow = Linear(inner, width, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
         for linear in (self.gate, self.widen, self.narrow):
-            glorot(linear)
+            if linear is not None:
+                glorot(linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.narrow(self.dropout(self.activation(self.gate(x)) * self.widen(x)))
+        wide = self.activation(self.widen(x)) if self.gate is None else self.activation(self.gate(x)) * self.widen(x)
+        return self.narrow(self.dropout(wide))

@@ -12,7 +12,7 @@ from dragoman.config.settings import Depth, Range, Share, Size, setting
 from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.attention import CrossAttention
 from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
+from dragoman.layers.feed_forward import FeedForward
 from dragoman.layers.positions import (
     RELATIVE_POSITIONS,
     PositionsConfig,
@@ -133,12 +133,6 @@ def self_attention(config: TransformerConfig, relative: RelativePositions) -> Se
     )
 
 
-def feed_forward(config: TransformerConfig) -> FeedForward | GatedFeedForward:
-    """The feed-forward layer of a block."""
-    kind = GatedFeedForward if config.gated else FeedForward
-    return kind(config.width, config.feedforward, config.activation, config.feedforward_dropout, config.bias)
-
-
 class TransformerBlock(nn.Module):
     """Self-attention, attention over a memory if there is one, feed-forward (section 3.1)."""
 
@@ -159,7 +153,9 @@ class TransformerBlock(nn.Module):
                 bias=config.bias,
                 head_width=config.head_width,
             )
-        self.feedforward = feed_forward(config)
+        self.feedforward = FeedForward(
+            config.width, config.feedforward, config.activation, config.feedforward_dropout, config.bias, config.gated
+        )
         self.attention_norm = build_norm(config)
         if memory_width:
             self.cross_norm = build_norm(config)

@@ -160,8 +160,8 @@ def test_lengths_determine_the_number_of_masked_tokens_and_shares_are_met() -> N
     found = model.mask_tokens(batch.source.data, batch.source.mask)
     lengths = batch.source.mask.sum(1).numpy() - 1
     real = found.target != PAD
-    assert (real.sum(1).numpy() == num_masked(lengths, 0.15)).all()
-    assert (num_masked(np.array([1, 2, 3, 10, 100]), 0.15) == [1, 1, 1, 2, 15]).all()
+    assert torch.equal(real.sum(1), num_masked(lengths, 0.15))
+    assert num_masked(np.array([1, 2, 3, 10, 100]), 0.15).tolist() == [1, 1, 1, 2, 15]
     # Every place once, never <eos> or padding, and the target is what stood there.
     for row in range(500):
         places = found.positions[row][real[row]].tolist()
