@@ -42,13 +42,14 @@ class BookDocument(PackageDocument):
         super().__init__(Package(data, ".epub"))
         if CONTAINER not in self.package:
             raise DataError(f"document: found no {CONTAINER} in the package, expected .epub")
-        roots = [tag for tag in start_tags(self.package.read(CONTAINER), CONTAINER) if tag.name == "rootfile"]
-        names = [name for tag in roots if (name := tag.attributes.get("full-path", "")) in self.package]
+        tags = start_tags(self.package.read(CONTAINER), CONTAINER)
+        roots = [attributes.get("full-path", "") for tag, attributes in tags if tag == "rootfile"]
+        names = [name for name in roots if name in self.package]
         if not names:
             raise DataError(f"document: found no package file in {CONTAINER}, expected .epub")
         encryption = start_tags(self.package.read(ENCRYPTION), ENCRYPTION) if ENCRYPTION in self.package else ()
         # Fonts often are encrypted, pages must not be.
-        locked = {unquote(tag.attributes.get("URI", "")) for tag in encryption if tag.name == "CipherReference"}
+        locked = {unquote(attributes.get("URI", "")) for tag, attributes in encryption if tag == "CipherReference"}
         for root in names:
             for name, kind in self._items(root):
                 if name in locked:

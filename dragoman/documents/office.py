@@ -41,9 +41,9 @@ class OfficeDocument(PackageDocument):
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(Package(data, self.suffix))
         types = {}  # of each member that has one of its own
-        for tag in start_tags(self.package.read(TYPES), TYPES) if TYPES in self.package else ():
-            if tag.name == "Override":
-                types[tag.attributes.get("PartName", "").removeprefix("/")] = tag.attributes.get("ContentType", "")
+        for tag, attributes in start_tags(self.package.read(TYPES), TYPES) if TYPES in self.package else ():
+            if tag == "Override":
+                types[attributes.get("PartName", "").removeprefix("/")] = attributes.get("ContentType", "")
         required = re.compile(r"\.main\+xml$")
         if self.main not in self.package and not any(required.search(kind) for kind in types.values()):
             raise DataError(f"document: found no {self.main} in the package, expected {self.suffix}")

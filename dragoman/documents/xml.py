@@ -115,21 +115,14 @@ def local(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-class StartTag(NamedTuple):
-    """A start tag of an XML file; names are without prefixes."""
-
-    name: str
-    attributes: dict[str, str]
-
-
-def start_tags(data: bytes, name: str) -> Iterator[StartTag]:
-    """The start tags of a member of a package, in order."""
+def start_tags(data: bytes, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The names and attributes of the start tags of a member of a package, in order; names are without prefixes."""
     text = decode(data, declared_encoding(data)).text
     check_xml(text, f"document, {name}")
     for token in xml_tokens(text, f"document, {name}"):
         if token.kind in ("open", "empty"):
             attributes = attributes_of(text[token.start : token.end])
-            yield StartTag(local(token.name), {local(key): value for key, value in attributes.items()})
+            yield local(token.name), {local(key): value for key, value in attributes.items()}
 
 
 class XMLDocument(TextDocument):
