@@ -52,7 +52,7 @@ class ColumnReader(LineReader):
 
     def source_parser(self, path: Path, options: ReadOptions) -> SourceParser:
         if not (self.table or options.table):
-            return SourceParser(SourceRow)
+            return SourceRow, False
         split, numbers, header = self.layout(path, options.of_sources)
         numbers = numbers or tuple(range(1, options.texts + 1))
 
@@ -62,7 +62,7 @@ class ColumnReader(LineReader):
                 return SourceRow(line)  # a line without tabs is a source as a whole
             return SourceRow("\t".join(chosen_cells(cells, numbers)) if line.strip() else "")
 
-        return SourceParser(parse, header)
+        return parse, header
 
     def first_rows(self, path: Path) -> list[list[str]]:
         lines = first_lines(path, FIRST_ROWS)

@@ -225,11 +225,8 @@ def numbered_lines(read: Read, name: str) -> Iterator[tuple[int, str | Fault]]:
             yield number, block.faults.get(number, line)
 
 
-class SourceParser(NamedTuple):
-    """How the lines of one file become sources."""
-
-    parse: Callable[[str], SourceRow]  # raises FaultError
-    header: bool = False  # whether to leave out the first line
+# How the lines of one file become sources (it raises FaultError), and whether to leave out the first line.
+SourceParser = tuple[Callable[[str], SourceRow], bool]
 
 
 class LineReader(Reader):
@@ -244,11 +241,12 @@ class LineReader(Reader):
         return self._sources(path, read_lines(path), self.source_parser(path, options))
 
     def _sources(self, path: Path, lines: Iterator[str], parser: SourceParser) -> Iterator[SourceRow | Fault]:
+        parse, header = parser
         for number, line in enumerate(lines, 1):
-            if parser.header and number == 1:
+            if header and number == 1:
                 continue
             try:
-                yield parser.parse(line)
+                yield parse(line)
             except FaultError as fault:
                 yield fault.at(f"{path}:{number}")
 
@@ -257,9 +255,9 @@ class LineReader(Reader):
         return [(start, min(start + size, total)) for start in range(0, max(total, 1), size)]
 
     def shard(self, path: Path, options: ReadOptions, start: int, end: int) -> Iterator[ShardRow]:
-        parser = self.source_parser(path, options)
+        parse, header = self.source_parser(path, options)
         for place, raw in byte_range_lines(path, start, end):
-            if parser.header and not place:
+            if header and not place:
                 continue
             shown = raw[:200].decode("utf-8", "replace")
             if len(raw) > MAX_SHARD_LINE:
@@ -267,7 +265,7 @@ class LineReader(Reader):
                 yield ShardRow(place, None, fault, shown)
                 continue
             try:
-                yield ShardRow(place, parser.parse(raw.decode()))
+                yield ShardRow(place, parse(raw.decode()))
             except UnicodeDecodeError as error:
                 fault = f"found byte 0x{raw[error.start]:02x} at {error.start}, expected UTF-8"
                 yield ShardRow(place, None, fault, shown)

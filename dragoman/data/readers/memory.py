@@ -51,21 +51,15 @@ def as_training_data(data: Any, overrides: Sequence[str] = ()) -> Files:
     return str(final)
 
 
-def examples_of(
-    data: Any, config: DataConfig, example_format: ExampleFormat, columns: tuple[str, ...] = ()
-) -> list[Example]:
-    """The examples of data for a run with these settings; a faulty row is an error, since scores need all rows.
-
-    `columns` are the fields of a row; without them those of the run, where the rows have them.
-    """
+def examples_of(data: Any, config: DataConfig, example_format: ExampleFormat) -> list[Example]:
+    """The examples of data for a run with these settings; a faulty row is an error, since scores need all rows."""
     if (files := files_of(data)) is not None:
         from dragoman.data.config import file_list
 
-        read = replace(config, columns=columns or config.columns)
-        items = [item for entry in file_list(files) for item in example_format.read(read, entry, True)]
+        items = [item for entry in file_list(files) for item in example_format.read(config, entry, True)]
     else:
         with tempfile.TemporaryDirectory(prefix="dragoman-rows-") as folder:
-            path, names = _write_rows(data, Path(folder), columns, config.columns, several_references=True)
+            path, names = _write_rows(data, Path(folder), (), config.columns, several_references=True)
             read = replace(config, columns=names, header=False)
             items = [_in_memory(item) for item in example_format.read(read, str(path), True)]
     for item in items:

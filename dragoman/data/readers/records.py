@@ -65,7 +65,7 @@ class JsonReader(LineReader):
                 raise FaultError("missing-field", f"found {found}, expected {expected} (--columns names another field)")
             return SourceRow("\t".join(texts), record)
 
-        return SourceParser(parse)
+        return parse, False
 
 
 def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
