@@ -14,6 +14,9 @@ from tests.layers.test_cells import CASES, every_cell
 
 ROWS, STEPS, INPUTS, WIDTH = 4, 5, 6, 24
 
+# The compiler says so for every GPU that has them; the tests compare in full precision.
+pytestmark = pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+
 
 @pytest.fixture(autouse=True)
 def on_a_cpu_too(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
