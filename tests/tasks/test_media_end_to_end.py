@@ -212,7 +212,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_every_task_that_reads_files_is_tried() -> None:
     reading = {
-        name for name, task in TASKS.items() if isinstance(task.example_format(build(task.starter.table)), MediaFormat)
+        name
+        for name, task in TASKS.items()
+        if isinstance(task.example_format(build({"task": name, **task.starter.table})), MediaFormat)
     }
     assert {case["task"] for case in CASES.values()} == reading
 
