@@ -31,7 +31,7 @@ from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run
 from dragoman.runs.folder import member_folders, write_members
 from dragoman.serving.config import ModelConfig, ServeConfig
-from dragoman.serving.models import ServedModel, Work
+from dragoman.serving.models import BatchWork, ServedModel
 from tests.conftest import SMALL, Said, call, quiet_machine, words, write_rows
 
 TEXTS = ["abc def", "hid", "jab fee cab"]
@@ -211,7 +211,7 @@ def test_search_scores_and_given_scores_are_the_mean_of_the_members_probabilitie
                 each = [model.step(prefix, model.start(batch))[0][0, token].exp().item() for model in models]
             expected.append(math.log(sum(each) / 3))
         assert list(prediction.token_scores) == pytest.approx(expected, abs=1e-4)
-        (scored,) = served.run(Work("", "score"), [(text, prediction.text)])
+        (scored,) = served.run(BatchWork("", "score"), [(text, prediction.text)])
         assert list(scored.token_scores) == pytest.approx(expected, abs=1e-4)
         loss = predictor.evaluate([(text, prediction.text)])["loss"]
         assert loss == pytest.approx(-sum(expected) / len(expected), abs=1e-4)
@@ -272,7 +272,7 @@ def test_the_server_scores_aligns_and_continues_with_all_members_and_does_not_in
             ("score", None, ("abc def", "ABC DEF")),
             ("align", None, ("abc def", "ABC DEF")),
         ):
-            served.run(Work("", operation, options), [item])
+            served.run(BatchWork("", operation, options), [item])
             assert calls.equal(), operation
         served.continue_search("abc def", [5])
         assert calls.equal()
