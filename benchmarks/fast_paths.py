@@ -29,7 +29,7 @@ import gpu_training  # noqa: E402
 
 from dragoman.kernels import (  # noqa: E402
     deferred_gradients,
-    recurrence,
+    fused_rnn,
     short_attention,
     topk,
     torch_rnn,
@@ -75,12 +75,16 @@ PATHS: dict[str, tuple[Callable[[], Any], Callable[[], Callable[[], Any]]]] = {
         lambda: gpu_decoding.ours(512, 5, False),
     ),
     "deferred gradients, attentional LSTM": (no_deferred_gradients, lambda: training_step(RECURRENT)),
+    "pointwise LSTM kernels, attentional LSTM": (
+        lambda: off(fused_rnn, "triton_kernels", lambda *given: None),
+        lambda: training_step(RECURRENT),
+    ),
     "cuDNN, attentional LSTM": (
         lambda: patch.dict(torch_rnn.BY_TORCH, cuda=frozenset()),
         lambda: training_step(RECURRENT),
     ),
-    "compiled equations, peephole LSTM": (
-        lambda: off(recurrence, "supports", lambda *given: False),
+    "pointwise kernels, peephole LSTM": (
+        lambda: off(fused_rnn, "triton_kernels", lambda *given: None),
         lambda: training_step(PEEPHOLE),
     ),
 }

@@ -173,11 +173,11 @@ def clock(works: dict[str, Work], rounds: int, device: str, now: Callable[[], fl
 
 
 def by_torch(cell: Cell, x: Tensor, start: CellState) -> Tensor:
-    return torch_rnn(cell.torch_kernel, x, start, cell.torch_weights())[0]
+    return torch_rnn(cell.torch_kernel, x, start, cell.torch_weights(), training=True)[0]
 
 
 def cell_works(arguments: argparse.Namespace, only: list[str]) -> dict[str, Work]:
-    """Torch's layers, and our cells, as a plain loop and by torch's function, and all as CUDA graphs."""
+    """Torch's layers, and our cells fused, as a plain loop and by torch's function, and all as CUDA graphs."""
     device = arguments.device
     x = torch.randn(arguments.rows, arguments.steps, arguments.width, device=device, requires_grad=True)
     works: dict[str, Work] = {}
@@ -201,7 +201,7 @@ def cell_works(arguments: argparse.Namespace, only: list[str]) -> dict[str, Work
             continue
         cell: Cell = build_cell(config, arguments.width, arguments.width).to(device)
         start = cell.start(arguments.rows)
-        eager(f"{name}: ours", cell, lambda cell=cell, start=start: cell.all_states(x, start)[0])  # type: ignore[misc]
+        eager(f"{name}: fused", cell, lambda cell=cell, start=start: cell.all_states(x, start)[0])  # type: ignore[misc]
         eager(f"{name}: loop", cell, lambda cell=cell, start=start: cell.plain_loop(x, start)[0])  # type: ignore[misc]
         if cell.torch_kernel:
             eager(f"{name}: torch's", cell, lambda cell=cell, start=start: by_torch(cell, x, start))  # type: ignore[misc]

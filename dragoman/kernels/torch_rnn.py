@@ -17,17 +17,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "lstm": torch.lstm,
     "gru": torch.gru,
 }
-# Where torch's function is the fastest, by device; measured by benchmarks/recurrence.py.
+# Where torch's function is faster than `fused_rnn`, by device; measured by benchmarks/recurrence.py.
 BY_TORCH: dict[str, frozenset[str]] = {"cpu": frozenset(), "cuda": frozenset(FUNCTIONS)}
-BY_TORCH_WITHOUT_GRADIENTS: dict[str, frozenset[str]] = {"cpu": frozenset({"rnn_tanh", "rnn_relu", "gru"})}
 
 
 def torch_is_faster(name: str, x: Tensor) -> bool:
     """Whether torch has a function of this name that is the fastest on the device of x."""
-    device = x.device.type
-    if not torch.is_grad_enabled() and name in BY_TORCH_WITHOUT_GRADIENTS.get(device, ()):
-        return True
-    return name in BY_TORCH.get(device, ())
+    return name in BY_TORCH.get(x.device.type, ())
 
 
 def torch_rnn(

@@ -1,10 +1,10 @@
 """Recurrent cells: `cell(x, state) -> (output, state)`.
 
 A state is a tuple of tensors (N, D); the first is the output. A step is `step(project(x), state)`. The projection of
-the input does not depend on the state, so `sequence` projects all steps in one product and then runs the recurrence:
-step by step on a CPU; on a GPU by torch's kernel (`kernels.torch_rnn`) or, in training, by compiled equations
-(`kernels.recurrence`). Tests compare all of them. A cell has one bias per gate; torch's layers have two that are always
-added. Inside `observe_cells` every cell runs step by step and shows each step to an observer.
+the input does not depend on the state, so `sequence` projects all steps in one product and then runs the recurrence: by
+torch's kernel where that is fastest (`kernels.torch_rnn`), by our own (`kernels.fused_rnn`) otherwise. `plain_loop`
+computes the same step by step, and tests compare all of them. A cell has one bias per gate; torch's layers have two
+that are always added. Inside `observe_cells` every cell runs step by step and shows each step to an observer.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import setting
-from dragoman.kernels import recurrence
 from dragoman.kernels.deferred_gradients import deferring, linear
+from dragoman.kernels.fused_gru import FusedGRU, FusedGRUResetBefore
+from dragoman.kernels.fused_lstm import FusedCoupledLSTM, FusedLayerNormLSTM, FusedLSTM, FusedPeepholeLSTM
+from dragoman.kernels.fused_rnn import FusedRNN, fused_rnn, fused_rnn_step
 from dragoman.kernels.support import is_exporting
 from dragoman.kernels.torch_rnn import torch_is_faster, torch_rnn
 
@@ -50,9 +52,9 @@ class LSTMConfig:
     """Long short-term memory, Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000."""
 
     kind: ClassVar[str] = "lstm"
-    activation: Activation = setting("tanh", help="activation of the candidate; torch has kernels for tanh only")
+    activation: Activation = setting("tanh", help="activation of the candidate; only tanh has fused kernels")
     output_activation: Activation = setting(
-        "tanh", help="activation of the memory cell before the output gate; torch has kernels for tanh only"
+        "tanh", help="activation of the memory cell before the output gate; only tanh has fused kernels"
     )
     forget_bias: float = setting(1.0, help=FORGET_BIAS)
     recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
@@ -65,7 +67,7 @@ class PeepholeLSTMConfig:
     kind: ClassVar[str] = "peephole-lstm"
     peepholes: Literal["diagonal", "full"] = setting(
         "diagonal",
-        help="weights of the memory cell: diagonal, one per unit; full, a matrix per gate (slower on a GPU)",
+        help="weights of the memory cell: diagonal, one per unit; full, a matrix per gate (without fused kernels)",
     )
     forget_bias: float = setting(1.0, help=FORGET_BIAS)
     recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
@@ -98,7 +100,7 @@ class GRUConfig:
         "after", help="reset gate after the product with W_hh (torch, cuDNN) or before it (the paper)"
     )
     activation: Literal["tanh", "relu", "sigmoid", "gelu", "silu"] = setting(
-        "tanh", help="activation of the candidate; torch has kernels for tanh only"
+        "tanh", help="activation of the candidate; sigmoid has no fused kernel"
     )
     recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
@@ -111,11 +113,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "gelu": F.gelu,
     "silu": F.silu,
-}
-# Torch's own cells, by the name of its function for sequences.
-TORCH_CELLS: dict[str, Callable[[Tensor, CellState, list[Tensor]], CellState]] = {
-    "lstm": lambda x, state, weights: torch.lstm_cell(x, list(state), *weights),
-    "gru": lambda x, state, weights: (torch.gru_cell(x, state[0], *weights),),
 }
 INITIALISERS: dict[str, Callable[[Tensor], Tensor]] = {
     "orthogonal": nn.init.orthogonal_,
@@ -135,21 +132,23 @@ def observe_cells(observer: CellObserver) -> Iterator[None]:
 
 
 def observed() -> bool:
-    """Whether there is an observer: then no kernel may hide a step."""
+    """Whether there is an observer: then no fused kernel may hide a step."""
     return not torch.compiler.is_compiling() and _observer.get() is not None
 
 
 class Cell(nn.Module):
     """What all cells share: one block of weight rows per gate or candidate, and how sequences are computed."""
 
+    blocks: int
     block_names: ClassVar[tuple[str, ...]]  # what each block of weight rows computes
     num_states: int  # tensors in the state
+    fused: type[FusedRNN]
+    activation_name = "tanh"  # of the candidate
     torch_kernel = ""  # the name of torch's function for whole sequences, if there is one
-    pointwise = True  # a step multiplies by W_hh once; all else is pointwise, or a norm
+    has_fused = True  # whether the fused kernels compute this cell; else it runs step by step
 
-    def __init__(self, config: Any, inputs: int, width: int) -> None:
+    def __init__(self, inputs: int, width: int, recurrent_init: RecurrentInit) -> None:
         super().__init__()
-        self.blocks = len(self.block_names)
         self.inputs, self.width = inputs, width
         self.input_weight = nn.Parameter(torch.empty(self.blocks * width, inputs))
         self.hidden_weight = nn.Parameter(torch.empty(self.blocks * width, width))
@@ -157,16 +156,11 @@ class Cell(nn.Module):
         for block in self.input_weight.chunk(self.blocks):
             nn.init.xavier_uniform_(block)
         for block in self.hidden_weight.chunk(self.blocks):
-            INITIALISERS[config.recurrent_init](block)
-        if "forget gate" in self.block_names:  # Jozefowicz et al. 2015
-            forget = self.bias.data.chunk(self.blocks)[self.block_names.index("forget gate")]
-            nn.init.constant_(forget, config.forget_bias)
+            INITIALISERS[recurrent_init](block)
 
     def start(self, rows: int) -> CellState:
         """The state before the first step: zeros."""
         return tuple(self.bias.new_zeros(rows, self.width) for _ in range(self.num_states))
-
-    # --- The equations
 
     def project(self, x: Tensor) -> Tensor:
         """W_ih x + b: (…, I) → (…, blocks·D)."""
@@ -180,36 +174,13 @@ class Cell(nn.Module):
         """What follows after the product of the whole input: nothing, but for a norm in some cells."""
         return product
 
-    def hidden_product(self, state: CellState) -> Tensor:
-        """W_hh h' (N, blocks·D)."""
-        return linear(state[0].to(self.hidden_weight.dtype), self.hidden_weight)
-
-    def extras(self) -> tuple[Tensor, ...]:
-        """Parameters of the recurrence beside W_hh."""
-        return ()
-
-    def values(self, projected: Tensor, product: Tensor, state: CellState, *extras: Tensor) -> tuple[Tensor, ...]:
-        """The gates and the candidate of one step in the order of `block_names`, each (N, D)."""
-        raise NotImplementedError
-
-    def after(self, values: tuple[Tensor, ...], state: CellState, *extras: Tensor) -> CellState:
-        """The state after a step, from the gates, the candidate and the state before."""
-        raise NotImplementedError
-
-    def equations(self, projected: Tensor, product: Tensor, state: CellState, *extras: Tensor) -> CellState:
-        """The state after a step, in at least float32, from W_ih x + b and W_hh h', both (N, blocks·D)."""
-        precise = torch.promote_types(projected.dtype, torch.float32)
-        extras = tuple(extra.to(precise) for extra in extras)
-        return self.after(self.values(projected.to(precise), product.to(precise), state, *extras), state, *extras)
-
     def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
         """The gates and the candidate of one step by name, each (N, D); projected (N, blocks·D), the state before."""
-        values = self.values(projected, self.hidden_product(state), state, *self.extras())
-        return dict(zip(self.block_names, values, strict=True))
+        raise NotImplementedError
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
-        """The state after one step; projected (N, blocks·D)."""
-        return self.equations(projected, self.hidden_product(state), state, *self.extras())
+        """The state after one step, by the equations of the cell; projected (N, blocks·D)."""
+        raise NotImplementedError
 
     def shown_step(self, projected: Tensor, state: CellState) -> CellState:
         """`step`, shown to the observer if there is one."""
@@ -218,29 +189,20 @@ class Cell(nn.Module):
             observer(self, projected, state, after)
         return after
 
-    def rounded_step(self, projected: Tensor, state: CellState) -> CellState:
-        """`shown_step` in the precision of the weights, for a model in half precision."""
-        return tuple(part.to(self.bias.dtype) for part in self.shown_step(projected, state))
-
-    # --- How they are computed
-
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """One step: x (N, I) → output (N, D) and the state after it; by torch's fused cell where there is one."""
-        if self.torch_kernel in TORCH_CELLS and not observed() and not is_exporting():
-            after = TORCH_CELLS[self.torch_kernel](x, state, self.torch_weights())
-        else:
-            after = self.rounded_step(self.project(x), state)
-        return after[0], after
+        """One step: x (N, I) → output (N, D) and the state after it."""
+        state = self.shown_step(self.project(x), state)
+        return state[0], state
 
     def run(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """x (N, T, I), T ≥ 1 → outputs (N, T, D) and the state after them; one step needs no set-up of a sequence."""
         if x.shape[1] > 1:
             return self.sequence(x, state)
-        if deferring():
-            after = self.rounded_step(self.finish_projection(self.input_product(x[:, 0])), state)
-        else:
-            _, after = self(x[:, 0], state)
-        return after[0][:, None], after
+        if deferring() and self.has_fused:
+            after = self.fused_step(self.finish_projection(self.input_product(x[:, 0])), state)
+            return after[0][:, None], after
+        out, after = self(x[:, 0], state)
+        return out[:, None], after
 
     def stepper(self, x: Tensor) -> Callable[[int, Tensor, CellState], CellState]:
         """A function (t, context, state) → state of a step with the input [x_t; context], for a loop over time.
@@ -253,9 +215,17 @@ class Cell(nn.Module):
         weight = self.input_weight[:, x.shape[-1] :]
 
         def step(t: int, context: Tensor, state: CellState) -> CellState:
-            return self.rounded_step(self.finish_projection(projected[t] + linear(context, weight)), state)
+            return self.fused_step(self.finish_projection(projected[t] + linear(context, weight)), state)
 
         return step
+
+    def fused_step(self, projected: Tensor, state: CellState) -> CellState:
+        """`step` as one autograd function, inside a loop that defers gradients."""
+        multiplies_twice = self.fused is FusedGRUResetBefore
+        if not deferring() or observed() or multiplies_twice or not self.has_fused:
+            return self.shown_step(projected, state)
+        product = linear(state[0], self.hidden_weight)
+        return fused_rnn_step(self.fused, projected, product, state, self.extras(), self.activation_name)
 
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """All steps of x (N, T, I) → outputs (N, T, D) and the state after the last."""
@@ -268,11 +238,12 @@ class Cell(nn.Module):
         """The whole state after every step of x (N, T, I), each tensor (N, T, D)."""
         if is_exporting():
             return self.scan_loop(x, state)
-        if self.pointwise and recurrence.supports(x) and not observed():
-            projected = self.project(x.transpose(0, 1))
-            states = recurrence.recurrence(self, projected, self.hidden_weight, state, self.extras())
-            return tuple(part.transpose(0, 1).to(self.bias.dtype) for part in states)
-        return self.plain_loop(x, state)
+        if torch.compiler.is_compiling() or observed() or not self.has_fused:  # a compiler fuses plain steps itself
+            return self.plain_loop(x, state)
+        projected = self.project(x.transpose(0, 1))
+        states = fused_rnn(self.fused, projected, self.hidden_weight, state, self.extras(), self.activation_name)
+        # The fused recurrence keeps states in at least float32, also of a model in half precision.
+        return tuple(part.transpose(0, 1).to(self.bias.dtype) for part in states)
 
     def plain_loop(self, x: Tensor, state: CellState) -> CellState:
         """`all_states` step by step; time first in the product, so that every step is contiguous."""
@@ -280,7 +251,7 @@ class Cell(nn.Module):
         for projected in self.project(x.transpose(0, 1)).unbind(0):  # (N, blocks·D)
             state = self.shown_step(projected, state)
             steps.append(state)
-        return tuple(torch.stack(part, 1).to(self.bias.dtype) for part in zip(*steps, strict=True))
+        return tuple(torch.stack(part, 1) for part in zip(*steps, strict=True))
 
     def scan_loop(self, x: Tensor, state: CellState) -> CellState:
         """`all_states` as one operation for exported graphs, in which the number of steps may change."""
@@ -293,48 +264,78 @@ class Cell(nn.Module):
         _, states = scan(step, tuple(state), self.project(x.transpose(0, 1)))
         return tuple(part.transpose(0, 1) for part in states)
 
+    def extras(self) -> tuple[Tensor, ...]:
+        """Parameters of the recurrence beside W_hh."""
+        return ()
+
     def torch_weights(self) -> list[Tensor]:
         """Weights as torch's kernels expect them, with zeros for the second bias."""
         return [self.input_weight, self.hidden_weight, self.bias, torch.zeros_like(self.bias)]
+
+    def _add_hidden(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        if deferring():
+            return projected + linear(hidden, self.hidden_weight)
+        return torch.addmm(projected, hidden, self.hidden_weight.t())
 
 
 class RNNCell(Cell):
     """h = tanh(W_hh h' + W_ih x + b)."""
 
-    num_states, block_names = 1, ("candidate",)
+    blocks, num_states, block_names = 1, 1, ("candidate",)
+    fused = FusedRNN
 
     def __init__(self, config: RNNConfig, inputs: int, width: int) -> None:
-        super().__init__(config, inputs, width)
-        self.activation = ACTIVATIONS[config.activation]
+        super().__init__(inputs, width, config.recurrent_init)
+        self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
         self.torch_kernel = f"rnn_{config.activation}"
 
-    def values(self, projected: Tensor, product: Tensor, state: CellState, *extras: Tensor) -> tuple[Tensor, ...]:
-        return (self.activation(projected + product),)
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        return {"candidate": self.activation(self._add_hidden(projected, state[0]))}
 
-    def after(self, values: tuple[Tensor, ...], state: CellState, *extras: Tensor) -> CellState:
-        return values
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        return (self.gates(projected, state)["candidate"],)
+
+
+LSTM_BLOCKS = ("input gate", "forget gate", "candidate", "output gate")
+
+
+def lstm_gates(blocks: Tensor, activation: Callable[[Tensor], Tensor] = torch.tanh) -> dict[str, Tensor]:
+    """σ of the gates and the activated candidate, from the four blocks (N, 4D) before their activations."""
+    ingate, forget, candidate, output = blocks.chunk(4, -1)
+    values = (torch.sigmoid(ingate), torch.sigmoid(forget), activation(candidate), torch.sigmoid(output))
+    return dict(zip(LSTM_BLOCKS, values, strict=True))
 
 
 class LSTMCell(Cell):
     """c = f⊙c' + i⊙ĉ, h = o⊙tanh(c); state (h, c), blocks i, f, ĉ, o. Other activations may replace both tanh."""
 
-    num_states, block_names = 2, ("input gate", "forget gate", "candidate", "output gate")
+    blocks, num_states, block_names = 4, 2, LSTM_BLOCKS
+    fused = FusedLSTM
 
     def __init__(self, config: LSTMConfig, inputs: int, width: int) -> None:
-        super().__init__(config, inputs, width)
+        super().__init__(inputs, width, config.recurrent_init)
+        nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)  # Jozefowicz et al. 2015
         self.activation, self.output_activation = (
             ACTIVATIONS[name] for name in (config.activation, config.output_activation)
         )
-        self.torch_kernel = "lstm" if config.activation == config.output_activation == "tanh" else ""
+        self.has_fused = config.activation == config.output_activation == "tanh"
+        self.torch_kernel = "lstm" if self.has_fused else ""
 
-    def values(self, projected: Tensor, product: Tensor, state: CellState, *extras: Tensor) -> tuple[Tensor, ...]:
-        ingate, forget, candidate, output = (projected + product).chunk(4, -1)
-        return torch.sigmoid(ingate), torch.sigmoid(forget), self.activation(candidate), torch.sigmoid(output)
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """σ of the gates and the activated candidate."""
+        return lstm_gates(self._add_hidden(projected, state[0]), self.activation)
 
-    def after(self, values: tuple[Tensor, ...], state: CellState, *extras: Tensor) -> CellState:
-        ingate, forget, candidate, output = values
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        ingate, forget, candidate, output = self.gates(projected, state).values()
         memory = forget * state[1] + ingate * candidate
         return output * self.output_activation(memory), memory
+
+    def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        """One step, x (N, I), with torch's fused cell where there is one."""
+        if not self.has_fused or observed() or is_exporting():
+            return super().forward(x, state)
+        hidden, memory = torch.lstm_cell(x, list(state), *self.torch_weights())
+        return hidden, (hidden, memory)
 
 
 class PeepholeLSTMCell(Cell):
@@ -343,33 +344,37 @@ class PeepholeLSTMCell(Cell):
     State (h, c), blocks i, f, ĉ, o, peepholes i, f, o.
     """
 
-    num_states, block_names = 2, LSTMCell.block_names
+    blocks, num_states, block_names = 4, 2, LSTM_BLOCKS
+    fused = FusedPeepholeLSTM
 
     def __init__(self, config: PeepholeLSTMConfig, inputs: int, width: int) -> None:
-        super().__init__(config, inputs, width)
-        self.pointwise = config.peepholes == "diagonal"
-        shape = (3, width) if self.pointwise else (3, width, width)
+        super().__init__(inputs, width, config.recurrent_init)
+        nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)
+        self.has_fused = config.peepholes == "diagonal"
+        shape = (3, width) if self.has_fused else (3, width, width)
         self.peepholes = nn.Parameter(torch.zeros(shape))  # zeros: it starts as the LSTM without them
 
     def extras(self) -> tuple[Tensor, ...]:
         return (self.peepholes,)
 
-    def values(self, projected: Tensor, product: Tensor, state: CellState, *extras: Tensor) -> tuple[Tensor, ...]:
-        ingate, forget, candidate, output = (projected + product).chunk(4, -1)
-        peep_in, peep_forget, peep_out = extras[0].unbind()
-        memory = state[1].to(extras[0].dtype)
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        hidden, memory = state
+        ingate, forget, candidate, output = self._add_hidden(projected, hidden).chunk(4, -1)
+        peep_in, peep_forget, peep_out = self.peepholes.unbind()
 
         def peep(weight: Tensor, cell: Tensor) -> Tensor:
-            return weight * cell if self.pointwise else linear(cell, weight)
+            return weight * cell if self.has_fused else linear(cell, weight)
 
-        ingate = torch.sigmoid(ingate + peep(peep_in, memory))
-        forget = torch.sigmoid(forget + peep(peep_forget, memory))
+        ingate, forget = (
+            torch.sigmoid(ingate + peep(peep_in, memory)),
+            torch.sigmoid(forget + peep(peep_forget, memory)),
+        )
         candidate = torch.tanh(candidate)
         output = torch.sigmoid(output + peep(peep_out, forget * memory + ingate * candidate))
-        return ingate, forget, candidate, output
+        return dict(zip(LSTM_BLOCKS, (ingate, forget, candidate, output), strict=True))
 
-    def after(self, values: tuple[Tensor, ...], state: CellState, *extras: Tensor) -> CellState:
-        ingate, forget, candidate, output = values
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        ingate, forget, candidate, output = self.gates(projected, state).values()
         memory = forget * state[1] + ingate * candidate
         return output * torch.tanh(memory), memory
 
@@ -377,15 +382,21 @@ class PeepholeLSTMCell(Cell):
 class CoupledLSTMCell(Cell):
     """c = f⊙c' + (1−f)⊙ĉ, h = o⊙tanh(c); state (h, c), blocks f, o, ĉ."""
 
-    num_states, block_names = 2, ("forget gate", "output gate", "candidate")
+    blocks, num_states, block_names = 3, 2, ("forget gate", "output gate", "candidate")
+    fused = FusedCoupledLSTM
 
-    def values(self, projected: Tensor, product: Tensor, state: CellState, *extras: Tensor) -> tuple[Tensor, ...]:
+    def __init__(self, config: CoupledLSTMConfig, inputs: int, width: int) -> None:
+        super().__init__(inputs, width, config.recurrent_init)
+        nn.init.constant_(self.bias.data[:width], config.forget_bias)
+
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
         """The input gate is 1 − the forget gate."""
-        forget, output, candidate = (projected + product).chunk(3, -1)
-        return torch.sigmoid(forget), torch.sigmoid(output), torch.tanh(candidate)
+        forget, output, candidate = self._add_hidden(projected, state[0]).chunk(3, -1)
+        values = (torch.sigmoid(forget), torch.sigmoid(output), torch.tanh(candidate))
+        return dict(zip(self.block_names, values, strict=True))
 
-    def after(self, values: tuple[Tensor, ...], state: CellState, *extras: Tensor) -> CellState:
-        forget, output, candidate = values
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        forget, output, candidate = self.gates(projected, state).values()
         memory = candidate + forget * (state[1] - candidate)
         return output * torch.tanh(memory), memory
 
@@ -396,10 +407,12 @@ class LayerNormLSTMCell(Cell):
     State (h, c), blocks i, f, ĉ, o. The first two norms have no bias of their own, because b is one.
     """
 
-    num_states, block_names = 2, LSTMCell.block_names
+    blocks, num_states, block_names = 4, 2, LSTM_BLOCKS
+    fused = FusedLayerNormLSTM
 
     def __init__(self, config: LayerNormLSTMConfig, inputs: int, width: int) -> None:
-        super().__init__(config, inputs, width)
+        super().__init__(inputs, width, config.recurrent_init)
+        nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)
         self.input_norm = nn.LayerNorm(4 * width, bias=False)
         self.hidden_norm = nn.LayerNorm(4 * width, bias=False)
         self.memory_norm = nn.LayerNorm(width)
@@ -412,20 +425,20 @@ class LayerNormLSTMCell(Cell):
         return linear(x, self.input_weight[:, : x.shape[-1]])
 
     def finish_projection(self, product: Tensor) -> Tensor:
-        return self.input_norm(product) + self.bias
+        normed: Tensor = self.input_norm(product)
+        return normed + self.bias
 
     def extras(self) -> tuple[Tensor, ...]:
         return self.hidden_norm.weight, self.memory_norm.weight, self.memory_norm.bias
 
-    def values(self, projected: Tensor, product: Tensor, state: CellState, *extras: Tensor) -> tuple[Tensor, ...]:
-        total = projected + F.layer_norm(product, product.shape[-1:], extras[0])
-        ingate, forget, candidate, output = total.chunk(4, -1)
-        return torch.sigmoid(ingate), torch.sigmoid(forget), torch.tanh(candidate), torch.sigmoid(output)
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """σ of the gates and tanh of the candidate."""
+        return lstm_gates(projected + self.hidden_norm(linear(state[0], self.hidden_weight)))
 
-    def after(self, values: tuple[Tensor, ...], state: CellState, *extras: Tensor) -> CellState:
-        ingate, forget, candidate, output = values
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        ingate, forget, candidate, output = self.gates(projected, state).values()
         memory = forget * state[1] + ingate * candidate
-        return output * torch.tanh(F.layer_norm(memory, memory.shape[-1:], extras[1], extras[2])), memory
+        return output * torch.tanh(self.memory_norm(memory)), memory
 
 
 class GRUCell(Cell):
@@ -434,33 +447,40 @@ class GRUCell(Cell):
     ĥ = tanh(W x + r⊙(U h') + b) with the reset gate after the product, tanh(W x + U (r⊙h') + b) with the gate before.
     """
 
-    num_states, block_names = 1, ("reset gate", "update gate", "candidate")
+    blocks, num_states, block_names = 3, 1, ("reset gate", "update gate", "candidate")
 
     def __init__(self, config: GRUConfig, inputs: int, width: int) -> None:
-        super().__init__(config, inputs, width)
+        super().__init__(inputs, width, config.recurrent_init)
         self.before = config.reset == "before"
-        self.pointwise = not self.before
-        self.torch_kernel = "gru" if self.pointwise and config.activation == "tanh" else ""
-        self.activation = ACTIVATIONS[config.activation]
+        self.fused = FusedGRUResetBefore if self.before else FusedGRU
+        self.torch_kernel = "gru" if not self.before and config.activation == "tanh" else ""
+        self.has_fused = config.activation != "sigmoid"
+        self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
 
-    def hidden_product(self, state: CellState) -> Tensor:
-        """With the reset gate before the product, of the gates alone: the candidate's needs the reset gate."""
-        weight = self.hidden_weight[: 2 * self.width] if self.before else self.hidden_weight
-        return linear(state[0].to(weight.dtype), weight)
-
-    def values(self, projected: Tensor, product: Tensor, state: CellState, *extras: Tensor) -> tuple[Tensor, ...]:
-        width = self.width
-        reset, update = torch.sigmoid(projected[:, : 2 * width] + product[:, : 2 * width]).chunk(2, -1)
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """σ of the gates and the activated candidate."""
+        (hidden,), sizes = state, [2 * self.width, self.width]
+        gates, candidate = torch.split(projected, sizes, -1)
         if self.before:
-            weight = self.hidden_weight[2 * width :]
-            to_candidate = linear((reset * state[0]).to(weight.dtype), weight)
+            gate_weight, candidate_weight = torch.split(self.hidden_weight, sizes)
+            reset, update = torch.sigmoid(gates + linear(hidden, gate_weight)).chunk(2, -1)
+            candidate = candidate + linear(reset * hidden, candidate_weight)
         else:
-            to_candidate = reset * product[:, 2 * width :]
-        return reset, update, self.activation(projected[:, 2 * width :] + to_candidate)
+            to_gates, to_candidate = torch.split(linear(hidden, self.hidden_weight), sizes, -1)
+            reset, update = torch.sigmoid(gates + to_gates).chunk(2, -1)
+            candidate = candidate + reset * to_candidate
+        return dict(zip(self.block_names, (reset, update, self.activation(candidate)), strict=True))
 
-    def after(self, values: tuple[Tensor, ...], state: CellState, *extras: Tensor) -> CellState:
-        _, update, candidate = values
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        _, update, candidate = self.gates(projected, state).values()
         return (candidate + update * (state[0] - candidate),)
+
+    def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        """One step, x (N, I), with torch's fused cell where there is one."""
+        if not self.torch_kernel or observed():
+            return super().forward(x, state)
+        hidden = torch.gru_cell(x, state[0], *self.torch_weights())
+        return hidden, (hidden,)
 
 
 CELLS: dict[type, Callable[..., Cell]] = {

@@ -210,7 +210,7 @@ def test_a_cell_is_its_equations(name: str) -> None:
 
 @every_cell
 def test_a_sequence_is_step_by_step(name: str) -> None:
-    """By torch's cell or not; and a step is the same through `step`, which uses no kernel of torch."""
+    """Fused or not; and a step is the same through `step`, which uses no fused kernel."""
     cell = shaken(CASES[name])
     x = torch.randn(ROWS, STEPS, INPUTS).requires_grad_()
     starts = start_of(cell)

@@ -85,7 +85,7 @@ class CellSequence(nn.Module):
 class WeightDropout(nn.Module):
     """DropConnect on the hidden-to-hidden weights of a cell (Wan et al. 2013; Merity et al. 2018, eq. 1).
 
-    All steps of a call share one mask, so a kernel can still run the whole sequence.
+    All steps of a call share one mask, so a fused kernel can still run the whole sequence.
     """
 
     def __init__(self, cell: Cell, rate: float) -> None:

@@ -1,4 +1,4 @@
-"""Recurrences with one weight gradient for all steps against autograd through plain steps; on a GPU, compiled."""
+"""Fused recurrences against autograd through plain steps; on a GPU, the Triton kernels."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.kernels import recurrence
 from dragoman.kernels.deferred_gradients import deferred_gradients
+from dragoman.kernels.fused_gru import FusedGRUResetBefore
 from dragoman.layers.cells import Cell, build_cell
 from tests.kernels.helpers import largest_error, on_every_device
 from tests.layers.test_cells import CASES, every_cell
@@ -16,14 +16,6 @@ ROWS, STEPS, INPUTS, WIDTH = 4, 5, 6, 24
 
 # The compiler says so for every GPU that has them; the tests compare in full precision.
 pytestmark = pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
-
-
-@pytest.fixture(autouse=True)
-def on_a_cpu_too(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a CPU take the path of a GPU, without the compiler."""
-    if "cuda" not in request.node.name:
-        monkeypatch.setattr(recurrence, "supports", lambda x: True)
-        monkeypatch.setattr(recurrence, "_compiled", lambda function: function)
 
 
 def random_cell(name: str, device: str) -> Cell:
@@ -38,7 +30,7 @@ def random_cell(name: str, device: str) -> Cell:
 
 @on_every_device
 @every_cell
-def test_a_recurrence_in_float32_equals_the_plain_loop(name: str, device: str) -> None:
+def test_a_fused_recurrence_in_float32_equals_the_plain_loop(name: str, device: str) -> None:
     cell = random_cell(name, device)
     x = torch.randn(ROWS, STEPS, INPUTS, device=device).requires_grad_()
     start = tuple(torch.randn(ROWS, WIDTH, device=device).requires_grad_() for _ in range(cell.num_states))
@@ -49,7 +41,7 @@ def test_a_recurrence_in_float32_equals_the_plain_loop(name: str, device: str) -
 
 @on_every_device
 @every_cell
-def test_single_steps_equal_the_plain_loop(name: str, device: str) -> None:
+def test_single_fused_steps_equal_the_plain_loop(name: str, device: str) -> None:
     """As a decoder runs them: step by step, with deferred gradients."""
     cell = random_cell(name, device)
     x = torch.randn(ROWS, STEPS, INPUTS, device=device).requires_grad_()
@@ -86,7 +78,7 @@ def test_a_stepper_equals_steps_over_joined_inputs(name: str, device: str, steps
 
 @on_every_device
 @every_cell
-def test_a_recurrence_in_half_precision_keeps_its_states_in_float32(name: str, device: str) -> None:
+def test_a_fused_recurrence_in_half_precision_keeps_its_states_in_float32(name: str, device: str) -> None:
     """Products in bfloat16, states in float32; as near to float32 as bfloat16 allows."""
     cell = random_cell(name, device)
     x, start = torch.randn(ROWS, STEPS, INPUTS, device=device), cell.start(ROWS)
@@ -119,10 +111,9 @@ def test_a_weight_changed_before_the_backward_pass_is_an_error() -> None:
         out.sum().backward()
 
 
-def test_cells_with_several_products_per_step_run_step_by_step() -> None:
-    assert [name for name in CASES if not build_cell(CASES[name], 2, 2).pointwise] == [
+def test_only_the_cell_with_two_products_per_step_has_no_fused_step() -> None:
+    assert [name for name in CASES if build_cell(CASES[name], 2, 2).fused is FusedGRUResetBefore] == [
         "gru-before",
         "gru-before-silu",
         "gru-before-gelu",
-        "peephole-full",
     ]
