@@ -59,17 +59,20 @@ def main() -> None:
     for result in found:
         print(row(result))
     if options.picture:
-        from dragoman.scoring.lengths import LengthScore
+        from dragoman.reports.plots import new_figure, save_plot
 
-        from dragoman.reports.plots import draw_by_length
-
-        systems = {}
+        drawing = new_figure(7.5, 4.6)
+        axes = drawing.subplots()
         for result in found:
             if not options.draw or result["variant"] in options.draw:
                 test = next(iter(result["mean"]))
                 groups = result["seeds"][0]["tests"][test]["by_length"]
-                systems[result["variant"]] = [LengthScore(**group) for group in groups]
-        print(draw_by_length(systems, options.picture, f"{options.name}, {test}"))
+                middles = [(group["min_length"] + group["max_length"]) / 2 for group in groups]
+                axes.plot(middles, [group["bleu"] for group in groups], marker="o", label=result["variant"])
+        axes.set(xlabel="words of the source", ylabel="BLEU", ylim=(0, None), title=f"{options.name}, {test}")
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=9)
+        print(save_plot(drawing, options.picture))
 
 
 if __name__ == "__main__":

@@ -225,7 +225,8 @@ def moses_scores(sources: list[str], hypotheses: list[str], references: list[str
     """BLEU on lowercased Moses tokens: both sides normalised, tokenised and lowercased before scoring."""
     import sacrebleu
     import sacremoses
-    from dragoman.scoring.lengths import bleu_by_length
+
+    from dragoman.scoring.buckets import by_length
 
     normalise = sacremoses.MosesPunctNormalizer(language)
     tokenise = sacremoses.MosesTokenizer(language)
@@ -236,11 +237,18 @@ def moses_scores(sources: list[str], hypotheses: list[str], references: list[str
     outputs, truths = [prepared(line) for line in hypotheses], [prepared(line) for line in references]
     metric = sacrebleu.metrics.BLEU(tokenize="none", force=True)
     score = metric.corpus_score(outputs, [truths])
-    lengths = bleu_by_length(sources, outputs, [[truth] for truth in truths], tokenize="none")
+    groups = []
+    for bucket in by_length(sources):
+        lengths = [len(sources[segment].split()) for segment in bucket.segments]
+        own, expected = ([texts[segment] for segment in bucket.segments] for texts in (outputs, truths))
+        groups.append({
+            "min_length": min(lengths), "max_length": max(lengths), "segments": len(lengths),
+            "bleu": metric.corpus_score(own, [expected]).score,
+        })  # fmt: skip
     return {
         "moses_bleu": score.score,
         "signature": f"{metric.get_signature()}|sacremoses:{sacremoses.__version__}|lowercased",
-        "by_length": [group._asdict() for group in lengths],
+        "by_length": groups,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -100,6 +101,18 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         order.prepare()
     except CycleError as error:
         pytest.fail("modules import each other: " + " → ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "recipes"])
+def test_scripts_import_what_the_package_has(folder: str) -> None:
+    """Most of these scripts run for minutes on other machines, so no other test would find a name that has moved."""
+    for path in (PACKAGE.parent / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "dragoman":
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    if not hasattr(module, alias.name):
+                        importlib.import_module(f"{node.module}.{alias.name}")
 
 
 def test_nothing_is_unpickled_anywhere() -> None:

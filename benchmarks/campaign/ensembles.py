@@ -22,7 +22,7 @@ import pytest
 from dragoman.inference.load import load_predictor
 from dragoman.runs.folder import write_members
 from dragoman.serving.config import ModelConfig, ServeConfig
-from dragoman.serving.models import ServedModel, Work
+from dragoman.serving.models import BatchWork, ServedModel
 from tests.conftest import call, quiet_machine, words, write_rows
 from tests.inference.test_ensemble_commands import REFUSES, TEXTS, WHOLE, Calls, Place
 
@@ -73,7 +73,7 @@ def failures(place: Place) -> list[str]:
             found.append(f"{name}: code {said.code} {said.err}")
     served = ServedModel(ModelConfig(str(place.run)), ServeConfig(device="cpu"))
     for text, prediction in zip(TEXTS, load_predictor(place.run, "cpu").predict(TEXTS, beam=3), strict=True):
-        (scored,) = served.run(Work("", "score"), [(text, prediction.text)])
+        (scored,) = served.run(BatchWork("", "score"), [(text, prediction.text)])
         gap = max(abs(a - b) for a, b in zip(scored.token_scores, prediction.token_scores, strict=True))
         if gap > 1e-4:
             found.append(f"score of {text!r}: {gap} off")

@@ -408,11 +408,11 @@ def config_tables() -> list[dict[str, Any]]:
     """The starter of every task, all presets, and settings that starters leave out."""
     from dragoman.errors import ConfigError
     from dragoman.tasks.config import build, preset_names, preset_table
-    from dragoman.tasks.starter import STARTERS
+    from dragoman.tasks.table import TASKS
     from tests.training.kill_driver import CASES, table
 
     presets = [preset_table(name) | {"data": {"train": "a.tsv"}} for name in preset_names()]
-    starters = [{"task": name} | json.loads(json.dumps(one)) for name, (_, one) in STARTERS.items()]
+    starters = [{"task": name} | json.loads(json.dumps(task.starter[1])) for name, task in TASKS.items()]
     tables = [*starters, *presets, *(table(Path("pairs.tsv"), case) for case in CASES)]
     sound = []
     for one in tables:
