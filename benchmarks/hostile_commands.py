@@ -35,19 +35,19 @@ def problem_of(case: Case) -> str:
     signal.signal(signal.SIGALRM, late)
     signal.alarm(SECONDS)
     try:
-        said = call(*case.arguments, stdin=case.stdin)
+        result = call(*case.arguments, stdin=case.stdin)
     except BaseException as error:
         return f"raised {type(error).__name__}: {error}"
     finally:
         signal.alarm(0)
-    if said.code not in case.codes:
-        return f"exit code {said.code}, expected {sorted(case.codes)}: {said.err.strip()[-200:]}"
-    if "internal error" in said.err or "Traceback" in said.err:
-        return said.err.strip()[-300:]
-    if said.code == 2 and not said.err.strip():
+    if result.code not in case.codes:
+        return f"exit code {result.code}, expected {sorted(case.codes)}: {result.err.strip()[-200:]}"
+    if "internal error" in result.err or "Traceback" in result.err:
+        return result.err.strip()[-300:]
+    if result.code == 2 and not result.err.strip():
         return "no explanation"
-    if said.code == 0 and case.answers is not None and len(said.lines) != case.answers:
-        return f"{len(said.lines)} lines, expected {case.answers}"
+    if result.code == 0 and case.answers is not None and len(result.lines) != case.answers:
+        return f"{len(result.lines)} lines, expected {case.answers}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A workshop: a folder with pairs and a small trained run, and the command line called inside this process."""
+"""A trained_folder: a folder with pairs and a small trained run, and the command line called inside this process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """What a command left behind: its exit code and both streams."""
 
     code: int
@@ -76,7 +76,7 @@ class Said:
         return self.out.split("\n")[:-1]
 
 
-def call(*arguments: str | Path, stdin: bytes = b"", encoding: str = "utf-8") -> Said:
+def call(*arguments: str | Path, stdin: bytes = b"", encoding: str = "utf-8") -> CommandResult:
     """Run a command as a shell would, without the price of a process."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="") for _ in range(2))
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -84,7 +84,7 @@ def call(*arguments: str | Path, stdin: bytes = b"", encoding: str = "utf-8") ->
         code = cli.guarded([str(argument) for argument in arguments])
     out.flush(), err.flush()
     texts = [stream.buffer.getvalue().decode("utf-8") for stream in (out, err)]  # type: ignore[attr-defined]
-    return Said(code, *texts)
+    return CommandResult(code, *texts)
 
 
 def words(count: int, seed: int = 1, shortest: int = 2, longest: int = 7, letters: str = "abcdefghij") -> list[str]:
@@ -116,12 +116,12 @@ def quiet_machine(cache: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """A folder with pairs.tsv, test.tsv (two references a line) and the run that `said` tells of."""
+class TrainedFolder:
+    """A folder with pairs.tsv, test.tsv (two references a line) and a run."""
 
     folder: Path
     run: Path
-    said: Said
+    training: CommandResult
 
     def write(self, name: str, content: bytes | str) -> Path:
         """A file in the folder."""
@@ -132,23 +132,23 @@ class Workshop:
 
 
 @pytest.fixture(scope="session")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> TrainedFolder:
     """Trained once for all tests, with no configuration but what makes it small."""
     folder = tmp_path_factory.mktemp("work") / "with a space ü"
     folder.mkdir()
-    some = words(330)
-    write_rows(folder / "pairs.tsv", [(word, word.upper()) for word in some[:300]])
-    write_rows(folder / "test.tsv", [(word, word.upper(), word[::-1].upper()) for word in some[300:]])
+    names = words(330)
+    write_rows(folder / "pairs.tsv", [(word, word.upper()) for word in names[:300]])
+    write_rows(folder / "test.tsv", [(word, word.upper(), word[::-1].upper()) for word in names[300:]])
     with quiet_machine(folder / "cache"), contextlib.chdir(folder):
-        said = call("train", "pairs.tsv", *SMALL, *QUICK)
-    return Workshop(folder, folder / "runs" / "pairs", said)
+        result = call("train", "pairs.tsv", *SMALL, *QUICK)
+    return TrainedFolder(folder, folder / "runs" / "pairs", result)
 
 
 @pytest.fixture
-def inside(workshop: Workshop) -> Iterator[Workshop]:
-    """The workshop, with its folder as the present one."""
-    with quiet_machine(workshop.folder / "cache"), contextlib.chdir(workshop.folder):
-        yield workshop
+def inside(trained_folder: TrainedFolder) -> Iterator[TrainedFolder]:
+    """The trained folder as the working directory."""
+    with quiet_machine(trained_folder.folder / "cache"), contextlib.chdir(trained_folder.folder):
+        yield trained_folder
 
 
 @pytest.fixture

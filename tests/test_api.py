@@ -19,11 +19,11 @@ from dragoman.errors import ConfigError, DataError, DragomanError, RunError
 from dragoman.inference.inputs import WINDOW
 from dragoman.inference.predictor import Predictor
 from dragoman.tasks import config
-from tests.conftest import Workshop, call, words, write_rows
+from tests.conftest import TrainedFolder, call, words, write_rows
 
 
 @pytest.fixture
-def run(inside: Workshop) -> Predictor:
+def run(inside: TrainedFolder) -> Predictor:
     return dragoman.load(inside.run)
 
 
@@ -153,11 +153,11 @@ def test_wrong_uses_of_train_and_load_are_told(table: dict[str, Any], tmp_path: 
 # ---------------------------------------------------------------------- predict and stream
 
 
-def test_predictions_are_those_of_the_command_line(run: Predictor, inside: Workshop) -> None:
+def test_predictions_are_those_of_the_command_line(run: Predictor, inside: TrainedFolder) -> None:
     texts = ["abc", "", "fade", "  ", "jig"]
     found = run.predict(texts)
-    said = call("predict", inside.run, stdin="".join(f"{text}\n" for text in texts).encode())
-    assert [str(one) for one in found] == [one.text for one in found] == said.lines
+    result = call("predict", inside.run, stdin="".join(f"{text}\n" for text in texts).encode())
+    assert [str(one) for one in found] == [one.text for one in found] == result.lines
     rows = call("predict", inside.run, "--json", stdin="".join(f"{text}\n" for text in texts).encode())
     assert [one.as_json() for one in found] == rows.lines
     assert found[1] == found[3]
@@ -223,7 +223,7 @@ def test_wrong_uses_of_a_run_are_told(run: Predictor, wrong: str) -> None:
     assert expected in str(caught.value)
 
 
-def test_device_is_checked(inside: Workshop) -> None:
+def test_device_is_checked(inside: TrainedFolder) -> None:
     assert dragoman.load(inside.run, device="cpu").device.type == "cpu"
     with pytest.raises(ConfigError, match="found 'banana', expected auto, cpu, cuda or cuda:N"):
         dragoman.load(inside.run, device="banana")

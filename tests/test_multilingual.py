@@ -19,7 +19,7 @@ from dragoman.data.examples import Example
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.inference.predictor import Predictor
 from dragoman.tasks import config
-from tests.conftest import Said, call, quiet_machine, words, write_rows
+from tests.conftest import CommandResult, call, quiet_machine, words, write_rows
 
 ANSWERS: dict[str, Callable[[str], str]] = {"same": str, "back": lambda word: word[::-1]}
 UNSEEN = words(340, shortest=2, longest=4, letters="abcdef")[300:]
@@ -57,7 +57,7 @@ class Trained:
 
     folder: Path
     run: Path
-    said: Said
+    training: CommandResult
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +70,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     write_rows(folder / "test.tsv", [(word, word[::-1]) for word in UNSEEN])
     (folder / "two.toml").write_text(settings.dump(config.build(table(folder))), encoding="utf-8")
     with quiet_machine(folder / "cache"):
-        said = call("train", folder / "two.toml", "--run", folder / "run")
-    assert said.code == 0, said.err
-    return Trained(folder, folder / "run", said)
+        result = call("train", folder / "two.toml", "--run", folder / "run")
+    assert result.code == 0, result.err
+    return Trained(folder, folder / "run", result)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_no_tag_can_be_written(run: Predictor) -> None:
 
 
 def test_the_command_line(here: Trained) -> None:
-    assert "tags: back (300 pairs), same (300 pairs)" in here.said.err
+    assert "tags: back (300 pairs), same (300 pairs)" in here.training.err
     lines = call("predict", here.run, "--tag", "back", stdin=b"abc\n\n<2same> fed\n")
     assert (lines.code, lines.lines) == (0, ["cba", "", "fed"])
     right, wrong = (
@@ -144,18 +144,18 @@ def test_attention_shows_the_tag(run: Predictor) -> None:
 
 
 def test_check_proves_every_tag(here: Trained) -> None:
-    said = call("check", here.folder / "two.toml")
-    assert said.code == 0, said.err
-    assert "tags: back before 300 sources, same before 300 sources" in said.out
-    assert "cycle: trained 2 steps" in said.out
+    result = call("check", here.folder / "two.toml")
+    assert result.code == 0, result.err
+    assert "tags: back before 300 sources, same before 300 sources" in result.out
+    assert "cycle: trained 2 steps" in result.out
 
 
 def test_a_run_stopped_half_way_goes_on_to_the_same_bits(here: Trained, tmp_path: Path) -> None:
     short = ("train.validate_every=4", "train.save_every=4", "train.decode=4")
     assert call("train", here.folder / "two.toml", *short, "train.steps=4", "--run", tmp_path / "a").code == 0
-    said = call("train", tmp_path / "a", "train.steps=8")
-    assert said.code == 0, said.err
-    assert "resuming from step 4" in said.err
+    result = call("train", tmp_path / "a", "train.steps=8")
+    assert result.code == 0, result.err
+    assert "resuming from step 4" in result.err
     assert call("train", here.folder / "two.toml", *short, "train.steps=8", "--run", tmp_path / "b").code == 0
     first, second = (dragoman.load(tmp_path / name).model.state_dict() for name in "ab")
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -190,15 +190,15 @@ def test_what_a_tagged_run_cannot_answer(
         run.predict(texts, tag=tag)
     assert str(caught.value).startswith(message)
     asked = () if tag is None else ("--tag", tag)
-    said = call("predict", here.run, *asked, stdin="\n".join(texts).encode())
-    assert (said.code, said.out, said.err) == (2, "", f"dragoman: {caught.value}\n")
+    result = call("predict", here.run, *asked, stdin="\n".join(texts).encode())
+    assert (result.code, result.out, result.err) == (2, "", f"dragoman: {caught.value}\n")
 
 
 def test_pairs_without_a_tag_are_named_by_their_place(here: Trained) -> None:
-    said = call("evaluate", here.run, here.folder / "test.tsv")
-    assert said.code == 2
-    assert said.err.startswith(f"dragoman: {here.folder}/test.tsv:1: found no tag, expected one of back, same")
-    assert said.err.count("\n") == 1
+    result = call("evaluate", here.run, here.folder / "test.tsv")
+    assert result.code == 2
+    assert result.err.startswith(f"dragoman: {here.folder}/test.tsv:1: found no tag, expected one of back, same")
+    assert result.err.count("\n") == 1
 
 
 def test_an_untagged_run_takes_no_tag(cached: Path, tmp_path: Path) -> None:
@@ -213,6 +213,6 @@ def test_an_untagged_run_takes_no_tag(cached: Path, tmp_path: Path) -> None:
             run.predict(["abc"], tag=tag)
     with pytest.raises(ConfigError, match="trained without tags"):
         run.evaluate([Example("abc", ("abc",), "x", 1, "same")])
-    said = call("evaluate", tmp_path / "run", tmp_path / "same.tsv", "--tag", "same")
-    assert (said.code, said.err.count("\n")) == (2, 1)
+    result = call("evaluate", tmp_path / "run", tmp_path / "same.tsv", "--tag", "same")
+    assert (result.code, result.err.count("\n")) == (2, 1)
     assert "tags" not in call("info", tmp_path / "run").out

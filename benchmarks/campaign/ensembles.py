@@ -55,8 +55,8 @@ def build(folder: Path, number: int) -> Place:
                 for side, kind in sides
                 for one in (f"model.{side}.kind={kind}", *(f"model.{side}.{setting}" for setting in PARTS[kind]))
             ]
-            said = call("train", folder / data, "--run", path, *settings, *QUICK, f"train.seed={seed}")
-            assert said.code == 0, said.err
+            result = call("train", folder / data, "--run", path, *settings, *QUICK, f"train.seed={seed}")
+            assert result.code == 0, result.err
         write_members(run, ["trials/second", "trials/third"])
     return Place(folder)
 
@@ -66,11 +66,11 @@ def failures(place: Place) -> list[str]:
     found = []
     for name, run in (*WHOLE.items(), *REFUSES.items()):
         with pytest.MonkeyPatch.context() as patch:
-            calls, said = Calls(patch), run(place)
-        if name in WHOLE and (said.code or not calls.equal()):
-            found.append(f"{name}: code {said.code}, {dict(calls.counts)} {said.err}")
-        if name in REFUSES and (said.code != 2 or calls.counts or "found an ensemble of 3 models" not in said.err):
-            found.append(f"{name}: code {said.code} {said.err}")
+            calls, result = Calls(patch), run(place)
+        if name in WHOLE and (result.code or not calls.equal()):
+            found.append(f"{name}: code {result.code}, {dict(calls.counts)} {result.err}")
+        if name in REFUSES and (result.code != 2 or calls.counts or "found an ensemble of 3 models" not in result.err):
+            found.append(f"{name}: code {result.code} {result.err}")
     served = ServedModel(ModelConfig(str(place.run)), ServeConfig(device="cpu"))
     for text, prediction in zip(TEXTS, load_predictor(place.run, "cpu").predict(TEXTS, beam=3), strict=True):
         (scored,) = served.run(BatchWork("", "score"), [(text, prediction.text)])

@@ -48,7 +48,7 @@ from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DecoderConfig, EncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score
-from tests.conftest import Workshop, call, quiet_machine
+from tests.conftest import TrainedFolder, call, quiet_machine
 
 TEXTS = ["the old cat's hat", "ein alter Hut 東京", "a b", "hello, world"]
 PAIRS = [
@@ -295,18 +295,18 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
     pairs, gold, run = tmp_path / "pairs.tsv", tmp_path / "gold", learned.run.folder
     pairs.write_text("".join(f"{source}\t{target}\n" for source, target, _ in rows))
     gold.write_text("".join(" ".join(f"{i}-{j}" for i, j in sorted(links)) + "\n" for *_, links in rows))
-    said = call("align", run, pairs)
-    assert (said.code, said.err) == (0, "")
-    assert said.lines == [str(one) for one in align_pairs(learned, [row[:2] for row in rows])]
-    (tmp_path / "found").write_text(said.out)
+    result = call("align", run, pairs)
+    assert (result.code, result.err) == (0, "")
+    assert result.lines == [str(one) for one in align_pairs(learned, [row[:2] for row in rows])]
+    (tmp_path / "found").write_text(result.out)
     scored = json.loads(call("score-alignment", gold, tmp_path / "found", "--json").out)
     assert scored["aer"] < 0.1
     chosen = call("align", run, pairs, "--gold", gold, "--batch-size", "7")
-    assert chosen.out == said.out
+    assert chosen.out == result.out
     assert "read: decoder.attention, mean over heads, token as output (error rate" in chosen.err
     joined = call("align", run, pairs, "--reverse", run, "--combine", "union")
     assert "agreement" in joined.err
-    for line, one_way in zip(joined.lines, said.lines, strict=True):
+    for line, one_way in zip(joined.lines, result.lines, strict=True):
         assert set(line.split()) >= set(one_way.split())
     (row, *_) = (json.loads(line) for line in call("align", run, pairs, "--json").lines)
     assert set(row) == {"source", "target", "links", "weights"}
@@ -374,7 +374,7 @@ def test_the_view_chosen_on_few_pairs_is_the_best_on_many(tmp_path: Path) -> Non
     assert max(others) > rates[view] + 0.05
 
 
-def test_single_words_are_aligned_letter_by_letter(inside: Workshop) -> None:
+def test_single_words_are_aligned_letter_by_letter(inside: TrainedFolder) -> None:
     """Every pair of words was the one link 0-0."""
     inside.write("letters.tsv", "abc\tABC\nface\tFACE\n")
     (row, *_) = (json.loads(line) for line in call("align", inside.run, "letters.tsv", "--json").lines)

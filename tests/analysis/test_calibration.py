@@ -26,7 +26,7 @@ from dragoman.data.tokenizers.base import EOS
 from dragoman.errors import DataError, RunError
 from dragoman.inference.predictor import Predictor
 from dragoman.scoring.calibration import reliability
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 
 
 def places_of(truth_temperature: float, tokens: int = 20_000) -> list[tuple[Tensor, Tensor]]:
@@ -72,7 +72,7 @@ def test_tokens_of_probability_zero_do_not_break_the_fit() -> None:
 
 
 @pytest.fixture
-def run(inside: Workshop, tmp_path: Path) -> Path:
+def run(inside: TrainedFolder, tmp_path: Path) -> Path:
     """A copy of the run, because other tests need one that is not calibrated."""
     return Path(shutil.copytree(inside.run, tmp_path / "run"))
 
@@ -135,9 +135,9 @@ def test_an_ensemble_of_calibrated_runs_has_no_confidences(run: Path) -> None:
     together = dragoman.load(run, ensemble=(run,)).predict(["abc"])
     assert [one.confidence for one in together] == [None]
     assert together[0].text == predictor.predict(["abc"])[0].text
-    said = call("predict", run, "--ensemble", run, "--json", stdin=b"abc\n")
-    assert said.code == 0, said.err
-    assert "confidence" not in json.loads(said.out)
+    result = call("predict", run, "--ensemble", run, "--json", stdin=b"abc\n")
+    assert result.code == 0, result.err
+    assert "confidence" not in json.loads(result.out)
 
 
 def test_predictions_of_a_calibrated_run_have_confidences(run: Path) -> None:
@@ -167,15 +167,15 @@ def test_predictions_of_a_calibrated_run_have_confidences(run: Path) -> None:
 
 def test_the_command_writes_and_draws_and_predict_prints_confidences(run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "reliability.png"
-    said = call("calibrate", run, "--plot", picture)
-    assert said.code == 0, said.err
+    result = call("calibrate", run, "--plot", picture)
+    assert result.code == 0, result.err
     assert picture.stat().st_size > 5000
     table = json.loads((run / "calibration.json").read_text())
-    assert said.lines[0].split() == ["temperature", f"{table['temperature']:.4f}"]
+    assert result.lines[0].split() == ["temperature", f"{table['temperature']:.4f}"]
     assert table["after"]["loss"] < table["before"]["loss"]
     assert (
         f"{100 * table['outputs']['after']['calibration_error']:.2f} %   of outputs, exact match with the reference"
-        in said.out
+        in result.out
     )
     assert {"slope", "offset", "count", "right", "before", "after"} == set(table["outputs"])
     assert json.loads(call("calibrate", run, "--json").out) | {"weights": table["weights"]} == table
@@ -194,7 +194,7 @@ def test_the_command_writes_and_draws_and_predict_prints_confidences(run: Path, 
     }
 
 
-def test_calibrating_on_a_file(run: Path, inside: Workshop) -> None:
+def test_calibrating_on_a_file(run: Path, inside: TrainedFolder) -> None:
     (inside.folder / "some.tsv").write_text("abc\tABC\nfade\tFADE\n" * 15)
     found = json.loads(call("calibrate", run, "some.tsv", "--json").out)
     assert found["tokens"] == 15 * (4 + 5)
@@ -202,9 +202,9 @@ def test_calibrating_on_a_file(run: Path, inside: Workshop) -> None:
         (("some.tsv", "--source", "x", "--target", "y"), "name FILE, or both"),
         (("--plot", "x.txt"), "expected .png"),
     ):
-        said = call("calibrate", run, *arguments)
-        assert said.code == 2
-        assert message in said.err
+        result = call("calibrate", run, *arguments)
+        assert result.code == 2
+        assert message in result.err
 
 
 def test_other_weights_are_not_calibrated_and_a_damaged_file_is_an_error(run: Path) -> None:
@@ -225,21 +225,21 @@ def test_other_weights_are_not_calibrated_and_a_damaged_file_is_an_error(run: Pa
 def test_too_little_data_and_unlike_data_are_refused(run: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.tsv"
     one.write_text("ab\tAB\n")
-    said = call("calibrate", run, one)
-    assert said.code == 2
-    assert "too little to calibrate on: found 1 pairs with 3 target tokens, expected at least 20 pairs" in said.err
+    result = call("calibrate", run, one)
+    assert result.code == 2
+    assert "too little to calibrate on: found 1 pairs with 3 target tokens, expected at least 20 pairs" in result.err
     assert not (run / "calibration.json").exists()
     unlike = tmp_path / "unlike.tsv"
     unlike.write_text("".join(f"{letter * 5}\t{'J' if letter == 'a' else 'A'}IJIJIJI\n" for letter in "ab" * 15))
-    said = call("calibrate", run, unlike)
-    assert said.code == 2
-    assert "no temperature up to 20 fits" in said.err
+    result = call("calibrate", run, unlike)
+    assert result.code == 2
+    assert "no temperature up to 20 fits" in result.err
 
 
-def test_a_calibration_on_much_more_data_is_kept(run: Path, inside: Workshop) -> None:
+def test_a_calibration_on_much_more_data_is_kept(run: Path, inside: TrainedFolder) -> None:
     assert call("calibrate", run, inside.folder / "pairs.tsv").code == 0
     before = (run / "calibration.json").read_bytes()
-    said = call("calibrate", run, inside.write("few.tsv", "abc\tABC\nfade\tFADE\n" * 12), "--bins", "3")
-    assert said.code == 2
-    assert "kept, since it was fitted on" in said.err
+    result = call("calibrate", run, inside.write("few.tsv", "abc\tABC\nfade\tFADE\n" * 12), "--bins", "3")
+    assert result.code == 2
+    assert "kept, since it was fitted on" in result.err
     assert (run / "calibration.json").read_bytes() == before

@@ -22,7 +22,7 @@ from dragoman.analysis.probes import (
 )
 from dragoman.errors import DataError
 from dragoman.reports.text_tables import probe_lines
-from tests.conftest import QUICK, SMALL, Workshop, call, quiet_machine
+from tests.conftest import QUICK, SMALL, TrainedFolder, call, quiet_machine
 
 
 def one(predict, name: str, **options) -> ProbeResult:
@@ -198,10 +198,10 @@ PEOPLE = ("man", "woman", "teacher", "child", "girl")
 
 
 def test_the_command(reader: Path) -> None:
-    said = call("probe", "run", "--beam", "1", "--json")
-    assert said.code == 0, said.err
-    assert "skipped" not in said.err
-    found = json.loads(said.out)
+    result = call("probe", "run", "--beam", "1", "--json")
+    assert result.code == 0, result.err
+    assert "skipped" not in result.err
+    found = json.loads(result.out)
     assert [outcome["probe"] for outcome in found] == list(PROBES)
     for outcome in found:
         assert sum(outcome["counts"].values()) == outcome["cases"]
@@ -209,22 +209,22 @@ def test_the_command(reader: Path) -> None:
     # Inputs look like the training data: capital letter, full stop without a space.
     (source,) = next(iter(found[1]["examples"].values()))[0]["sources"]
     assert source == "My name is Anna Kowalski."
-    said = call("probe", "run", "--probe", "length", "--sentences", "pairs.tsv", "--beam", "1", "--examples", "1")
-    assert said.code == 0, said.err
-    assert said.lines[0].startswith("length: one word, one sentence, many sentences at once (")
+    result = call("probe", "run", "--probe", "length", "--sentences", "pairs.tsv", "--beam", "1", "--examples", "1")
+    assert result.code == 0, result.err
+    assert result.lines[0].startswith("length: one word, one sentence, many sentences at once (")
     assert call("probe", "run", "--probe", "x").err.startswith("dragoman: probe: found 'x', which is no probe.")
 
 
-def test_probes_that_do_not_suit_the_run_are_skipped_or_refused(reader: Path, inside: Workshop) -> None:
+def test_probes_that_do_not_suit_the_run_are_skipped_or_refused(reader: Path, inside: TrainedFolder) -> None:
     """English probes of a German source counted nonsense."""
     with contextlib.chdir(reader):
         before = Path("pairs.tsv").read_text(encoding="utf-8")
         lines = [f"Der {word} liest heute abend nicht {word}\tx\n" for word in ("Mann", "Junge", "Lehrer", "Koch")]
         Path("pairs.tsv").write_text("".join(lines), encoding="utf-8")
-        said = call("probe", "run", "--beam", "1", "--json")
-        assert [outcome["probe"] for outcome in json.loads(said.out)] == ["repetition", "length"]
-        assert "skipped: copying, gender, stereotype; their inputs are English, which this run does not" in said.err
-        sources = [case["sources"][0] for kind in json.loads(said.out)[0]["examples"].values() for case in kind]
+        result = call("probe", "run", "--beam", "1", "--json")
+        assert [outcome["probe"] for outcome in json.loads(result.out)] == ["repetition", "length"]
+        assert "skipped: copying, gender, stereotype; their inputs are English, which this run does not" in result.err
+        sources = [case["sources"][0] for kind in json.loads(result.out)[0]["examples"].values() for case in kind]
         assert all(set(source.split()) < set("".join(lines).split()) for source in sources)
         refused = call("probe", "run", "--probe", "gender")
         assert refused.code == 2

@@ -20,7 +20,7 @@ from dragoman.runs import train
 from dragoman.tasks import config
 from dragoman.tasks.config import Config
 from dragoman.tasks.translate import build_model
-from tests.conftest import SMALL, Said, call, words, write_rows
+from tests.conftest import SMALL, CommandResult, call, words, write_rows
 
 pytestmark = pytest.mark.usefixtures("cached")
 
@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def check(*arguments: str | Path) -> Said:
+def check(*arguments: str | Path) -> CommandResult:
     return call("check", *arguments, *SMALL)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.auto.configure import configure
 from dragoman.runs import Run
-from tests.conftest import Workshop, words, write_rows
+from tests.conftest import TrainedFolder, words, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_other_tasks_follow_too(tmp_path: Path, task: str) -> None:
     assert config.train.validate_every <= 40
 
 
-def test_a_run_to_start_from_gives_its_model_and_tokenizers(inside: Workshop, pairs: str) -> None:
+def test_a_run_to_start_from_gives_its_model_and_tokenizers(inside: TrainedFolder, pairs: str) -> None:
     theirs = Run(inside.run).config
     config, reasons = configure(pairs, [f"train.start_from={inside.run}"])
     assert config.model == theirs.model

@@ -7,40 +7,40 @@ import time
 from torch import nn
 
 from dragoman.training.capacity import count_parameters, is_unusual
-from tests.conftest import SMALL, Workshop, call
+from tests.conftest import SMALL, TrainedFolder, call
 
 
-def test_check_warns_of_a_senseless_plan(inside: Workshop) -> None:
-    said = call(
+def test_check_warns_of_a_senseless_plan(inside: TrainedFolder) -> None:
+    result = call(
         "check", "pairs.tsv", *SMALL, "model.encoder.width=512", "model.decoder.width=512", "train.steps=50000",
         "train.optimizer.warmup=60000", "tokenizer.source.kind=words",
     )  # fmt: skip
-    assert said.code == 0, said.err
-    assert "train.optimizer.warmup = 60,000 exceeds train.steps = 50,000" in said.out
-    assert "parameters for 269 training examples" in said.out
-    assert "reads the training data" in said.out
-    assert "most sources are a single token (words)" in said.out
-    assert "time: about " in said.out
-    assert said.lines[-1] == "the run can start, but see the warnings (4)"
+    assert result.code == 0, result.err
+    assert "train.optimizer.warmup = 60,000 exceeds train.steps = 50,000" in result.out
+    assert "parameters for 269 training examples" in result.out
+    assert "reads the training data" in result.out
+    assert "most sources are a single token (words)" in result.out
+    assert "time: about " in result.out
+    assert result.lines[-1] == "the run can start, but see the warnings (4)"
 
 
-def test_a_model_beyond_the_memory_is_refused_before_it_is_built(inside: Workshop) -> None:
+def test_a_model_beyond_the_memory_is_refused_before_it_is_built(inside: TrainedFolder) -> None:
     huge = ("pairs.tsv", "model.encoder.width=1000000000", "model.encoder.heads=1")
-    for said in (call("check", *huge), call("train", *huge, "--run", "huge")):
-        assert said.code == 2
-        assert "lower model sizes such as model.encoder.width" in said.err
+    for result in (call("check", *huge), call("train", *huge, "--run", "huge")):
+        assert result.code == 2
+        assert "lower model sizes such as model.encoder.width" in result.err
     assert not (inside.folder / "huge").exists()
 
 
-def test_a_model_of_endless_layers_is_refused_at_once(inside: Workshop) -> None:
+def test_a_model_of_endless_layers_is_refused_at_once(inside: TrainedFolder) -> None:
     """Layers take time to build, even without memory."""
     started = time.process_time()
     for layers, message in ((10**6, "found 1000000, expected at least 1 and at most 10000"), (10**4, "at least ")):
         for kind in ("transformer", "recurrent"):
             settings = (f"model.encoder.kind={kind}", f"model.encoder.layers={layers}", "model.encoder.width=4096")
-            said = call("check", "pairs.tsv", *settings)
-            assert said.code == 2
-            assert message in said.err
+            result = call("check", "pairs.tsv", *settings)
+            assert result.code == 2
+            assert message in result.err
     assert time.process_time() - started < 10
 
 

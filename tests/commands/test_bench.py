@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Workshop, call, words, write_rows
+from tests.conftest import TrainedFolder, call, words, write_rows
 
 
-def test_a_run_is_measured_and_stays_as_it_is(inside: Workshop) -> None:
+def test_a_run_is_measured_and_stays_as_it_is(inside: TrainedFolder) -> None:
     weights = (Path(inside.run) / "weights.safetensors").read_bytes()
     found = json.loads(call("bench", inside.run, "--pairs", "6", "--rounds", "1", "--json").out)
     names = [one["name"] for one in found["speeds"]]
@@ -18,9 +18,9 @@ def test_a_run_is_measured_and_stays_as_it_is(inside: Workshop) -> None:
     assert all(one["tokens"] > 0 and one["sentences"] > 0 for one in found["speeds"])
     assert found["pairs"] == 6
     assert (Path(inside.run) / "weights.safetensors").read_bytes() == weights
-    said = call("bench", inside.run, "--pairs", "2", "--rounds", "1").out
-    assert "tokens/s" in said
-    assert "beam 5" in said
+    result = call("bench", inside.run, "--pairs", "2", "--rounds", "1").out
+    assert "tokens/s" in result
+    assert "beam 5" in result
 
 
 def test_a_fitted_model_has_no_training_steps(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_fitted_model_has_no_training_steps(tmp_path: Path) -> None:
     assert found["speeds"][0]["name"] == "greedy, torch float32"
 
 
-def test_layers_are_measured_against_length(inside: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_measured_against_length(inside: TrainedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.analysis.cost.GROWTH", (("convolution", "d", (8, 16, 32), 16, 2.0),))
     found = json.loads(call("bench", "--lengths", "--max-length", "64", "--json", "--plot", "cost.png").out)
     assert {one["length"] for one in found["costs"]} == {16, 32, 64}
@@ -52,8 +52,8 @@ def test_layers_are_measured_against_length(inside: Workshop, monkeypatch: pytes
         (("RUN", "none.tsv"), "none.tsv: no such file"),
     ],
 )
-def test_mistakes_are_one_line(inside: Workshop, words: tuple[str, ...], expected: str) -> None:
-    said = call("bench", *(inside.run if word == "RUN" else word for word in words))
-    assert said.code == 2
-    assert expected in said.err
-    assert len(said.err.strip().splitlines()) == 1
+def test_mistakes_are_one_line(inside: TrainedFolder, words: tuple[str, ...], expected: str) -> None:
+    result = call("bench", *(inside.run if word == "RUN" else word for word in words))
+    assert result.code == 2
+    assert expected in result.err
+    assert len(result.err.strip().splitlines()) == 1

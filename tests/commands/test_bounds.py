@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import is_out_of_memory
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 
 COMMANDS = [
     ("predict RUN test.tsv search.max_length=1000000000", "search.max_length: found 1000000000, expected at least"),
@@ -32,48 +32,48 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("command", "message"), COMMANDS)
-def test_too_much_is_one_line(inside: Workshop, command: str, message: str) -> None:
+def test_too_much_is_one_line(inside: TrainedFolder, command: str, message: str) -> None:
     if not Path("pipe").exists():
         os.mkfifo("pipe")
         Path("loop").symlink_to("loop")
         Path("dangling").symlink_to("nowhere")
         Path("long.txt").write_text("word " * 40_000 + "\n")
-    said = call(*(word.replace("RUN", str(inside.run)) for word in command.split()))
-    assert said.code == 2
-    assert message in said.err
-    assert "internal error" not in said.err
-    assert said.err.count("\n") == 1
+    result = call(*(word.replace("RUN", str(inside.run)) for word in command.split()))
+    assert result.code == 2
+    assert message in result.err
+    assert "internal error" not in result.err
+    assert result.err.count("\n") == 1
     assert not Path("never").exists()
 
 
 @pytest.mark.parametrize("pattern", ["(" * 2000 + "a" + ")" * 2000, "(" * 60 + "a" + ")" * 60])
-def test_deep_patterns_are_answered(inside: Workshop, pattern: str) -> None:
-    said = call("predict", inside.run, "--pattern", pattern, stdin=b"ab\n")
-    assert said.code in (0, 2)
-    assert "internal error" not in said.err
+def test_deep_patterns_are_answered(inside: TrainedFolder, pattern: str) -> None:
+    result = call("predict", inside.run, "--pattern", pattern, stdin=b"ab\n")
+    assert result.code in (0, 2)
+    assert "internal error" not in result.err
 
 
-def test_damaged_files_of_a_run_are_named(inside: Workshop, tmp_path: Path) -> None:
+def test_damaged_files_of_a_run_are_named(inside: TrainedFolder, tmp_path: Path) -> None:
     run = Path(shutil.copytree(inside.run, tmp_path / "run"))
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write('5\n{"step": "x"}\n{"step": 3, "valid": 7}\n{"step": 1e9}\n[]\n' + "[" * 100_000 + "\n")
     assert call("info", run).code == 0
     (run / "tokenizer" / "source.json").write_text("[" * 100_000)
-    said = call("predict", run, stdin=b"ab\n")
-    assert said.code == 2
-    assert "source.json: damaged tokenizer file" in said.err
+    result = call("predict", run, stdin=b"ab\n")
+    assert result.code == 2
+    assert "source.json: damaged tokenizer file" in result.err
 
 
-def test_a_pipe_is_read_once(inside: Workshop) -> None:
+def test_a_pipe_is_read_once(inside: TrainedFolder) -> None:
     fifo = inside.folder / "lines"
     os.mkfifo(fifo)
     writer = threading.Thread(target=lambda: fifo.write_bytes(b"ab\ncd\n"))
     writer.start()
-    said = call("predict", inside.run, fifo)
+    result = call("predict", inside.run, fifo)
     writer.join()
     fifo.unlink()
-    assert said.code == 0, said.err
-    assert len(said.lines) == 2
+    assert result.code == 0, result.err
+    assert len(result.lines) == 2
 
 
 def test_errors_of_allocation_are_told_from_others() -> None:

@@ -17,11 +17,11 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import EvaluationOptions
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 
 
 @pytest.fixture
-def rows(inside: Workshop) -> list[list[str]]:
+def rows(inside: TrainedFolder) -> list[list[str]]:
     """The test pairs; their sources and references also stand in files."""
     found = [line.split("\t") for line in read_lines(inside.folder / "test.tsv")]
     inside.write("sources.txt", "".join(f"{row[0]}\n" for row in found))
@@ -32,9 +32,9 @@ def rows(inside: Workshop) -> list[list[str]]:
 
 
 def evaluated(*options: str) -> dict[str, Any]:
-    said = call("evaluate", "runs/pairs", "test.tsv", "--json", *options)
-    assert said.code == 0, said.err
-    scores: dict[str, Any] = json.loads(said.out)
+    result = call("evaluate", "runs/pairs", "test.tsv", "--json", *options)
+    assert result.code == 0, result.err
+    scores: dict[str, Any] = json.loads(result.out)
     return scores
 
 
@@ -70,7 +70,7 @@ CONTROLS: dict[str, tuple[list[str], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", CONTROLS)
-def test_what_is_asked_of_outputs(inside: Workshop, rows: list[list[str]], kind: str, tmp_path: Path) -> None:
+def test_what_is_asked_of_outputs(inside: TrainedFolder, rows: list[list[str]], kind: str, tmp_path: Path) -> None:
     options, arguments, expected = CONTROLS[kind]
     if kind in ("terminology", "placeholders"):
         rows = [["a <1> b", "AB", "BA"], ["a", "A"]]
@@ -78,15 +78,15 @@ def test_what_is_asked_of_outputs(inside: Workshop, rows: list[list[str]], kind:
     pairs = [(row[0], row[1:]) for row in rows]
     inside.write("asked.tsv", "".join("\t".join(row) + "\n" for row in rows))
     output = tmp_path / "out.txt"
-    said = call("evaluate", inside.run, "asked.tsv", *options, "--output", output, "--json")
+    result = call("evaluate", inside.run, "asked.tsv", *options, "--output", output, "--json")
     (inside.folder / "asked.tsv").unlink()
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     written = output.read_text(encoding="utf-8")
     assert written == call("predict", inside.run, "sources.txt", *options).out
     assert all(re.fullmatch(expected, line) for line in written.splitlines())
     scores, predictions = dragoman.load(inside.run).evaluate(pairs, **arguments)
     assert "".join(f"{one.text}\n" for one in predictions) == written
-    assert json.loads(said.out) == scores
+    assert json.loads(result.out) == scores
     if kind == "terminology":
         assert "JJ" in written.splitlines()[0]
         assert "HI" in written.splitlines()[0]
@@ -95,7 +95,7 @@ def test_what_is_asked_of_outputs(inside: Workshop, rows: list[list[str]], kind:
         assert written.splitlines()[0].count("<1>") == 1
 
 
-def test_outputs_may_be_asked_for_one_by_one(inside: Workshop, rows: list[list[str]]) -> None:
+def test_outputs_may_be_asked_for_one_by_one(inside: TrainedFolder, rows: list[list[str]]) -> None:
     pairs = [(row[0], row[1]) for row in rows[:3]]
     _, found = dragoman.load(inside.run).evaluate(pairs, require=[["HH"], [], ["GG"]], prefix=[None, "C", None])
     assert "HH" in found[0].text
@@ -122,7 +122,7 @@ def test_settings_have_the_names_of_the_fields_they_set() -> None:
     assert {field.name for field in fields(SearchConfig)} <= {field.name for field in fields(DecodingOptions)}
 
 
-def test_progress_counts_outputs(inside: Workshop, rows: list[list[str]]) -> None:
+def test_progress_counts_outputs(inside: TrainedFolder, rows: list[list[str]]) -> None:
     counts: list[int] = []
     run = dragoman.load(inside.run)
     run.evaluate([(row[0], row[1]) for row in rows], beam=1, batch_size=7, progress=counts.append)
@@ -134,7 +134,7 @@ def test_progress_counts_outputs(inside: Workshop, rows: list[list[str]]) -> Non
 
 
 def test_mistakes_come_before_the_search(
-    inside: Workshop, rows: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    inside: TrainedFolder, rows: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = dragoman.load(inside.run)
     monkeypatch.setattr(run, "stream", None)
@@ -146,12 +146,12 @@ def test_mistakes_come_before_the_search(
         run.evaluate([("a", "A")], require=[" "])
 
 
-def test_more_than_two_columns_are_said_to_be_references(inside: Workshop) -> None:
+def test_more_than_two_columns_are_said_to_be_references(inside: TrainedFolder) -> None:
     """The third column may be an earlier output, which would make a perfect score."""
-    said = call("evaluate", inside.run, "test.tsv")
-    assert said.code == 0, said.err
-    assert "test.tsv: found 3 columns: every column after the first is a reference" in said.err
-    assert "data.columns=1,2" in said.err
+    result = call("evaluate", inside.run, "test.tsv")
+    assert result.code == 0, result.err
+    assert "test.tsv: found 3 columns: every column after the first is a reference" in result.err
+    assert "data.columns=1,2" in result.err
     named = call("evaluate", inside.run, "test.tsv", "data.columns=1,2")
     assert (named.code, "columns" in named.err) == (0, False)
     both = call("evaluate", inside.run, "test.tsv", "data.columns=1,2,3")

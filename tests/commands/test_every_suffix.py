@@ -21,7 +21,7 @@ from dragoman.data.readers import READERS
 from dragoman.data.readers.base import Reader, ReadOptions
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import ConfigError, DataError
-from tests.conftest import QUICK, SMALL, Workshop, call, quiet_machine, words, write_rows
+from tests.conftest import QUICK, SMALL, TrainedFolder, call, quiet_machine, words, write_rows
 
 PAIRS = [(word, word.upper()) for word in words(40, seed=5)]
 
@@ -71,10 +71,12 @@ WRITE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture(scope="module")
-def plain(workshop: Workshop) -> list[str]:
+def plain(trained_folder: TrainedFolder) -> list[str]:
     """The outputs for the sources alone."""
-    with quiet_machine(workshop.folder / "cache"), contextlib.chdir(workshop.folder):
-        return call("predict", workshop.run, "--beam", "1", stdin="".join(f"{a}\n" for a, _ in PAIRS).encode()).lines
+    with quiet_machine(trained_folder.folder / "cache"), contextlib.chdir(trained_folder.folder):
+        return call(
+            "predict", trained_folder.run, "--beam", "1", stdin="".join(f"{a}\n" for a, _ in PAIRS).encode()
+        ).lines
 
 
 def test_the_table_is_tested() -> None:
@@ -82,7 +84,7 @@ def test_the_table_is_tested() -> None:
 
 
 @pytest.mark.parametrize("suffix", WRITE)
-def test_every_command(inside: Workshop, plain: list[str], suffix: str) -> None:
+def test_every_command(inside: TrainedFolder, plain: list[str], suffix: str) -> None:
     path = inside.folder / f"every{suffix}"
     WRITE[suffix](path)
     assert [(item.source, *item.references) for item in read_pairs(path) if isinstance(item, Example)] == PAIRS
@@ -115,26 +117,26 @@ def test_every_command(inside: Workshop, plain: list[str], suffix: str) -> None:
     assert call("check", f"{run}/config.toml").code == 0
 
 
-def test_the_source_side_of_a_memory_needs_no_target(inside: Workshop, plain: list[str]) -> None:
+def test_the_source_side_of_a_memory_needs_no_target(inside: TrainedFolder, plain: list[str]) -> None:
     """`predict` decoded the XML as text."""
     units = "".join(f'<tu><tuv xml:lang="en"><seg>{source}</seg></tuv></tu>' for source, _ in PAIRS)
     path = inside.write("sources.tmx", f'<tmx version="1.4"><header srclang="*all*"/><body>{units}</body></tmx>')
     assert call("predict", inside.run, path, "--beam", "1").lines == plain
-    said = call("predict", inside.run, path, "--columns", "fr")
-    assert said.code == 2
-    assert "found the languages en, expected fr" in said.err
+    result = call("predict", inside.run, path, "--columns", "fr")
+    assert result.code == 2
+    assert "found the languages en, expected fr" in result.err
     assert call("predict", inside.run, "none.tmx").code == 2
 
 
-def test_lines_of_text_are_no_memory(inside: Workshop) -> None:
+def test_lines_of_text_are_no_memory(inside: TrainedFolder) -> None:
     path = inside.folder / "lines.tmx"
     path.write_text(tmx(PAIRS))
-    said = call("score", path, path)
-    assert said.code == 2
-    assert "found TMX, expected lines of text" in said.err
-    said = call("train", path, "task=language-model", "--run", "runs/lm")
-    assert said.code == 2
-    assert "expected plain text for a language model" in said.err
+    result = call("score", path, path)
+    assert result.code == 2
+    assert "found TMX, expected lines of text" in result.err
+    result = call("train", path, "task=language-model", "--run", "runs/lm")
+    assert result.code == 2
+    assert "expected plain text for a language model" in result.err
 
 
 @pytest.mark.parametrize("suffix", [suffix for suffix in WRITE if suffix != ".txt"])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import QUICK, SMALL, Workshop, call, write_rows
+from tests.conftest import QUICK, SMALL, TrainedFolder, call, write_rows
 
 
-def test_inspect_writes_pages_numbers_and_figures(inside: Workshop) -> None:
+def test_inspect_writes_pages_numbers_and_figures(inside: TrainedFolder) -> None:
     assert call("inspect", inside.run, "abc", "-o", "page.html").code == 0
     page = Path("page.html").read_text(encoding="utf-8")
     assert "Content-Security-Policy" in page
@@ -36,13 +36,13 @@ def test_inspect_writes_pages_numbers_and_figures(inside: Workshop) -> None:
         (("abc", "-o", "x.svg", "--layer", "99"), "--layer: found '99', expected 1 to"),
     ],
 )
-def test_inspect_names_mistakes(inside: Workshop, arguments: tuple[str, ...], complaint: str) -> None:
-    said = call("inspect", inside.run, *arguments)
-    assert said.code == 2
-    assert complaint in said.err
+def test_inspect_names_mistakes(inside: TrainedFolder, arguments: tuple[str, ...], complaint: str) -> None:
+    result = call("inspect", inside.run, *arguments)
+    assert result.code == 2
+    assert complaint in result.err
 
 
-def test_compare_trains_configurations_and_resumes(inside: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_trains_configurations_and_resumes(inside: TrainedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.reports.comparison.COST_LENGTHS", (16, 32, 64))
     for name, seed in (("one", 1), ("two", 2)):
         table = f'preset = "demo-rnn"\n[data]\ntrain = "pairs.tsv"\n[train]\nseed = {seed}\n'
@@ -51,8 +51,8 @@ def test_compare_trains_configurations_and_resumes(inside: Workshop, monkeypatch
     settings = [part for override in (*SMALL, *QUICK) if override.startswith("train.") for part in ("--set", override)]
     configs = ("one.toml", "two.toml", "counts.toml")
     command = ("compare", *configs, inside.run, "--test", "test.tsv", "--steps", "2", "--draws", "20")
-    said = call(*command, *settings, "--metric", "cer", "--output", "report.json")
-    assert said.code == 0, said.err
+    result = call(*command, *settings, "--metric", "cer", "--output", "report.json")
+    assert result.code == 0, result.err
     report = json.loads(Path("report.json").read_text(encoding="utf-8"))
     kinds = {view["kind"] for view in report["views"]}
     assert {"scores", "curves", "lengths", "significance", "outputs", "attentions", "cost"} <= kinds
@@ -67,14 +67,14 @@ def test_compare_trains_configurations_and_resumes(inside: Workshop, monkeypatch
     assert [row["name"] for row in json.loads(again.out)["rows"]] == ["pairs", "one", "two", "counts"]
 
 
-def test_compare_texts_writes_a_report(inside: Workshop) -> None:
+def test_compare_texts_writes_a_report(inside: TrainedFolder) -> None:
     for name, lines in (("ref.txt", "a b\nc d\n"), ("one.txt", "a b\nc e\n"), ("two.txt", "a\nx\n")):
         inside.write(name, lines)
-    said = call(
+    result = call(
         "compare", "ref.txt", "one.txt", "two.txt", "--metric", "chrf", "--output", "texts.html", "--draws", "20"
     )
-    assert said.code == 0, said.err
-    assert "one.txt" in said.out
+    assert result.code == 0, result.err
+    assert "one.txt" in result.out
     assert "Content-Security-Policy" in Path("texts.html").read_text(encoding="utf-8")
     assert "--steps goes with runs" in call("compare", "ref.txt", "one.txt", "two.txt", "--steps", "3").err
 

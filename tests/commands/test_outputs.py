@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Workshop, call, tree
+from tests.conftest import TrainedFolder, call, tree
 
 COMMANDS = [
     "evaluate RUN FILE --output FILE",
@@ -26,27 +26,27 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_output_is_never_an_input_or_part_of_a_run(inside: Workshop, tmp_path: Path, command: str) -> None:
+def test_an_output_is_never_an_input_or_part_of_a_run(inside: TrainedFolder, tmp_path: Path, command: str) -> None:
     file = inside.write("t.tsv", "ab\tAB\ncd\tCD\n")
     link = tmp_path / "link"
     link.symlink_to(file)
     before = tree(inside.folder)
     words = [word.replace("RUN", str(inside.run)).replace("FILE", str(file)) for word in command.split()]
-    said = call(*(str(link) if word == "LINK" else word for word in words))
-    assert said.code == 2
-    assert said.out == ""
-    assert "this would overwrite the input" in said.err or "this is a part of the run" in said.err
+    result = call(*(str(link) if word == "LINK" else word for word in words))
+    assert result.code == 2
+    assert result.out == ""
+    assert "this would overwrite the input" in result.err or "this is a part of the run" in result.err
     assert tree(inside.folder) == before
 
 
-def test_a_file_of_ones_own_may_lie_in_a_run_folder(inside: Workshop) -> None:
+def test_a_file_of_ones_own_may_lie_in_a_run_folder(inside: TrainedFolder) -> None:
     path = inside.run / "outputs.txt"
     assert call("evaluate", inside.run, inside.write("t.tsv", "ab\tAB\n"), "--output", path).code == 0
     assert len(path.read_text(encoding="utf-8").splitlines()) == 1
     path.unlink()
 
 
-def test_a_trace_replaces_its_file_only_at_the_end(inside: Workshop, tmp_path: Path) -> None:
+def test_a_trace_replaces_its_file_only_at_the_end(inside: TrainedFolder, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text("old")
     lines = inside.write("lines.jsonl", '{"source": "ab"}\nbroken\n')
@@ -55,7 +55,7 @@ def test_a_trace_replaces_its_file_only_at_the_end(inside: Workshop, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
 
 
-def test_standard_output_may_not_be_the_input(inside: Workshop) -> None:
+def test_standard_output_may_not_be_the_input(inside: TrainedFolder) -> None:
     file = inside.write("both.txt", "ab\n")
     command = [sys.executable, "-m", "dragoman", "predict", str(inside.run), str(file)]
     with file.open("a") as out:

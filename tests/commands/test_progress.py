@@ -19,7 +19,7 @@ from dragoman.commands.progress import LongWork, count_lines, progress_bar
 from dragoman.decoding.mbr import expected_costs
 from dragoman.progress import listening, track
 from dragoman.scoring.significance import bootstrap_sums
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 from tests.processes import Command
 
 
@@ -51,7 +51,7 @@ def at_a_terminal(*arguments: str | Path, stdout: Path | None = None, stdin: byt
     return code, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
 
 
-def test_predict_and_evaluate_show_a_bar(inside: Workshop, tmp_path: Path) -> None:
+def test_predict_and_evaluate_show_a_bar(inside: TrainedFolder, tmp_path: Path) -> None:
     lines = "abc\n\njih\n" * 50
     path = inside.write("many.txt", lines)
     expected = call("predict", inside.run, path, "--beam", "1").out
@@ -69,13 +69,13 @@ def test_predict_and_evaluate_show_a_bar(inside: Workshop, tmp_path: Path) -> No
     assert out.read_text() == call("evaluate", inside.run, "test.tsv", "--beam", "1").out
 
 
-def test_no_bar_among_the_outputs(inside: Workshop) -> None:
+def test_no_bar_among_the_outputs(inside: TrainedFolder) -> None:
     code, shown = at_a_terminal("predict", inside.run, "--beam", "1", stdin=b"abc\n")
     assert code == 0
     assert shown.replace("\r\n", "\n") == call("predict", inside.run, "--beam", "1", stdin=b"abc\n").out
 
 
-def test_an_error_stands_on_a_line_of_its_own(inside: Workshop, tmp_path: Path) -> None:
+def test_an_error_stands_on_a_line_of_its_own(inside: TrainedFolder, tmp_path: Path) -> None:
     path = inside.write("bad.txt", b"abc\n\xe9\n")
     code, shown = at_a_terminal("predict", inside.run, path, stdout=tmp_path / "out.txt")
     path.unlink()
@@ -83,7 +83,7 @@ def test_an_error_stands_on_a_line_of_its_own(inside: Workshop, tmp_path: Path) 
     assert shown.split("\r\n")[-2].startswith(f"dragoman: {path}:2: found byte 0xe9")
 
 
-def test_what_is_prepared_stands_on_lines_of_its_own(inside: Workshop) -> None:
+def test_what_is_prepared_stands_on_lines_of_its_own(inside: TrainedFolder) -> None:
     path = inside.write("bad.tsv", b"abc\tcba\n" * 30 + b"abc\n")
     table = inside.write("bad.toml", '[data]\ntrain = "bad.tsv"\n[tokenizer.source]\nkind = "characters"\n')
     for command, doing in (("train", "reading …"), ("check", "checking lines …")):

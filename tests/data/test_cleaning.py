@@ -92,18 +92,18 @@ def test_near_duplicates_are_those_of_brute_force() -> None:
 def test_the_command_loses_nothing(tmp_path: Path) -> None:
     rows = [*GOOD, *BAD.values(), ("one column",)]
     pairs = write_rows(tmp_path / "pairs.tsv", rows)
-    said = call("clean", pairs, "-o", tmp_path / "clean.tsv")
-    assert said.code == 0, said.err
-    assert "duplicate" in said.out
-    assert "lengths 60 and 2" in said.out
+    result = call("clean", pairs, "-o", tmp_path / "clean.tsv")
+    assert result.code == 0, result.err
+    assert "duplicate" in result.out
+    assert "lengths 60 and 2" in result.out
     kept = (tmp_path / "clean.tsv").read_text(encoding="utf-8").splitlines()
     rejected = [line.split("\t") for line in (tmp_path / "clean.rejected.tsv").read_text(encoding="utf-8").splitlines()]
     assert len(kept) + len(rejected) == len(rows)
     assert [row[0] for row in rejected] == ["duplicate", "copy", "ratio", "script", "markup", "faulty"]
     assert all(len(row) == 5 for row in rejected)
     assert rejected[0][1].endswith("pairs.tsv:7")
-    said = call("clean", pairs, "-o", tmp_path / "c.jsonl", "--without", "ratio", "--with", "numbers", "--json")
-    report = json.loads(said.out)
+    result = call("clean", pairs, "-o", tmp_path / "c.jsonl", "--without", "ratio", "--with", "numbers", "--json")
+    report = json.loads(result.out)
     assert report["kept"] == len(kept)
     assert report["rejected"]["numbers"] == 1
     assert "ratio" not in report["rejected"]

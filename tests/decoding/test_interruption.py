@@ -18,7 +18,7 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.models.contracts import CTCEmissions
 from dragoman.progress import Interrupted, check_interrupted, interruptible
 from tests.classical import test_ngram_transducer, test_phrase_based
-from tests.conftest import Workshop
+from tests.conftest import TrainedFolder
 
 LONG = ["abcdefghij" * 2]
 
@@ -43,8 +43,8 @@ def questions_of(work: Callable[[], Any]) -> int:
 
 
 @pytest.fixture(scope="module")
-def run(workshop: Workshop) -> Any:
-    return dragoman.load(workshop.run, device="cpu", engine="torch")
+def run(trained_folder: TrainedFolder) -> Any:
+    return dragoman.load(trained_folder.run, device="cpu", engine="torch")
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_searches_of_a_run_end_between_steps(run: Any, options: dict[str, Any]) 
     assert run.predict(LONG, **options)  # nothing is left behind
 
 
-def test_an_engine_ends_too(workshop: Workshop) -> None:
+def test_an_engine_ends_too(trained_folder: TrainedFolder) -> None:
     pytest.importorskip("ctranslate2")
-    run = dragoman.load(workshop.run, device="cpu", engine="ctranslate2")
+    run = dragoman.load(trained_folder.run, device="cpu", engine="ctranslate2")
     # Beam search in the engine ends after a batch, which is why a server keeps batches short.
     for questions, options in ((2, {"beam": 1, "max_length": 1_000}), (0, {"beam": 4})):
         with interruptible(Countdown(questions)), pytest.raises(Interrupted):

@@ -25,7 +25,7 @@ from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.serving.config import ModelConfig, ServeConfig
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 from tests.decoding.test_sampling import model_of
 from tests.serving.conftest import serving
 
@@ -85,11 +85,11 @@ def test_a_model_without_vectors_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("contrastive")
-def test_a_registered_method_is_a_setting_of_the_command_line(inside: Workshop) -> None:
+def test_a_registered_method_is_a_setting_of_the_command_line(inside: TrainedFolder) -> None:
     inside.write("in.txt", "abc\nba\n")
     greedy = call("predict", inside.run, "in.txt", "--beam", "1")
-    said = call("predict", inside.run, "in.txt", "method=contrastive", "method.penalty=0")
-    assert (said.code, said.lines, said.err) == (0, greedy.lines, "")
+    result = call("predict", inside.run, "in.txt", "method=contrastive", "method.penalty=0")
+    assert (result.code, result.lines, result.err) == (0, greedy.lines, "")
     assert call("evaluate", inside.run, "test.tsv", "method=contrastive", "--json").code == 0
     for words, expected in {
         "method=contrastiv": 'method.kind: found "contrastiv", expected one of sampling',
@@ -109,7 +109,7 @@ def test_a_registered_method_is_a_setting_of_the_command_line(inside: Workshop) 
 
 
 @pytest.mark.usefixtures("contrastive")
-def test_a_registered_method_is_a_field_of_requests(inside: Workshop, tmp_path: Path) -> None:
+def test_a_registered_method_is_a_field_of_requests(inside: TrainedFolder, tmp_path: Path) -> None:
     with serving(ServeConfig(models=(ModelConfig(str(inside.run), "ab"),)), tmp_path / "spool") as live:
         greedy = live.post("/v1/predict", {"input": "abc", "beam": 1})["outputs"][0]["text"]
         method = {"kind": "contrastive", "penalty": 0}

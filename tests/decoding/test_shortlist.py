@@ -24,7 +24,7 @@ from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 
 VOCABULARY = 60
 STACK = TransformerConfig(layers=1, width=16, heads=2, feedforward=32, dropout=0.0)
@@ -126,11 +126,11 @@ def test_model_one_finds_the_translation_of_every_word(tmp_path: Path) -> None:
 # With a trained run, by the command line
 
 
-def test_a_run_predicts_with_its_shortlist(inside: Workshop, tmp_path: Path) -> None:
+def test_a_run_predicts_with_its_shortlist(inside: TrainedFolder, tmp_path: Path) -> None:
     file = tmp_path / "list.safetensors"
-    said = call("shortlist", inside.run, "--likely", "3", "--frequent", "0", "--output", file, "--json")
-    assert said.code == 0, said.err
-    told = json.loads(said.out)
+    result = call("shortlist", inside.run, "--likely", "3", "--frequent", "0", "--output", file, "--json")
+    assert result.code == 0, result.err
+    told = json.loads(result.out)
     assert told["file"] == str(file)
     assert told["coverage"] > 0.95  # letters become capitals
     lines = b"abba\n\ncafe\n"
@@ -146,7 +146,7 @@ def test_a_run_predicts_with_its_shortlist(inside: Workshop, tmp_path: Path) -> 
     assert not set(run.target_tokenizer.pieces(own)) >= set("ABCDEFGHIJ")
 
 
-def test_wrong_shortlists_are_refused(inside: Workshop, tmp_path: Path) -> None:
+def test_wrong_shortlists_are_refused(inside: TrainedFolder, tmp_path: Path) -> None:
     file, broken, other = (tmp_path / name for name in ("list.safetensors", "broken.safetensors", "other.safetensors"))
     assert call("shortlist", inside.run, "--output", file).code == 0
     broken.write_bytes(b"no such thing")
@@ -156,17 +156,17 @@ def test_wrong_shortlists_are_refused(inside: Workshop, tmp_path: Path) -> None:
         (broken, "found no shortlist"),
         (other, "found weights in it"),
     ):
-        said = call("predict", inside.run, "--shortlist", path, stdin=b"abba\n")
-        assert (said.code, said.err.count("\n")) == (2, 1)
-        assert expected in said.err
+        result = call("predict", inside.run, "--shortlist", path, stdin=b"abba\n")
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert expected in result.err
     for more, expected in (
         (("--sample",), "found --sample and --shortlist, expected one of them"),
         (("--prefix", "A"), "go with beam search alone"),
         (("--ensemble", inside.run), "shortlist: found Ensemble"),
     ):
-        said = call("predict", inside.run, "--engine", "torch", "--shortlist", file, *more, stdin=b"abba\n")
-        assert (said.code, said.err.count("\n")) == (2, 1)
-        assert expected in said.err
+        result = call("predict", inside.run, "--engine", "torch", "--shortlist", file, *more, stdin=b"abba\n")
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert expected in result.err
     run = load_predictor(inside.run, "cpu", engine="torch")
     few = Shortlist(torch.tensor([5]), torch.full((len(run.source_tokenizer), 1), EOS), len(run.target_tokenizer))
     few.save(other, run.target_tokenizer, run.source_tokenizer)
@@ -174,7 +174,7 @@ def test_wrong_shortlists_are_refused(inside: Workshop, tmp_path: Path) -> None:
         ShortlistFile(other).open(run, run.model)
 
 
-def test_ctranslate2_gives_the_same_with_the_whole_vocabulary(inside: Workshop, tmp_path: Path) -> None:
+def test_ctranslate2_gives_the_same_with_the_whole_vocabulary(inside: TrainedFolder, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra 'fast' (ctranslate2) is not installed")
     texts = [row.split("\t")[0] for row in (inside.folder / "test.tsv").read_text().splitlines()]
     run = load_predictor(inside.run, "cpu", engine="ctranslate2")

@@ -22,7 +22,7 @@ from dragoman.documents.registry import open_document
 from dragoman.documents.translate import Align, Predict, advance, translate_blocks
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.prediction import Prediction
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 from tests.documents.samples import PO, SAMPLES, WORD, XLIFF1, outputs, package
 
 GERMAN = Reading(target="de")
@@ -197,7 +197,7 @@ def test_one_sentence_that_fails_leaves_its_unit_alone() -> None:
     assert rendered == b"<p>a <b>b</b></p><p>C</p>"
 
 
-def test_the_command(inside: Workshop) -> None:
+def test_the_command(inside: TrainedFolder) -> None:
     source = inside.write("job.xlf", XLIFF1.replace("hello", "abc").replace("world", "{name}"))
     said = call("translate", inside.run, source, "--to", "de", "--beam", "1")
     assert said.code == 0, said.err

@@ -15,7 +15,7 @@ from dragoman.data.readers.pairs import read_pairs
 from dragoman.documents.base import Reading
 from dragoman.documents.registry import open_document
 from dragoman.errors import DragomanError
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 from tests.documents.samples import SAMPLES, WORD, XLIFF1, outputs, package
 
 ENTITIES = "".join('<!ENTITY {} "{}">'.format(chr(98 + n), f"&{chr(97 + n)};" * 10) for n in range(9))
@@ -152,7 +152,7 @@ def test_hostile_training_data(name: str, tmp_path: Path) -> None:
     assert time.process_time() - started < 1
 
 
-def test_the_command_writes_nothing_elsewhere(inside: Workshop) -> None:
+def test_the_command_writes_nothing_elsewhere(inside: TrainedFolder) -> None:
     folder = inside.folder / "hostile"
     folder.mkdir()
     (folder / "out").mkdir()
@@ -160,8 +160,8 @@ def test_the_command_writes_nothing_elsewhere(inside: Workshop) -> None:
         (folder / name).write_bytes(HOSTILE[name][0])
     before = sorted(inside.folder.rglob("*"))
     for name in ("outside.docx", "bomb.xlf", "cut.xlf"):
-        said = call("translate", inside.run, folder / name, "-o", folder / "out/", "--to", "de")
-        assert said.code == 2
-        assert said.err.count("\n") == 1
+        result = call("translate", inside.run, folder / name, "-o", folder / "out/", "--to", "de")
+        assert result.code == 2
+        assert result.err.count("\n") == 1
     assert sorted(inside.folder.rglob("*")) == before
     assert SAMPLES

@@ -15,7 +15,7 @@ from lxml import etree
 from dragoman.documents.package import MAX_NODES
 from dragoman.documents.registry import open_document
 from dragoman.errors import DataError
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 from tests.documents.samples import WORD, outputs, package
 
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
@@ -283,7 +283,7 @@ def test_fields_of_a_header_fit() -> None:
     assert data[:4] == b"PK\3\4"
 
 
-def test_the_command_reads_every_package(inside: Workshop) -> None:
+def test_the_command_reads_every_package(inside: TrainedFolder) -> None:
     slide = f'<a:p xmlns:a="{DRAWING}"><a:r><a:t>abc</a:t></a:r></a:p>'
     page = f'<text:p xmlns:text="{OPEN}">abc</text:p>'
     files = {
@@ -293,8 +293,8 @@ def test_the_command_reads_every_package(inside: Workshop) -> None:
         "a.odp": zipped({"content.xml": page}),
     }
     paths = [inside.write(name, data) for name, data in files.items()]
-    said = call("translate", inside.run, *paths, "-o", inside.folder / "packages/", "--beam", "1")
-    assert said.code == 0, said.err
+    result = call("translate", inside.run, *paths, "-o", inside.folder / "packages/", "--beam", "1")
+    assert result.code == 0, result.err
     for name, data in files.items():
         with zipfile.ZipFile(inside.folder / "packages" / name) as file:
             assert file.testzip() is None

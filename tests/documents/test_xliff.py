@@ -233,16 +233,16 @@ def test_models_without_probabilities_claim_no_quality(tmp_path: Path, preset: s
     data.write_text("".join(f"a {word}\tb {word}\n" for word in "klmnopqrstuvwxyz"), encoding="utf-8")
     job.write_text(version1('<trans-unit id="1"><source>a k</source></trans-unit>'), encoding="utf-8")
     settings = ["model.tune=0"] * (preset == "phrase-based")
-    said = call("train", data, f"preset={preset}", *settings, "--run", tmp_path / "run")
-    assert said.code == 0, said.err
-    said = call("translate", tmp_path / "run", job, "--to", "de")
-    assert said.code == 0, said.err
-    assert "probability" not in said.err
+    result = call("train", data, f"preset={preset}", *settings, "--run", tmp_path / "run")
+    assert result.code == 0, result.err
+    result = call("translate", tmp_path / "run", job, "--to", "de")
+    assert result.code == 0, result.err
+    assert "probability" not in result.err
     written = (tmp_path / "job.de.xlf").read_text(encoding="utf-8")
     assert target(written).get("state") == "needs-review-translation"
     assert "match-quality" not in written
-    said = call("translate", tmp_path / "run", job, "--to", "de", "--no-review", "-o", tmp_path / "done.xlf")
-    assert said.code == 0, said.err
+    result = call("translate", tmp_path / "run", job, "--to", "de", "--no-review", "-o", tmp_path / "done.xlf")
+    assert result.code == 0, result.err
     assert target((tmp_path / "done.xlf").read_text(encoding="utf-8")).get("state") == "translated"
 
 

@@ -31,11 +31,11 @@ BEAM = 4  # of Argos Translate
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("argos")
     run = tiny_run(folder, "pre", "all")
-    said = call(
+    result = call(
         "export", run, "--to", "argos", "--precision", "float32", "--source-language", "en", "--target-language", "de",
         "--output", folder / "en_de.argosmodel",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     return folder
 
 

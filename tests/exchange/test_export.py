@@ -13,11 +13,11 @@ import pytest
 from dragoman.exchange import registry
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 from tests.exchange.test_huggingface_import import TEXTS, tiny_run
 
 
-def test_export_to_ctranslate2(inside: Workshop, tmp_path: Path) -> None:
+def test_export_to_ctranslate2(inside: TrainedFolder, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra 'fast' (ctranslate2) is not installed")
     (tmp_path / "new").mkdir()
     folder = tmp_path / "new" / "exported"
@@ -50,7 +50,7 @@ def test_an_export_to_ctranslate2_translates_text_without_dragoman(tmp_path: Pat
     assert said.stdout.splitlines() == [one.text.strip() for one in expected]
 
 
-def test_an_unknown_format_names_the_nearest(inside: Workshop, tmp_path: Path) -> None:
+def test_an_unknown_format_names_the_nearest(inside: TrainedFolder, tmp_path: Path) -> None:
     answer = call("export", inside.run, "--to", "ctranslate", "--output", tmp_path / "out")
     assert answer.code == 2
     assert "format: found 'ctranslate', no such format. Did you mean 'ctranslate2'?" in answer.err
@@ -69,7 +69,7 @@ class Blocked:
         raise AssertionError("called in spite of blockers")
 
 
-def test_all_reasons_are_told_at_once(inside: Workshop, tmp_path: Path) -> None:
+def test_all_reasons_are_told_at_once(inside: TrainedFolder, tmp_path: Path) -> None:
     blocked = Blocked()
     registry.EXPORTERS.add(blocked)
     try:

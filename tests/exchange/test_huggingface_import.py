@@ -323,10 +323,10 @@ def test_two_texts_are_separated_as_in_transformers(tmp_path: Path, family: str)
     import_folder(tmp_path / "model", tmp_path / "run")
     pairs = [("the cat sat", "a dog reads a book"), ("where is", "I see")]
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{number % 2}\n" for number, (a, b) in enumerate(pairs * 4)))
-    said = call("train", tmp_path / "pairs.tsv", "task=classify", "--run", tmp_path / "fine", "train.steps=1",
+    result = call("train", tmp_path / "pairs.tsv", "task=classify", "--run", tmp_path / "fine", "train.steps=1",
                 f"train.start_from={tmp_path / 'run'}", f"data.valid={tmp_path / 'pairs.tsv'}",
                 "train.optimizer.learning_rate=1e-30", 'data.columns=["1","2","3"]', "-q")  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     fine: Any = load_run(tmp_path / "fine", "cpu")
     batch = fine.collator.collate(fine.source_tokenizer.encode_batch(["\t".join(pair) for pair in pairs]))
     memory = fine.model.encoder(batch.source.data, batch.source.mask)

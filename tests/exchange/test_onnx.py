@@ -55,8 +55,8 @@ def trained(place: Path, name: str, folder: str = "", **more: Any) -> Path:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_onnxruntime_writes_the_texts_of_greedy_search(place: Path, name: str) -> None:
     run, exported = trained(place, name), place / f"{name}-onnx"
-    said = call("export", run, "--to", "onnx", "--output", exported)
-    assert said.code == 0, said.err
+    result = call("export", run, "--to", "onnx", "--output", exported)
+    assert result.code == 0, result.err
     texts = "\n".join([*WORDS, "a", "abcdefghijkl"]) + "\n"
     expected = call("predict", run, "--beam", "1", stdin=texts.encode()).out
     alone = subprocess.run(
@@ -88,12 +88,12 @@ def test_all_reasons_are_said_at_once(place: Path) -> None:
     encoder = {**TRANSFORMER, "attention": {"kind": "local", "window": 4}, "positions": {"kind": "relative"}}
     model = {"encoder": encoder, "decoder": {"kind": "convs2s", "width": 16}}
     run = trained(place, "transformer", "other", model=model, train=short)
-    said = call("export", run, "--to", "onnx", "--output", place / "none")
-    assert said.code == 2
+    result = call("export", run, "--to", "onnx", "--output", place / "none")
+    assert result.code == 2
     for reason in (
         "model.encoder.attention: found 'local', expected 'full'",
         "model.encoder.positions: found 'relative', expected one of 'sinusoidal'",
         "model.decoder.kind: found 'convs2s', expected one of 'transformer', 'recurrent'",
     ):
-        assert reason in said.err
+        assert reason in result.err
     assert not (place / "none").exists()

@@ -13,7 +13,7 @@ from dragoman.data.corpus import prepare_corpus
 from dragoman.data.examples import Pairs
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.inference.back_translate import BLANK, Noise
-from tests.conftest import Workshop, call, words, write_rows
+from tests.conftest import TrainedFolder, call, words, write_rows
 
 
 def test_noise_follows_from_the_text() -> None:
@@ -30,13 +30,13 @@ def test_noise_follows_from_the_text() -> None:
 
 
 @pytest.mark.parametrize("method", ["beam", "sample", "noise"])
-def test_the_command(inside: Workshop, method: str) -> None:
+def test_the_command(inside: TrainedFolder, method: str) -> None:
     mono = inside.write("mono.txt", "abc def\n\n  cab  \n" + "x" * 20_000 + "\nfed\n")
-    said = call("back-translate", inside.run, mono, "-o", inside.folder / "s.tsv", "--method", method, "--seed", "3")
-    assert said.code == 0, said.err
-    assert "left out: " in said.err
-    assert "1 empty line" in said.err
-    assert "1 over-long" in said.err
+    result = call("back-translate", inside.run, mono, "-o", inside.folder / "s.tsv", "--method", method, "--seed", "3")
+    assert result.code == 0, result.err
+    assert "left out: " in result.err
+    assert "1 empty line" in result.err
+    assert "1 over-long" in result.err
     rows = [line.split("\t") for line in (inside.folder / "s.tsv").read_text(encoding="utf-8").splitlines()]
     assert all(source.startswith("<BT> ") for source, _ in rows)
     assert {target for _, target in rows} <= {"abc def", "cab", "fed"}
@@ -72,14 +72,14 @@ def test_weights_say_how_often_an_epoch_has_a_pair(tmp_path: Path) -> None:
     assert (counted(plain) == 1).all()
 
 
-def test_weights_in_a_configuration(inside: Workshop) -> None:
+def test_weights_in_a_configuration(inside: TrainedFolder) -> None:
     config = inside.write(
         "mixed.toml", '[data]\ntrain = [{ file = "pairs.tsv", weight = 0.5 }, "test.tsv"]\nvalid = "pairs.tsv"\n'
     )
     config.write_text(config.read_text(encoding="utf-8").replace('"test.tsv"', '"pairs.tsv"'), encoding="utf-8")
-    said = call("train", config, "--run", inside.folder / "mixed", "preset=copy", "-q")
-    assert said.code == 0, said.err
+    result = call("train", config, "--run", inside.folder / "mixed", "preset=copy", "-q")
+    assert result.code == 0, result.err
     config.write_text('[data]\ntrain = "pairs.tsv"\nvalid = { file = "pairs.tsv", weight = 2.0 }\n', encoding="utf-8")
-    said = call("train", config, "--run", inside.folder / "wrong", "-q")
-    assert said.code == 2
-    assert "weight 2" in said.err
+    result = call("train", config, "--run", inside.folder / "wrong", "-q")
+    assert result.code == 2
+    assert "weight 2" in result.err

@@ -14,7 +14,7 @@ import torch
 from dragoman.inference.evaluation import as_examples
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
-from tests.conftest import Said, call, quiet_machine, write_rows
+from tests.conftest import CommandResult, call, quiet_machine, write_rows
 
 COMMON = (
     "tokenizer.source.kind=words", "tokenizer.source.min_count=3", "model.tie=target", "train.batch_tokens=500",
@@ -76,7 +76,7 @@ def run(request: pytest.FixtureRequest, folder: Path) -> Predictor:
     return load_predictor(folder / request.param, "cpu")
 
 
-def said(*arguments: str) -> Said:
+def said(*arguments: str) -> CommandResult:
     out = call(*arguments)
     assert out.code == 0, out.err
     return out

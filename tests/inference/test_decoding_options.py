@@ -26,7 +26,7 @@ from dragoman.inference import rerank
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Prediction, Predictor
 from dragoman.inference.rerank import Reranker
-from tests.conftest import Said, call, quiet_machine, words, write_rows
+from tests.conftest import CommandResult, call, quiet_machine, words, write_rows
 
 QUICK = ("train.steps=60", "train.validate_every=60", "train.decode=5", "train.optimizer.warmup=10")
 SMALL = (
@@ -59,12 +59,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("back", "back", SMALL),
             ("other", "other", SMALL),
         ):
-            said = call("train", f"{data}.tsv", *options, *LETTERS, "--run", name, "--quiet")
-            assert said.code == 0, said.err
+            result = call("train", f"{data}.tsv", *options, *LETTERS, "--run", name, "--quiet")
+            assert result.code == 0, result.err
         (place / "upper.txt").write_text("".join(f"{word.upper()}\n" for word in some), encoding="utf-8")
         small = ("train.steps=60", "model.stack.width=32", "model.stack.heads=2", "model.stack.layers=1")
-        said = call("train", "upper.txt", "task=language-model", *small, "--run", "reader", "--quiet")
-        assert said.code == 0, said.err
+        result = call("train", "upper.txt", "task=language-model", *small, "--run", "reader", "--quiet")
+        assert result.code == 0, result.err
     return place
 
 
@@ -80,9 +80,9 @@ def large() -> Predictor:
 
 
 def predicted(*options: str) -> list[str]:
-    said = call("predict", "large", "in.txt", *options)
-    assert said.code == 0, said.err
-    return said.lines
+    result = call("predict", "large", "in.txt", *options)
+    assert result.code == 0, result.err
+    return result.lines
 
 
 def texts(predictions: list[Prediction]) -> list[str]:
@@ -118,8 +118,8 @@ def test_minimum_bayes_risk_from_the_command_line(large: Predictor) -> None:
 
 
 def test_exhaustive_search_from_the_command_line(large: Predictor) -> None:
-    said = call("predict", "large", "--exhaustive", "3", "--json", "--n-best", "1000", stdin=b"ab\n")
-    row = json.loads(said.out)
+    result = call("predict", "large", "--exhaustive", "3", "--json", "--n-best", "1000", stdin=b"ab\n")
+    row = json.loads(result.out)
     together = [row, *row["alternatives"]]
     assert len(together) == 1 + 4 + 16 + 64
     assert sum(one["probability"] for one in together) < 1
@@ -152,9 +152,9 @@ def test_an_ensemble_from_the_command_line_and_from_python(large: Predictor) -> 
 def test_an_ensemble_is_evaluated_as_one() -> None:
     scores = {}
     for name, options in (("large", ()), ("both", ("--ensemble", "small")), ("twice", ("--ensemble", "large"))):
-        said = call("evaluate", "large", "test.tsv", "--json", *options)
-        assert said.code == 0, said.err
-        scores[name] = json.loads(said.out)
+        result = call("evaluate", "large", "test.tsv", "--json", *options)
+        assert result.code == 0, result.err
+        scores[name] = json.loads(result.out)
     assert scores["twice"]["loss"] == pytest.approx(scores["large"]["loss"], abs=1e-4)
     assert scores["both"]["loss"] != pytest.approx(scores["large"]["loss"], abs=1e-3)
 
@@ -164,11 +164,11 @@ def test_an_ensemble_is_evaluated_as_one() -> None:
 
 def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> None:
     greedy = predicted("--beam", "1")
-    said = call("predict", "large", "in.txt", "--draft", "small", "--draft-tokens", "3")
-    assert said.code == 0
-    assert said.lines == greedy
-    assert "calls of the model in place of" in said.err
-    assert "proposed tokens accepted" in said.err
+    result = call("predict", "large", "in.txt", "--draft", "small", "--draft-tokens", "3")
+    assert result.code == 0
+    assert result.lines == greedy
+    assert "calls of the model in place of" in result.err
+    assert "proposed tokens accepted" in result.err
     options = DecodingOptions(method=Draft(large, 4))
     found = large.predict(INPUTS, options)
     method = large.method(options)
@@ -253,15 +253,19 @@ def test_a_reranker_of_other_texts_is_warned_of(large: Predictor, folder: Path) 
     before = (folder / "upper.txt").read_text(encoding="utf-8")
     try:
         (folder / "upper.txt").write_text("".join(f"{word}\n" for word in words(90, letters="vwxyz")), encoding="utf-8")
-        said = call("predict", "large", "in.txt", "--rerank", "reader", "--rerank-weight", "0")
-        assert said.code == 0
-        assert "warning: --rerank reader: this seems to be a language model of other texts than the outputs" in said.err
+        result = call("predict", "large", "in.txt", "--rerank", "reader", "--rerank-weight", "0")
+        assert result.code == 0
+        assert (
+            "warning: --rerank reader: this seems to be a language model of other texts than the outputs" in result.err
+        )
         with pytest.warns(UserWarning, match="this seems to be a language model of other texts"):
             large.predict(["ab"], rerank=RerankModel("reader"))
         (folder / "upper.txt").write_text(before.lower(), encoding="utf-8")
-        said = call("predict", "large", "in.txt", "--rerank", "reader")
-        assert said.code == 2
-        assert "--rerank reader: found a language model of the source of large, expected one of its target" in said.err
+        result = call("predict", "large", "in.txt", "--rerank", "reader")
+        assert result.code == 2
+        assert (
+            "--rerank reader: found a language model of the source of large, expected one of its target" in result.err
+        )
     finally:
         (folder / "upper.txt").write_text(before, encoding="utf-8")
 
@@ -295,10 +299,10 @@ MISTAKES = {
 
 @pytest.mark.parametrize("options", MISTAKES, ids=" ".join)
 def test_mistakes_are_one_line(options: tuple[str, ...]) -> None:
-    said: Said = call("predict", "large", "in.txt", *options)
-    assert said.code == 2
-    assert MISTAKES[options] in said.err
-    assert said.err.count("\n") == 1
+    result: CommandResult = call("predict", "large", "in.txt", *options)
+    assert result.code == 2
+    assert MISTAKES[options] in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_mistakes_in_python(large: Predictor) -> None:

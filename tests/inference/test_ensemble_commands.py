@@ -32,7 +32,7 @@ from dragoman.runs import Run
 from dragoman.runs.folder import member_folders, write_members
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.models import BatchWork, ServedModel
-from tests.conftest import SMALL, Said, call, quiet_machine, words, write_rows
+from tests.conftest import SMALL, CommandResult, call, quiet_machine, words, write_rows
 
 TEXTS = ["abc def", "hid", "jab fee cab"]
 
@@ -64,8 +64,8 @@ def train_ensemble(folder: Path, data: Path, *settings: str) -> Path:
     )
     more = (*settings, "train.optimizer.learning_rate=2e-2", "train.average.kind=none", *few)
     for seed, path in enumerate((folder, folder / "trials" / "second", folder / "trials" / "third"), 1):
-        said = call("train", data, "--run", path, *SMALL, *more, f"train.seed={seed}")
-        assert said.code == 0, said.err
+        result = call("train", data, "--run", path, *SMALL, *more, f"train.seed={seed}")
+        assert result.code == 0, result.err
     write_members(folder, ["trials/second", "trials/third"])
     return folder
 
@@ -118,7 +118,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 # What every command does with a run folder that is an ensemble. A name without a table entry fails the first test.
-WHOLE: dict[str, Callable[[Place], Said]] = {
+WHOLE: dict[str, Callable[[Place], CommandResult]] = {
     "predict": lambda place: call("predict", place.run, "in.txt", "--json"),
     "evaluate": lambda place: call("evaluate", place.run, "test.tsv", "--json"),
     "translate": lambda place: call("translate", place.run, "in.md", "-o", "out.md"),
@@ -133,7 +133,7 @@ WHOLE: dict[str, Callable[[Place], Said]] = {
     "bench": lambda place: call("bench", place.run, "test.tsv", "--rounds", "1", "--pairs", "8"),
     "repl": lambda place: call("repl", place.run, stdin=b"abc def\n"),
 }
-REFUSES: dict[str, Callable[[Place], Said]] = {
+REFUSES: dict[str, Callable[[Place], CommandResult]] = {
     "train": lambda place: call("train", place.run),
     "check": lambda place: call("check", place.run),
     "inspect": lambda place: call("inspect", place.run, "abc def", "--output", "page.html"),
@@ -152,15 +152,15 @@ def test_every_command_is_classified() -> None:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_command_uses_all_members_alike(place: Place, calls: Calls, name: str) -> None:
-    said = WHOLE[name](place)
-    assert said.code == 0, said.err
+    result = WHOLE[name](place)
+    assert result.code == 0, result.err
     assert calls.equal(), dict(calls.counts)
 
 
-def refused(said: Said, place: Place) -> None:
+def refused(result: CommandResult, place: Place) -> None:
     """One line that says why, and names a member."""
-    assert said.code == 2, said.out
-    line = said.err.splitlines()[-1]  # `train FILE` tells what it chose from the data first
+    assert result.code == 2, result.out
+    line = result.err.splitlines()[-1]  # `train FILE` tells what it chose from the data first
     assert "found an ensemble of 3 models" in line
     assert str(place.member) in line
 
@@ -186,8 +186,8 @@ def test_training_neither_goes_on_with_an_ensemble_nor_starts_from_one(place: Pl
 
 
 def test_complete_refuses(place: Place) -> None:
-    said = call("complete", place.run, "abc")
-    assert (said.code, len(said.err.splitlines())) == (2, 1)
+    result = call("complete", place.run, "abc")
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
 
 
 # ---------------------------------------------------------------------- the whole ensemble, by independent sums
@@ -225,7 +225,9 @@ def test_a_stored_ensemble_is_the_same_as_one_that_is_named(place: Place) -> Non
     first = call("predict", alone, "in.txt", "--json")
     assert stored.code == named.code == first.code == 0, stored.err + named.err + first.err
     keys = ("text", "score", "token_scores")
-    tables = [[{key: json.loads(line)[key] for key in keys} for line in said.lines] for said in (stored, named, first)]
+    tables = [
+        [{key: json.loads(line)[key] for key in keys} for line in result.lines] for result in (stored, named, first)
+    ]
     assert tables[0] == tables[1] != tables[2]
 
 
@@ -251,16 +253,16 @@ def test_options_that_name_an_ensemble_use_it_whole(place: Place, calls: Calls) 
 
 
 def test_alignment_of_both_directions(place: Place, calls: Calls) -> None:
-    said = call("align", place.run, "test.tsv", "--reverse", "back")
-    assert said.code == 0, said.err
+    result = call("align", place.run, "test.tsv", "--reverse", "back")
+    assert result.code == 0, result.err
     assert calls.equal()
 
 
 def test_distil_learns_from_all_members_and_counts_them(place: Place, calls: Calls) -> None:
     few = ("train.steps=2", "train.validate_every=2", "train.decode=5", "train.device=cpu")
-    said = call("distil", place.run, "--run", place.folder / "student", *few)
-    assert said.code == 0, said.err
-    assert "3.0 times smaller" in said.out + said.err
+    result = call("distil", place.run, "--run", place.folder / "student", *few)
+    assert result.code == 0, result.err
+    assert "3.0 times smaller" in result.out + result.err
 
 
 def test_the_server_scores_aligns_and_continues_with_all_members_and_does_not_inspect(place: Place) -> None:
@@ -283,9 +285,9 @@ def test_the_server_scores_aligns_and_continues_with_all_members_and_does_not_in
 def test_calibration_is_that_of_the_ensemble_and_ends_with_a_change_of_any_member(place: Place) -> None:
     path = place.run / "calibration.json"
     path.unlink(missing_ok=True)
-    said = call("calibrate", place.run, "test.tsv", "--json")
-    assert said.code == 0, said.err
-    together = json.loads(said.out)["before"]["loss"]
+    result = call("calibrate", place.run, "test.tsv", "--json")
+    assert result.code == 0, result.err
+    together = json.loads(result.out)["before"]["loss"]
     evaluated = json.loads(call("evaluate", place.run, "test.tsv", "--json").out)["loss"]
     assert together == pytest.approx(evaluated, abs=1e-5)
     predictor = load_predictor(place.run, "cpu")
@@ -317,16 +319,16 @@ def test_an_ensemble_of_ensembles_and_foreign_members_are_refused(place: Place, 
 
 
 def test_info_shows_every_member_and_the_parameters_in_all(place: Place) -> None:
-    said = call("info", place.run)
-    assert said.code == 0, said.err
+    result = call("info", place.run)
+    assert result.code == 0, result.err
     found = json.loads(call("info", place.run, "--json").out)
     folders = [place.run, *member_folders(place.run)]
     assert [one["run"] for one in found["members"]] == [str(folder) for folder in folders]
     alone = [json.loads(call("info", folder, "--json").out)["parameters"] for folder in folders[1:]]
     assert found["parameters"] == 3 * alone[0] == 3 * alone[1]
-    assert f"{found['parameters']:,} parameters in an ensemble of 3 models" in said.out
-    assert all(f"{folder}: transformer-transformer, {alone[0]:,} parameters" in said.out for folder in folders)
-    assert said.out.count("validation alone, at step 40: loss") == 3
+    assert f"{found['parameters']:,} parameters in an ensemble of 3 models" in result.out
+    assert all(f"{folder}: transformer-transformer, {alone[0]:,} parameters" in result.out for folder in folders)
+    assert result.out.count("validation alone, at step 40: loss") == 3
     refused(call("info", place.run, "--plot", "curve.png"), place)
 
 

@@ -27,7 +27,7 @@ from dragoman.inference.labeler import Labeler
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.pipeline import Done, Row, Work, stream_outputs
 from dragoman.inference.predictor import Predictor
-from tests.conftest import Workshop, call, quiet_machine, words, write_rows
+from tests.conftest import TrainedFolder, call, quiet_machine, words, write_rows
 
 FEW = ("train.steps=2", "train.validate_every=2", "train.optimizer.warmup=1")
 
@@ -39,8 +39,8 @@ def labels_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder / "labels.tsv", [(f"{word} a", "odd" if number % 2 else "even") for number, word in enumerate(words(40))]
     )
     with quiet_machine(folder / "cache"), contextlib.chdir(folder):
-        said = call("train", "labels.tsv", "task=classify", "--run", "runs/labels", *FEW)
-        assert said.code == 0, said.err
+        result = call("train", "labels.tsv", "task=classify", "--run", "runs/labels", *FEW)
+        assert result.code == 0, result.err
         yield folder / "runs" / "labels"
 
 
@@ -67,7 +67,7 @@ def test_public_methods_take_and_give_named_types(kind: type[LoadedRun], method:
         assert Any not in hints.values()
 
 
-def test_an_input_that_fails_leaves_the_others(inside: Workshop) -> None:
+def test_an_input_that_fails_leaves_the_others(inside: TrainedFolder) -> None:
     run = dragoman.load(inside.run)
     assert isinstance(run, Predictor)
     texts, failed = ["abc", "fade", "", "jig"], dict[int, DragomanError]()

@@ -27,17 +27,17 @@ from dragoman.inference.shards import work as shard_work
 from dragoman.inference.shards.plan import Job, check_input, described, run_digest
 from dragoman.inference.shards.work import predict_on_cluster, work, work_in_processes, work_on_cluster
 from dragoman.runs.folder import write_members
-from tests.conftest import Workshop, call, words
+from tests.conftest import TrainedFolder, call, words
 
 LINES = words(80, seed=9)
 
 
 @pytest.fixture
-def text(inside: Workshop) -> Path:
+def text(inside: TrainedFolder) -> Path:
     return inside.write("big.txt", "".join(f"{line}\r\n" if line < "c" else f"{line}\n" for line in LINES).encode())
 
 
-def job_of(inside: Workshop, file: Path, folder: str, **settings: object) -> Job:
+def job_of(inside: TrainedFolder, file: Path, folder: str, **settings: object) -> Job:
     given = {"shard_bytes": 100, "device": "cpu", "options": DecodingOptions(beam=1, scores=False)} | settings
     return Job(str(inside.run), str(file), str(inside.folder / folder), **given)  # type: ignore[arg-type]
 
@@ -46,7 +46,7 @@ def outputs(job: Job) -> list[str]:
     return [line for shard in job.shards for line in job.output(shard).read_text(encoding="utf-8").splitlines()]
 
 
-def expected(inside: Workshop, file: Path) -> list[str]:
+def expected(inside: TrainedFolder, file: Path) -> list[str]:
     return call("predict", inside.run, file, "--beam", "1").lines
 
 
@@ -59,7 +59,7 @@ def test_byte_ranges_have_every_line_once(tmp_path: Path, size: int) -> None:
     assert found == [b"one", b"", b"two two", b"x" * 70, b"last"]
 
 
-def test_shards_together_are_one_pass(inside: Workshop, text: Path) -> None:
+def test_shards_together_are_one_pass(inside: TrainedFolder, text: Path) -> None:
     job = job_of(inside, text, "whole")
     assert len(job.shards) > 4
     done = [work(job, (part, 3)) for part in range(3)]
@@ -72,7 +72,7 @@ def test_shards_together_are_one_pass(inside: Workshop, text: Path) -> None:
     assert outputs(job) == expected(inside, text)
 
 
-def test_parquet_and_json_rows(inside: Workshop) -> None:
+def test_parquet_and_json_rows(inside: TrainedFolder) -> None:
     table = pyarrow.table({"source": [*LINES[:20], None, *LINES[20:40]]})
     path = inside.folder / "big.parquet"
     pyarrow.parquet.write_table(table, path, row_group_size=16)
@@ -87,7 +87,7 @@ def test_parquet_and_json_rows(inside: Workshop) -> None:
     assert (rejected["row"], rejected["place"]) == (5, 20)
 
 
-def test_rows_that_fail_are_set_aside(inside: Workshop) -> None:
+def test_rows_that_fail_are_set_aside(inside: TrainedFolder) -> None:
     rows = [
         b'{"source": "abc"}', b"no json", b'{"source": "ab\xff"}', b'{"source": "ab", "require": ["\xe4\xb8\xad"]}',
         b"", b'{"source": "' + b"a " * 6000 + b'"}', b'{"source": 5.5, "requir": "x"}', b'{"source": "bad"}',
@@ -110,7 +110,7 @@ def stop_half_way(job: Job) -> None:
     work(job, progress=lambda count: time.sleep(60))
 
 
-def test_a_worker_killed_half_way_loses_and_doubles_nothing(inside: Workshop, text: Path) -> None:
+def test_a_worker_killed_half_way_loses_and_doubles_nothing(inside: TrainedFolder, text: Path) -> None:
     job = job_of(inside, text, "killed", shard_bytes=300)
     job.open()
     folder = Path(job.folder)
@@ -128,7 +128,7 @@ def test_a_worker_killed_half_way_loses_and_doubles_nothing(inside: Workshop, te
     assert not list(folder.glob("*.lock"))
 
 
-def test_a_locked_shard_belongs_to_its_worker(inside: Workshop, text: Path) -> None:
+def test_a_locked_shard_belongs_to_its_worker(inside: TrainedFolder, text: Path) -> None:
     job = job_of(inside, text, "locked")
     job.open()
     with shard_work.claim(job, job.shards[0]) as mine, shard_work.claim(job, job.shards[0]) as other:
@@ -138,7 +138,7 @@ def test_a_locked_shard_belongs_to_its_worker(inside: Workshop, text: Path) -> N
     assert work(job) == 1
 
 
-def test_workers_may_begin_at_the_same_moment(inside: Workshop, text: Path) -> None:
+def test_workers_may_begin_at_the_same_moment(inside: TrainedFolder, text: Path) -> None:
     for attempt in range(10):
         job = job_of(inside, text, f"together-{attempt}")
         job.manifest  # noqa: B018  (computed before all begin)
@@ -149,7 +149,7 @@ def test_workers_may_begin_at_the_same_moment(inside: Workshop, text: Path) -> N
         assert [path.name for path in Path(job.folder).iterdir()] == ["manifest.json"]
 
 
-def test_another_job_is_refused(inside: Workshop, text: Path) -> None:
+def test_another_job_is_refused(inside: TrainedFolder, text: Path) -> None:
     job = job_of(inside, text, "mine")
     job.open()
     job_of(inside, text, "mine", options=DecodingOptions(beam=1, scores=False, batch_size=7)).open()
@@ -176,7 +176,7 @@ def edit_in_the_middle(file: Path) -> None:
     assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
-def test_an_edit_in_the_middle_of_the_input_is_another_job(inside: Workshop) -> None:
+def test_an_edit_in_the_middle_of_the_input_is_another_job(inside: TrainedFolder) -> None:
     """Of a file with more than two megabytes, hashes of both ends said nothing."""
     long = inside.write("long.txt", "".join(f"{word}\n" for word in words(2000, seed=3)) * 300)
     job = job_of(inside, long, "edited", shard_bytes=1 << 20)
@@ -186,14 +186,14 @@ def test_an_edit_in_the_middle_of_the_input_is_another_job(inside: Workshop) -> 
         job_of(inside, long, "edited", shard_bytes=1 << 20).open()
 
 
-def test_an_edit_while_shards_are_predicted_stops_them(inside: Workshop, text: Path) -> None:
+def test_an_edit_while_shards_are_predicted_stops_them(inside: TrainedFolder, text: Path) -> None:
     job = job_of(inside, text, "during")
     with pytest.raises(DataError, match="changed while its shards were predicted"):
         work(job, progress=lambda count: edit_in_the_middle(text))
     assert not any(Path(job.folder).glob("part-*.txt"))
 
 
-def test_every_file_of_a_run_that_changes_outputs_counts(inside: Workshop, tmp_path: Path) -> None:
+def test_every_file_of_a_run_that_changes_outputs_counts(inside: TrainedFolder, tmp_path: Path) -> None:
     """A changed member of an ensemble, or its list, gave the old outputs."""
     run = tmp_path / "run"
     shutil.copytree(inside.run, run)
@@ -218,14 +218,14 @@ def test_every_file_of_a_run_that_changes_outputs_counts(inside: Workshop, tmp_p
         seen.add(found)
 
 
-def test_a_text_that_names_a_folder_is_a_text(inside: Workshop) -> None:
+def test_a_text_that_names_a_folder_is_a_text(inside: TrainedFolder) -> None:
     """A prefix such as "tests" was opened as a run."""
     (inside.folder / "hello").mkdir()
     with contextlib.chdir(inside.folder):
         assert described(DecodingOptions(prefix="hello"))["prefix"] == "hello"
 
 
-def test_a_cluster_gets_counts_alone(inside: Workshop, text: Path) -> None:
+def test_a_cluster_gets_counts_alone(inside: TrainedFolder, text: Path) -> None:
     distributed = pytest.importorskip("distributed")
     job = job_of(inside, text, "cluster", shard_bytes=300)
     with warnings.catch_warnings():
@@ -242,7 +242,7 @@ def test_a_cluster_gets_counts_alone(inside: Workshop, text: Path) -> None:
     assert len(json.dumps(found)) < 300
 
 
-def test_the_command(inside: Workshop, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(inside: TrainedFolder, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = call("predict", inside.run, text, "--shards", inside.folder / "out", "--beam", "1")
     assert said.code == 0, said.err
     assert "1 of 1 shards done, 80 rows" in said.err
@@ -268,7 +268,7 @@ def test_the_command(inside: Workshop, text: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_spawned_processes_survive_a_death(inside: Workshop, text: Path) -> None:
+def test_spawned_processes_survive_a_death(inside: TrainedFolder, text: Path) -> None:
     """Engines, also CTranslate2, are loaded inside the processes."""
     job = job_of(inside, text, "spawned", shard_bytes=50)
     killed: list[int] = []
@@ -295,7 +295,7 @@ def test_a_file_whose_rows_are_not_lines_is_not_cut_into_shards(tmp_path: Path) 
         check_input(path)
 
 
-def test_comma_separated_rows(inside: Workshop) -> None:
+def test_comma_separated_rows(inside: TrainedFolder) -> None:
     """Each shard reads the delimiter and the header from the first line of the file."""
     path = inside.write("rows.csv", "target;source\n" + "".join(f'x;"{line}"\n' for line in LINES[:30]))
     job = job_of(inside, path, "csv", columns=("source", "target"))

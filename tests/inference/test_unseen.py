@@ -43,8 +43,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with quiet_machine(folder / "cache"), contextlib.chdir(folder):
         for name, kind in (("subwords", SUBWORDS), ("digits", SUBWORDS)):
             data = "digits.tsv" if name == "digits" else "pairs.tsv"
-            said = call("train", data, "--run", f"runs/{name}", "preset=transformer-tiny", *SMALL, *FEW, *kind)
-            assert said.code == 0, said.err
+            result = call("train", data, "--run", f"runs/{name}", "preset=transformer-tiny", *SMALL, *FEW, *kind)
+            assert result.code == 0, result.err
         bytes_ = ("tokenizer.source.kind=bytes", "tokenizer.target.kind=bytes")
         assert (
             call("train", "words.tsv", "--run", "runs/bytes", *SMALL, *FEW, "preset=transformer-tiny", *bytes_).code
@@ -86,9 +86,9 @@ def test_every_kind_of_model_reports_what_training_did_not_have(place: Path, nam
 def test_a_python_caller_gets_one_warning_with_examples_and_counts(subwords: Predictor) -> None:
     with pytest.warns(
         UserWarning, match=r"2 inputs have .* training did not have: 'Ж', 'é' \(first in input 2\)"
-    ) as said:
+    ) as result:
         subwords.predict([VOCABULARY[0], "ЖЖ", "é"], beam=1)
-    assert [Path(one.filename).name for one in said] == [Path(__file__).name]
+    assert [Path(one.filename).name for one in result] == [Path(__file__).name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         subwords.predict(VOCABULARY[:3], beam=1)
@@ -135,8 +135,8 @@ def test_models_that_search_on_their_own_translate_around_placeholders(place: Pa
     text = f"{a} {{name}} {b}\n{{count}}: {c}\n%s\n{a} 12 {b}\n"
     (place / "in.txt").write_text(text, encoding="utf-8")
     output = place / f"out-{name}.txt"
-    said = call("translate", place / "runs" / name, place / "in.txt", "-o", output)
-    assert said.code == 0, said.err
+    result = call("translate", place / "runs" / name, place / "in.txt", "-o", output)
+    assert result.code == 0, result.err
     ta, tb, tc = (one.text for one in load_predictor(place / "runs" / name, "cpu").predict([a, b, c]))
     expected = f"{ta} {{name}} {tb}\n{{count}}: {tc}\n%s\n{ta} 12 {tb}\n"
     assert output.read_text(encoding="utf-8") == expected
@@ -146,20 +146,20 @@ def test_units_that_fail_give_an_exit_code_and_a_summary(place: Path) -> None:
     a = VOCABULARY[0]
     (place / "fail.txt").write_text(f"{a}\n{a} {a}\n", encoding="utf-8")
     output = place / "failed.txt"
-    said = call("translate", place / "runs" / "phrase-based", place / "fail.txt", "-o", output, "--forbid", "x")
-    assert said.code == 1
-    assert "2 failed" in said.err
-    assert "2 units could not be translated and are left as before" in said.err
+    result = call("translate", place / "runs" / "phrase-based", place / "fail.txt", "-o", output, "--forbid", "x")
+    assert result.code == 1
+    assert "2 failed" in result.err
+    assert "2 units could not be translated and are left as before" in result.err
     assert output.read_text(encoding="utf-8") == f"{a}\n{a} {a}\n"
 
 
 def test_documents_keep_segments_without_a_letter_and_report_the_unseen(place: Path) -> None:
     a = VOCABULARY[0]
     (place / "page.html").write_text(f"<p>12 <b>%</b> – 3.5</p><p>{a} Ж</p>", encoding="utf-8")
-    said = call("translate", place / "runs" / "digits", place / "page.html", "-o", place / "page.de.html")
-    assert said.code == 0, said.err
+    result = call("translate", place / "runs" / "digits", place / "page.html", "-o", place / "page.de.html")
+    assert result.code == 0, result.err
     assert (place / "page.de.html").read_text(encoding="utf-8").startswith("<p>12 <b>%</b> – 3.5</p>")
-    assert "1 sentence has characters or words that training did not have: 'Ж'" in said.err
+    assert "1 sentence has characters or words that training did not have: 'Ж'" in result.err
 
 
 def test_a_long_text_is_read_in_parts_that_join_to_it(subwords: Predictor) -> None:

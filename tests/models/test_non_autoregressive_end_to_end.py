@@ -22,7 +22,7 @@ from dragoman.models.non_autoregressive import NonAutoregressive
 from dragoman.tasks import config
 from dragoman.tasks.table import task_of
 from dragoman.tasks.translate import build_model
-from tests.conftest import Workshop, call, quiet_machine, words, write_rows
+from tests.conftest import TrainedFolder, call, quiet_machine, words, write_rows
 
 STACK = {"kind": "transformer", "layers": 1, "width": 32, "heads": 2, "feedforward": 64, "dropout": 0.0}
 FEED_FORWARD = {"kind": "feed-forward", "width": 32, "feedforward": 64, "dropout": 0.0}
@@ -44,7 +44,7 @@ def table(folder: Path, alignment: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def here(tmp_path_factory: pytest.TempPathFactory) -> TrainedFolder:
     """A folder with pairs, a configuration for each alignment, and a run of each."""
     folder = tmp_path_factory.mktemp("non-autoregressive")
     write_rows(folder / "pairs.tsv", [(word, word.upper()) for word in WORDS])
@@ -56,11 +56,11 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
             whole = table(folder, alignment)
             (folder / f"{name}.toml").write_text(dragoman.config.settings.dump(config.build(whole)), encoding="utf-8")
             dragoman.train(whole, folder / name, quiet=True)
-    return Workshop(folder, folder / "ctc", call("--version"))
+    return TrainedFolder(folder, folder / "ctc", call("--version"))
 
 
 @pytest.fixture(params=["ctc", "length"])
-def run(request: pytest.FixtureRequest, here: Workshop) -> Predictor:
+def run(request: pytest.FixtureRequest, here: TrainedFolder) -> Predictor:
     return dragoman.load(here.folder / request.param)
 
 
@@ -103,7 +103,7 @@ def test_validation_and_curve_are_those_of_other_runs(run: Predictor) -> None:
     assert {"perplexity", "token_accuracy", "cer", "exact_match"} <= set(validated[0])
 
 
-def test_n_best_are_different_and_ordered(here: Workshop, run: Predictor) -> None:
+def test_n_best_are_different_and_ordered(here: TrainedFolder, run: Predictor) -> None:
     said = call("predict", run.run.folder, "--json", "--n-best", "4", "--beam", "4", stdin=b"abc\n\nfade\n")
     assert said.code == 0, said.err
     rows = [json.loads(line) for line in said.lines]
@@ -118,7 +118,7 @@ def test_n_best_are_different_and_ordered(here: Workshop, run: Predictor) -> Non
             assert sum(one["token_scores"]) == pytest.approx(one["score"], abs=1e-4)
 
 
-def test_info_shows_the_parts(here: Workshop) -> None:
+def test_info_shows_the_parts(here: TrainedFolder) -> None:
     found = json.loads(call("info", here.run, "--json").out)
     shapes = {layer["name"]: layer["shape"] for layer in found["layers"]}
     assert shapes["encoder"] == "2×8×32"
@@ -129,7 +129,7 @@ def test_info_shows_the_parts(here: Workshop) -> None:
     assert "Upsample" in call("info", here.run).out
 
 
-def test_there_is_no_attention_to_draw(here: Workshop, tmp_path: Path) -> None:
+def test_there_is_no_attention_to_draw(here: TrainedFolder, tmp_path: Path) -> None:
     said = call("attention", here.run, "abc", "--out", tmp_path / "none.png")
     assert said.code == 2
     assert said.err == ("dragoman: no attention to show: this model has no attention from output to source\n")
@@ -140,7 +140,7 @@ def test_there_is_no_attention_to_draw(here: Workshop, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ctc", "length"])
-def test_check_proves_it(here: Workshop, name: str) -> None:
+def test_check_proves_it(here: TrainedFolder, name: str) -> None:
     with quiet_machine(here.folder / "cache"):
         said = call("check", here.folder / f"{name}.toml")
     assert said.code == 0, said.err
@@ -183,7 +183,7 @@ def test_check_refuses_a_model_that_can_write_nothing(tmp_path: Path, cached: Pa
     assert said.err.startswith("dragoman: no target can be written: raise model.alignment.upsample")
 
 
-def test_memory_counts_every_position(here: Workshop) -> None:
+def test_memory_counts_every_position(here: TrainedFolder) -> None:
     with quiet_machine(here.folder / "cache"):
         whole = config.load(here.folder / "ctc.toml")
         corpus = prepare_corpus(whole.data, whole.tokenizer)

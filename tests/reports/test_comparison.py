@@ -10,12 +10,12 @@ from dragoman.layers.rnn import Unidirectional
 from dragoman.layers.self_attention import FullConfig, SelfAttention
 from dragoman.reports.comparison import System, chosen_metrics, cost_view, time_to_target
 from dragoman.runs import Run
-from tests.conftest import Workshop
+from tests.conftest import TrainedFolder
 
 
-def test_single_words_are_not_ranked_by_bleu(workshop: Workshop) -> None:
+def test_single_words_are_not_ranked_by_bleu(trained_folder: TrainedFolder) -> None:
     """4-gram BLEU of single words is 0 by definition."""
-    run = Run(workshop.run)
+    run = Run(trained_folder.run)
     letters = list(chosen_metrics(run, (), letters=True))
     assert letters[0] not in ("bleu", "chrf")
     assert "bleu" not in letters

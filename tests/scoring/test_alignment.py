@@ -138,15 +138,15 @@ def test_symmetrization_equals_the_published_procedure() -> None:
 def test_the_command_scores_files(tmp_path: Path) -> None:
     (tmp_path / "gold").write_text("1-1 2-2\n3p3 1-2\n")
     (tmp_path / "found").write_text("0-0 1-1\n2-2 1-0\n")
-    said = call("score-alignment", tmp_path / "gold", tmp_path / "found", "--gold-from", "1")
-    assert (said.code, said.err) == (0, "")
-    assert said.lines[0].split() == ["AER", "28.57", "%"]  # 1 − (2 + 3) / (4 + 3)
+    result = call("score-alignment", tmp_path / "gold", tmp_path / "found", "--gold-from", "1")
+    assert (result.code, result.err) == (0, "")
+    assert result.lines[0].split() == ["AER", "28.57", "%"]  # 1 − (2 + 3) / (4 + 3)
     swapped_said = call(
         "score-alignment", tmp_path / "gold", tmp_path / "found", "--gold-from", "1", "--swap", "--json"
     )
     assert '"aer": 0.0,' in swapped_said.out
     assert "count from 1" in call("score-alignment", tmp_path / "gold", tmp_path / "found").err
     (tmp_path / "short").write_text("0-0\n")
-    said = call("score-alignment", tmp_path / "gold", tmp_path / "short")
-    assert said.code == 2
-    assert "found 1 alignments, expected 2" in said.err
+    result = call("score-alignment", tmp_path / "gold", tmp_path / "short")
+    assert result.code == 2
+    assert "found 1 alignments, expected 2" in result.err

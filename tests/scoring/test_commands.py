@@ -77,15 +77,15 @@ def test_alignments_are_printed_and_drawn(folder: Path) -> None:
     (folder / "h").write_text("EXECUTION\nmoney\n")
     (folder / "r").write_text("INTENTION\nmonkey\n")
     options = ("--alignment", "--characters", "--table", "--substitution", "2", "--plot", "table.png")
-    said = call("score", "h", "r", "--metric", "cer", *options)
-    assert said.code == 0, said.err
-    assert said.lines[:4] == [
+    result = call("score", "h", "r", "--metric", "cer", *options)
+    assert result.code == 0, result.err
+    assert result.lines[:4] == [
         "line 1: 3 S, 1 I, 1 D of 9 characters, cost 8",
         "I N T E * N T I O N",
         "* E X E C U T I O N",
         "D S S   I S",
     ]
-    assert "all lines: 3 S, 1 I, 2 D of 15 characters, 40.00 %" in said.lines
+    assert "all lines: 3 S, 1 I, 2 D of 15 characters, 40.00 %" in result.lines
     assert Path("table.png").stat().st_size > 5_000
     counted = json.loads(call("score", "h", "r", "--alignment", "--characters", "--json").out)["alignment"]
     assert counted[0] == {"substitutions": 5, "insertions": 0, "deletions": 0, "matches": 4, "cost": 5}
@@ -101,16 +101,16 @@ def test_buckets(folder: Path) -> None:
     tagged = json.loads(call("score", "base", "refs", "--source", "tags", *options[2:], "--draws", "20", "--json").out)
     assert tagged == found  # a tag is no word
     assert call("score", "base", "refs", "--by-tag", "tags", "--plot", "tags.png").code == 0
-    said = call("score", "base", "refs", "--by-length", "--metric", "wer", "--plot", "cut.png")
-    assert said.lines[0].startswith("words of the reference  segments          WER  95 % interval")
+    result = call("score", "base", "refs", "--by-length", "--metric", "wer", "--plot", "cut.png")
+    assert result.lines[0].startswith("words of the reference  segments          WER  95 % interval")
     assert Path("cut.png").stat().st_size > 5_000
 
 
 def test_compare(folder: Path) -> None:
-    said = call("compare", "refs", "base", "same", "better", "--metric", "bleu", "--plot", "c.png", "--draws", "100")
-    assert said.code == 0, said.err
-    assert said.lines[3].split()[-2:] == ["1.000", "1.000"]
-    assert float(said.lines[4].split()[-1]) < 0.05
+    result = call("compare", "refs", "base", "same", "better", "--metric", "bleu", "--plot", "c.png", "--draws", "100")
+    assert result.code == 0, result.err
+    assert result.lines[3].split()[-2:] == ["1.000", "1.000"]
+    assert float(result.lines[4].split()[-1]) < 0.05
     assert Path("c.png").stat().st_size > 5_000
     rows = json.loads(call("compare", "two", "base", "worse", "--draws", "50", "--json").out)
     assert [row["metric"] for row in rows] == [name for name in SCORE_DEFAULTS["words"] for _ in range(2)]
@@ -141,8 +141,8 @@ def test_compare(folder: Path) -> None:
 )
 def test_errors_are_one_line(folder: Path, arguments: str, message: str) -> None:
     (folder / "short").write_text("x\n")
-    said = call(*arguments.split())
-    assert said.code == 2
-    assert said.out == ""
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    result = call(*arguments.split())
+    assert result.code == 2
+    assert result.out == ""
+    assert message in result.err
+    assert result.err.count("\n") == 1

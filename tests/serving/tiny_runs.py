@@ -47,6 +47,6 @@ def translation_run(place: Path) -> Path:
     some = words(330)
     write_rows(place / "pairs.tsv", [(word, word.upper()) for word in some])
     with quiet_machine(place / "cache"), contextlib.chdir(place):
-        said = call("train", "pairs.tsv", "--run", "ab-cd", *SMALL, *QUICK)
-    assert said.code == 0, said.err
+        result = call("train", "pairs.tsv", "--run", "ab-cd", *SMALL, *QUICK)
+    assert result.code == 0, result.err
     return place / "ab-cd"

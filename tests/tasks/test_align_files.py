@@ -40,11 +40,11 @@ def test_words_are_placed_where_they_sound(folder: Path, tmp_path: Path, run: st
         sound, spans = tones(words, number)
         (tmp_path / f"{number}.wav").write_bytes(sound)
         truth[f"{number}.wav"] = list(zip(words, spans, strict=True))
-    rows = [f"{name}\t{' '.join(word for word, _ in said)}\n" for name, said in truth.items()]
+    rows = [f"{name}\t{' '.join(word for word, _ in result)}\n" for name, result in truth.items()]
     (tmp_path / "texts.tsv").write_text("".join(rows))
-    said = call("align", folder / run, tmp_path / "texts.tsv", "--media", tmp_path)
-    assert said.code == 0, said.err
-    found = [row.split("\t") for row in said.out.splitlines()]
+    result = call("align", folder / run, tmp_path / "texts.tsv", "--media", tmp_path)
+    assert result.code == 0, result.err
+    found = [row.split("\t") for row in result.out.splitlines()]
     assert [row[:2] for row in found] == [[name, word] for name, row in truth.items() for word, _ in row]
     sounding = [span for row in truth.values() for _, span in row]
     for (_, _, start, end, probability), (first, last) in zip(found, sounding, strict=True):
@@ -52,7 +52,7 @@ def test_words_are_placed_where_they_sound(folder: Path, tmp_path: Path, run: st
         assert float(start) < float(end)
         assert 0 < float(probability) <= 1
     alone = call("align", folder / run, tmp_path / "texts.tsv", "--media", tmp_path, "--batch-size", "1")
-    assert alone.out == said.out
+    assert alone.out == result.out
     objects = [
         json.loads(row)
         for row in call("align", folder / run, tmp_path / "texts.tsv", "--media", tmp_path, "--json").out.splitlines()
@@ -97,12 +97,12 @@ def test_texts_without_room_and_other_faults_of_placing_are_told(folder: Path, t
     (tmp_path / "blank.txt").write_text("\n\n")
     (tmp_path / "list.txt").write_text(f"{place}\n\ngone.wav\n")
     (tmp_path / "long.tsv").write_text(f"{row}\t{'low ' * 200}\n{row}\tlow\n")
-    said = call("align", folder / "speech", tmp_path / "long.tsv")
-    assert said.code == 0
-    lines = said.out.splitlines()
+    result = call("align", folder / "speech", tmp_path / "long.tsv")
+    assert result.code == 0
+    lines = result.out.splitlines()
     assert lines[:200] == [f"{row}\tlow\t-\t-\t-"] * 200
     assert "-" not in lines[200].split("\t")
-    assert said.err == f"too few frames for the text, so its words have no positions: {row}\n"
+    assert result.err == f"too few frames for the text, so its words have no positions: {row}\n"
     first = json.loads(call("align", folder / "speech", tmp_path / "long.tsv", "--json").out.splitlines()[0])
     assert first["words"][0] == {"word": "low", "start": None, "end": None, "probability": None}
     for arguments, wrong in (
@@ -119,13 +119,13 @@ def test_texts_without_room_and_other_faults_of_placing_are_told(folder: Path, t
         (("align", folder / "speech", tmp_path / "gone.tsv"), "gone.tsv: no such file"),
         (("attention", folder / "speech", place, "--tag", "de"), "--tag goes with texts"),
     ):
-        said = call(*arguments)
-        assert said.code == 2, said
-        assert wrong in said.err, said.err
-    said = call("align", folder / "speech", tmp_path / "list.txt", "--predict", "--skip-unreadable")
-    assert said.code == 0, said.err
-    assert said.out.startswith(f"{place}\t")
-    assert "list.txt:3: gone.wav: found no such file" in said.err
+        result = call(*arguments)
+        assert result.code == 2, result
+        assert wrong in result.err, result.err
+    result = call("align", folder / "speech", tmp_path / "list.txt", "--predict", "--skip-unreadable")
+    assert result.code == 0, result.err
+    assert result.out.startswith(f"{place}\t")
+    assert "list.txt:3: gone.wav: found no such file" in result.err
 
 
 def test_what_the_vocabulary_does_not_know_has_no_place(folder: Path, tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def test_what_the_vocabulary_does_not_know_has_no_place(folder: Path, tmp_path: 
     first, rest = text.split(" ", 1)
     (tmp_path / "known.tsv").write_text(f"{name}\t{text}\n")
     (tmp_path / "unknown.tsv").write_text(f"{name}\t {first} Zounds {rest}\n")
-    known, said = (call("align", folder / "speech", tmp_path / f"{one}.tsv") for one in ("known", "unknown"))
-    assert f"{name}\tZounds\t-\t-\t-" in said.out.splitlines()
-    assert [row for row in said.out.splitlines() if "Zounds" not in row] == known.out.splitlines()
-    assert said.err == "no position for 1 word outside the vocabulary: Zounds\n"
+    known, result = (call("align", folder / "speech", tmp_path / f"{one}.tsv") for one in ("known", "unknown"))
+    assert f"{name}\tZounds\t-\t-\t-" in result.out.splitlines()
+    assert [row for row in result.out.splitlines() if "Zounds" not in row] == known.out.splitlines()
+    assert result.err == "no position for 1 word outside the vocabulary: Zounds\n"
 
 
 def test_files_are_named_as_they_are_written(folder: Path, tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_files_are_named_as_they_are_written(folder: Path, tmp_path: Path) -> No
         assert len(found) > 8
     sound, _ = tones(["low"], 1)
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xe9.wav")).write_bytes(sound)
-    said = call("align", folder / "speech", tmp_path, "--predict", "--json")
-    assert said.code == 0, said.err
-    assert json.loads(said.out)["source"].endswith("/b?.wav")
+    result = call("align", folder / "speech", tmp_path, "--predict", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["source"].endswith("/b?.wav")
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_files_are_named_as_they_are_written(folder: Path, tmp_path: Path) -> No
 )
 def test_what_was_heard_or_read_is_drawn(folder: Path, tmp_path: Path, run: str, place: str, unit: str) -> None:
     pytest.importorskip("matplotlib")
-    said = call("attention", folder / run, folder / place, "--out", tmp_path / "heard.svg")
-    assert said.code == 0, said.err
+    result = call("attention", folder / run, folder / place, "--out", tmp_path / "heard.svg")
+    assert result.code == 0, result.err
     drawn = re.findall("<!-- (.*?) -->", (tmp_path / "heard.svg").read_text(), re.DOTALL)
     text = call("predict", folder / run, folder / place).out.strip()
     assert unit in drawn

@@ -140,8 +140,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in CASES:
             config = build(table(name, place))
             (place / f"{name}.toml").write_text(settings.dump(config), encoding="utf-8")
-            said = call("train", place / f"{name}.toml", "--run", place / name)
-            assert said.code == 0, said.err
+            result = call("train", place / f"{name}.toml", "--run", place / name)
+            assert result.code == 0, result.err
         yield place
 
 
@@ -180,8 +180,8 @@ CURVES = {
 
 @pytest.mark.parametrize("name", CURVES)
 def test_curves_say_what_they_show(folder: Path, tmp_path: Path, name: str) -> None:
-    said = call("info", folder / name, "--plot", tmp_path / "curve.svg")
-    assert said.code == 0, said.err
+    result = call("info", folder / name, "--plot", tmp_path / "curve.svg")
+    assert result.code == 0, result.err
     drawn = re.findall("<!-- (.*?) -->", (tmp_path / "curve.svg").read_text())  # every text, before its outlines
     unit, training = CURVES[name]
     assert {unit, training, "validation", name} <= set(drawn)
@@ -189,9 +189,9 @@ def test_curves_say_what_they_show(folder: Path, tmp_path: Path, name: str) -> N
 
 
 def test_learns_and_scores(folder: Path, name: str) -> None:
-    said = call("evaluate", folder / name, folder / f"{name}.test.tsv", "--json", "--output", folder / "out.txt")
-    assert said.code == 0, said.err
-    scores = json.loads(said.out)
+    result = call("evaluate", folder / name, folder / f"{name}.test.tsv", "--json", "--output", folder / "out.txt")
+    assert result.code == 0, result.err
+    scores = json.loads(result.out)
     assert scores["segments"] == 40
     lines = (folder / "out.txt").read_text().split("\n")[:-1]
     labeler = load_run(folder / name)
@@ -220,13 +220,13 @@ def test_answers_depend_neither_on_batch_nor_on_order(folder: Path, name: str) -
     for size in (1, 2):
         assert [answer.text for answer in run.predict(inputs, batch_size=size)] == expected
     assert [answer.text for answer in run.predict(inputs[::-1])] == expected[::-1]
-    said = call("predict", folder / name, stdin="".join(f"{line}\n" for line in inputs).encode())
-    assert said.lines == expected
+    result = call("predict", folder / name, stdin="".join(f"{line}\n" for line in inputs).encode())
+    assert result.lines == expected
 
 
 def test_json_tells_probabilities_or_values(folder: Path, name: str) -> None:
-    said = call("predict", folder / name, "--json", stdin=f"{INPUTS[name][0]}\n".encode())
-    found = json.loads(said.out)
+    result = call("predict", folder / name, "--json", stdin=f"{INPUTS[name][0]}\n".encode())
+    found = json.loads(result.out)
     if "value" in found:
         assert float(found["text"]) == pytest.approx(found["value"], rel=1e-6)
     elif "tags" in found:
@@ -242,15 +242,15 @@ def test_info_and_check(folder: Path, name: str) -> None:
     found = json.loads(call("info", folder / name, "--json").out)
     assert found["task"] == CASES[name]["task"]
     assert sum(layer["parameters"] for layer in found["layers"] if "." not in layer["name"]) == found["parameters"]
-    said = call("info", folder / name)
-    assert said.code == 0, said.err
+    result = call("info", folder / name)
+    assert result.code == 0, result.err
     numbers = {"regress": ["target"], "series": ["source", "target"]}.get(name, [])
     for side in ("source", "target"):  # numbers are no vocabulary
-        assert (f'\n{side}: numbers (scale = "standard")\n' in said.out) == (side in numbers)
-        assert (f"\n{side} vocabulary: " in said.out) == (side not in numbers)
-    said = call("check", folder / f"{name}.toml")
-    assert said.code == 0, said.err
-    assert "cycle: trained 2 steps" in said.out
+        assert (f'\n{side}: numbers (scale = "standard")\n' in result.out) == (side in numbers)
+        assert (f"\n{side} vocabulary: " in result.out) == (side not in numbers)
+    result = call("check", folder / f"{name}.toml")
+    assert result.code == 0, result.err
+    assert "cycle: trained 2 steps" in result.out
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, name: str, tmp_path: Path) -> None:
@@ -373,10 +373,10 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     empty = (folder / "classify.toml").read_text().replace("classify.train.tsv", "empty.tsv")
     (folder / "empty.toml").write_text(empty)
     with quiet_machine(folder / "cache"):
-        said = call(*arguments)
-    assert said.code == 2
-    assert [line.startswith("dragoman: ") for line in said.err.splitlines()].count(True) == 1
-    assert expected in said.err.splitlines()[-1]
+        result = call(*arguments)
+    assert result.code == 2
+    assert [line.startswith("dragoman: ") for line in result.err.splitlines()].count(True) == 1
+    assert expected in result.err.splitlines()[-1]
     assert not (folder / "x").exists()
 
 
@@ -399,9 +399,9 @@ def test_a_line_that_looks_like_a_header_is_asked_about(folder: Path, monkeypatc
     ):
         (folder / "head.tsv").write_text(text)
         with quiet_machine(folder / "cache"):
-            said = call("check", "head.tsv", "task=classify", "model.encoder.width=8", *options)
-        assert said.code == 0, said.err
-        assert (question in said.lines) is asked
+            result = call("check", "head.tsv", "task=classify", "model.encoder.width=8", *options)
+        assert result.code == 0, result.err
+        assert (question in result.lines) is asked
 
 
 def test_a_file_that_is_laid_out_otherwise_can_be_evaluated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,12 +446,12 @@ def test_unknown_labels_are_left_out_and_counted_when_asked_for(folder: Path, mo
     scores = json.loads(call("evaluate", "classify", "unknown.tsv", "--skip-unknown", "--json").out)
     assert (scores["segments"], scores["unknown"]) == (2, 1)
     with quiet_machine(folder / "cache"):
-        said = call(
+        result = call(
             "train", "classify.toml", "data.valid=unknown.tsv", "data.faults=skip", "train.steps=2", "--run", "y"
         )
-    assert said.code == 0, said.err
-    assert "  e.g. good Zounds  →  " in said.err  # as it was written, not as its tokens: nobody knows "Zounds"
-    assert "left out: 1 unknown-label" in said.err
+    assert result.code == 0, result.err
+    assert "  e.g. good Zounds  →  " in result.err  # as it was written, not as its tokens: nobody knows "Zounds"
+    assert "left out: 1 unknown-label" in result.err
 
 
 @pytest.mark.parametrize("name", ["classify", "series", "tag"])
@@ -459,10 +459,10 @@ def test_nothing_but_a_file_and_a_task(folder: Path, name: str, monkeypatch: pyt
     monkeypatch.chdir(folder)
     task = CASES[name]["task"]
     with quiet_machine(folder / "cache"):
-        said = call("train", f"{name}.train.tsv", f"task={task}", "train.steps=2", "--run", f"auto-{name}")
-    assert said.code == 0, said.err
-    assert "model: " in said.err
-    assert "budget: " in said.err
+        result = call("train", f"{name}.train.tsv", f"task={task}", "train.steps=2", "--run", f"auto-{name}")
+    assert result.code == 0, result.err
+    assert "model: " in result.err
+    assert "budget: " in result.err
     assert (folder / f"auto-{name}" / "weights.safetensors").exists()
 
 
@@ -471,8 +471,8 @@ def test_inspect_shows_what_the_model_has(folder: Path, name: str, tmp_path: Pat
     text = {"tag": "the dog runs", "chain": "the dog runs"}.get(name, text.rpartition("\t")[0])
     if name in ("apart", "joined"):
         text = "the film is good\ta bad plot"
-    said = call("inspect", "--output", tmp_path / "numbers.json", "--device", "cpu", "--", folder / name, text)
-    assert said.code == 0, said.err
+    result = call("inspect", "--output", tmp_path / "numbers.json", "--device", "cpu", "--", folder / name, text)
+    assert result.code == 0, result.err
     views = {view["kind"]: view["data"] for view in json.loads((tmp_path / "numbers.json").read_text())["views"]}
     assert {"overview", "layers"} <= set(views)
     if name in ("tag", "chain", "classify"):

@@ -92,9 +92,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with quiet_machine(place / "cache"):
         for name in CASES:
             written(name, place)
-            said = call("train", place / f"{name}.toml", "--run", place / name)
-            assert said.code == 0, said.err
-            assert f"dragoman complete {place / name} PROMPT" in said.err + said.out
+            result = call("train", place / f"{name}.toml", "--run", place / name)
+            assert result.code == 0, result.err
+            assert f"dragoman complete {place / name} PROMPT" in result.err + result.out
         yield place
 
 
@@ -104,9 +104,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def numbers(*arguments: str | Path) -> dict[str, Any]:
-    said = call(*arguments, "--json", "--device", "cpu")
-    assert said.code == 0, said.err
-    found: dict[str, Any] = json.loads(said.out)
+    result = call(*arguments, "--json", "--device", "cpu")
+    assert result.code == 0, result.err
+    found: dict[str, Any] = json.loads(result.out)
     return found
 
 
@@ -178,8 +178,8 @@ def test_accumulating_and_two_processes_read_the_same_text(folder: Path, tmp_pat
         train(alone, tmp_path / "alone", Display(quiet=True))
     (tmp_path / "shared.toml").write_text(settings.dump(shared), encoding="utf-8")
     command = ["train", tmp_path / "shared.toml", "--quiet", "--run-folder", tmp_path / "shared"]
-    for code, said in two_processes(command, {"DRAGOMAN_CACHE": str(folder / "cache"), "TMPDIR": str(tmp_path)}):
-        assert code == 0, said
+    for code, result in two_processes(command, {"DRAGOMAN_CACHE": str(folder / "cache"), "TMPDIR": str(tmp_path)}):
+        assert code == 0, result
     place = "checkpoints/00000012"
     for file in ("weights", "bptt_state"):
         mine, theirs = (read_tensors(tmp_path / run / place / f"{file}.safetensors") for run in ("alone", "shared"))
@@ -257,9 +257,9 @@ def test_cutting_a_long_text_costs_next_to_nothing(folder: Path) -> None:
 
 def test_unknown_words_are_counted(folder: Path) -> None:
     (folder / "strange.txt").write_text("the cat of zebra sleeps\n\nxyzzy\n", encoding="utf-8")
-    said = call("evaluate", folder / "lstm", folder / "strange.txt")
-    assert "unknown" in said.out
-    assert "not comparable" in said.out
+    result = call("evaluate", folder / "lstm", folder / "strange.txt")
+    assert "unknown" in result.out
+    assert "not comparable" in result.out
     assert numbers("evaluate", folder / "lstm", folder / "strange.txt")["unknown"] == 2
     assert numbers("evaluate", folder / "memory", folder / "strange.txt")["unknown"] == 0  # spelt in bytes
 
@@ -297,11 +297,13 @@ def test_greedy_completions_take_the_likeliest_token_again_and_again(folder: Pat
 def test_samples_follow_from_prompt_and_seed(folder: Path, name: str) -> None:
     run = folder / name
     chance = ("--sample", "--temperature", "1.3", "--samples", "3", "--max-length", "8", "--json", "--device", "cpu")
-    said = call("complete", run, "the cat", "anna", *chance)
-    assert said.code == 0, said.err
+    result = call("complete", run, "the cat", "anna", *chance)
+    assert result.code == 0, result.err
     again = call("complete", run, "anna", "the cat", *chance, "--batch-size", "2")
     other = call("complete", run, "the cat", "anna", *chance, "--seed", "1")
-    first, second, third = ([json.loads(line)["text"] for line in one.out.splitlines()] for one in (said, again, other))
+    first, second, third = (
+        [json.loads(line)["text"] for line in one.out.splitlines()] for one in (result, again, other)
+    )
     assert len(first) == 6
     assert first == second[3:] + second[:3]
     assert first != third
@@ -312,11 +314,11 @@ def test_samples_follow_from_prompt_and_seed(folder: Path, name: str) -> None:
 
 def test_prompts_come_as_arguments_files_or_lines(folder: Path) -> None:
     run = folder / "characters"
-    said = call("complete", run, "the", "a", "--max-length", "6", "--one-line")
+    result = call("complete", run, "the", "a", "--max-length", "6", "--one-line")
     (folder / "prompts.txt").write_text("the\na\n")
-    assert call("complete", run, "--file", folder / "prompts.txt", "--max-length", "6", "--one-line").out == said.out
-    assert call("complete", run, "--max-length", "6", "--one-line", stdin=b"the\na\n").out == said.out
-    assert len(said.out.splitlines()) == 2
+    assert call("complete", run, "--file", folder / "prompts.txt", "--max-length", "6", "--one-line").out == result.out
+    assert call("complete", run, "--max-length", "6", "--one-line", stdin=b"the\na\n").out == result.out
+    assert len(result.out.splitlines()) == 2
     whole = call("complete", run, "the", "a", "--max-length", "6")
     assert "\n\na" in whole.out
     assert call("complete", run, "--file", "-", "--max-length", "6", stdin=b"the\na\n").out == whole.out
@@ -388,11 +390,11 @@ def test_mistakes_are_told_in_one_line(
     Path("bad.txt").write_bytes(b"good\nb\xffd\n")
     Path("empty.toml").write_text('task = "language-model"\n[data]\ntrain = "empty.txt"\n')
     with quiet_machine(folder / "cache"):
-        said = call(*arguments)
-    assert said.code != 0
-    assert message in said.err
-    assert said.err.strip().splitlines()[-1].startswith("dragoman: ")
-    assert said.err.count("dragoman: ") == 1
+        result = call(*arguments)
+    assert result.code != 0
+    assert message in result.err
+    assert result.err.strip().splitlines()[-1].startswith("dragoman: ")
+    assert result.err.count("dragoman: ") == 1
     assert not Path("x").exists()
 
 
@@ -424,17 +426,17 @@ def test_check_info_and_automatic_settings(folder: Path, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     with quiet_machine(folder / "cache"):
         for name in CASES:
-            said = call("check", folder / f"{name}.toml")
-            assert said.code == 0, said.err
-            assert "completed a text" in said.out
+            result = call("check", folder / f"{name}.toml")
+            assert result.code == 0, result.err
+            assert "completed a text" in result.out
         with gzip.open("text.txt.gz", "wt") as file:
             file.write((folder / "text.txt").read_text())
-        said = call("train", "text.txt.gz", "task=language-model", "train.steps=2", "model.stack.layers=1", "-q")
-        assert said.code == 0, said.err
+        result = call("train", "text.txt.gz", "task=language-model", "train.steps=2", "model.stack.layers=1", "-q")
+        assert result.code == 0, result.err
     assert call("complete", "runs/text", "the", "--max-length", "2").code == 0
-    said = call("info", folder / "lstm")
-    assert said.code == 0, said.err
-    assert "640 lines" in said.out
+    result = call("info", folder / "lstm")
+    assert result.code == 0, result.err
+    assert "640 lines" in result.out
     assert json.loads(call("info", folder / "lstm", "--json").out)["running"]
 
 
@@ -444,8 +446,8 @@ def test_the_starter_trains(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copy(folder / "text.txt", "text.txt")
     with quiet_machine(folder / "cache"):
         small = ("train.steps=2", "train.batch_tokens=256", "tokenizer.source.vocab_size=290")
-        said = call("train", "my.toml", *small, "--run", "run", "-q")
-    assert said.code == 0, said.err
+        result = call("train", "my.toml", *small, "--run", "run", "-q")
+    assert result.code == 0, result.err
 
 
 def test_empty_lines_are_text(folder: Path) -> None:
@@ -461,8 +463,8 @@ def test_empty_lines_are_text(folder: Path) -> None:
 
 def test_inspect_shows_the_surprise_of_every_token(folder: Path, name: str, tmp_path: Path) -> None:
     line = (folder / "test.txt").read_text(encoding="utf-8").splitlines()[0]
-    said = call("inspect", folder / name, line, "--output", tmp_path / "numbers.json", "--device", "cpu")
-    assert said.code == 0, said.err
+    result = call("inspect", folder / name, line, "--output", tmp_path / "numbers.json", "--device", "cpu")
+    assert result.code == 0, result.err
     views = {view["kind"]: view["data"] for view in json.loads((tmp_path / "numbers.json").read_text())["views"]}
     assert len(views["surprise"]["bits"]) == len(views["surprise"]["target"]["tokens"])
     assert {"next", "layers"} <= set(views)

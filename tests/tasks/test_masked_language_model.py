@@ -98,8 +98,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in MODELS:
             (place / f"{name}.toml").write_text(settings.dump(build(table(name, place))), encoding="utf-8")
             steps = ["train.steps=150"] if name == "bilm" else []
-            said = call("train", place / f"{name}.toml", *steps, "--run", place / name)
-            assert said.code == 0, said.err
+            result = call("train", place / f"{name}.toml", *steps, "--run", place / name)
+            assert result.code == 0, result.err
         yield place
 
 
@@ -127,9 +127,9 @@ def test_evaluate_is_validation_whatever_the_batches(folder: Path, name: str) ->
     valid = [row["valid"] for row in Run(folder / name).metrics() if "valid" in row]
     best = min(valid, key=lambda row: row["loss"])
     for size in ("3", "64"):
-        said = call("evaluate", folder / name, folder / "test.txt", "--json", "--batch-size", size)
-        assert said.code == 0, said.err
-        scores = json.loads(said.out)
+        result = call("evaluate", folder / name, folder / "test.txt", "--json", "--batch-size", size)
+        assert result.code == 0, result.err
+        scores = json.loads(result.out)
         assert scores.pop("segments") == 80
         assert scores == pytest.approx(best, rel=1e-5)
 
@@ -137,9 +137,9 @@ def test_evaluate_is_validation_whatever_the_batches(folder: Path, name: str) ->
 def test_a_mask_is_filled_in(folder: Path) -> None:
     lines = ["the old cow [MASK] at the young cow", "", "the [MASK] lion roars at the old [MASK]"]
     (folder / "in.txt").write_text("\n".join(lines) + "\n")
-    said = call("predict", folder / "masked", folder / "in.txt")
-    assert said.code == 0, said.err
-    first, empty, third, _ = said.out.split("\n")
+    result = call("predict", folder / "masked", folder / "in.txt")
+    assert result.code == 0, result.err
+    first, empty, third, _ = result.out.split("\n")
     assert (first, empty) == ("the old cow moos at the young cow", "")
     assert third.split()[0::2][:1] == ["the"]
     assert third.split()[-1] == "lion"
@@ -193,9 +193,9 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     (folder / "mask.txt").write_text("the old [MASK]\n")
     (folder / "long.txt").write_text("the [MASK] " + "cow " * 28 + "\n")
     with quiet_machine(folder / "cache"):
-        said = call(*arguments)
-    assert said.code == 2
-    assert expected in said.err.splitlines()[-1]
+        result = call(*arguments)
+    assert result.code == 2
+    assert expected in result.err.splitlines()[-1]
     assert not (folder / "x").exists()
 
 
@@ -203,19 +203,19 @@ def test_check_and_info(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     with quiet_machine(folder / "cache"):
         for name in MODELS:
-            said = call("check", f"{name}.toml")
-            assert said.code == 0, said.err
-            assert said.lines[-1].startswith(("all is well", "the run can start"))
-            assert "% of the source cells are padding" in said.out
-            assert ("lengths: target" in said.out) == (name == "pairs"), "a text alone is its own target"
+            result = call("check", f"{name}.toml")
+            assert result.code == 0, result.err
+            assert result.lines[-1].startswith(("all is well", "the run can start"))
+            assert "% of the source cells are padding" in result.out
+            assert ("lengths: target" in result.out) == (name == "pairs"), "a text alone is its own target"
             found = call("info", name)
             assert found.code == 0, found.err
             assert "masked-language-model" in found.out
-        said = call("train", "train.txt", "task=masked-language-model", "train.steps=2", "--run", "auto")
-    assert said.code == 0, said.err
-    (told,) = (line for line in said.err.splitlines() if line.startswith("data: "))
+        result = call("train", "train.txt", "task=masked-language-model", "train.steps=2", "--run", "auto")
+    assert result.code == 0, result.err
+    (told,) = (line for line in result.err.splitlines() if line.startswith("data: "))
     assert re.search(r"; vocabulary \d+$", told), told
-    assert "a small BERT" in said.err
+    assert "a small BERT" in result.err
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -394,9 +394,9 @@ def test_a_classifier_or_tagger_starts_with_the_encoder(folder: Path, name: str,
     rate = {"train": {"steps": 1, "optimizer": {"learning_rate": 1e-12}}}
     with quiet_machine(folder / "cache"):
         (tmp_path / "c.toml").write_text(settings.dump(build(starting(folder, name, data, **rate))), encoding="utf-8")
-        said = call("train", tmp_path / "c.toml", "--run", tmp_path / "c")
-    assert said.code == 0, said.err
-    assert "not loaded: output.weight, output.bias" in said.err
+        result = call("train", tmp_path / "c.toml", "--run", tmp_path / "c")
+    assert result.code == 0, result.err
+    assert "not loaded: output.weight, output.bias" in result.err
     old, new = (
         dict(Run(path).model(torch.device("cpu")).named_parameters()) for path in (folder / name, tmp_path / "c")
     )
@@ -435,6 +435,6 @@ def prepared(folder: Path) -> tuple[Any, Any, torch.device]:
 
 
 def test_inspect_shows_the_layers_of_a_masked_model(folder: Path, tmp_path: Path) -> None:
-    said = call("inspect", folder / "masked", "the [MASK] runs", "-o", tmp_path / "numbers.json", "--device", "cpu")
-    assert said.code == 0, said.err
+    result = call("inspect", folder / "masked", "the [MASK] runs", "-o", tmp_path / "numbers.json", "--device", "cpu")
+    assert result.code == 0, result.err
     assert "layers" in {view["kind"] for view in json.loads((tmp_path / "numbers.json").read_text())["views"]}

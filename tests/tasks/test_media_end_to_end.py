@@ -193,8 +193,8 @@ def trained(place: Path, names: Iterable[str]) -> Iterator[Path]:
         for name in names:
             config = build(table(name, place))
             (place / f"{name}.toml").write_text(settings.dump(config), encoding="utf-8")
-            said = call("train", place / f"{name}.toml", "--run", place / name)
-            assert said.code == 0, said.err
+            result = call("train", place / f"{name}.toml", "--run", place / name)
+            assert result.code == 0, result.err
         yield place
 
 
@@ -221,9 +221,9 @@ def test_every_task_that_reads_files_is_tried() -> None:
 
 def test_learns_and_scores(folder: Path, name: str) -> None:
     test, out = manifest(folder, name, "test"), folder / "out.txt"
-    said = call("evaluate", folder / name, test, "--json", "--output", out)
-    assert said.code == 0, said.err
-    scores = json.loads(said.out)
+    result = call("evaluate", folder / name, test, "--json", "--output", out)
+    assert result.code == 0, result.err
+    scores = json.loads(result.out)
     assert scores["segments"] == 12
     written = out.read_text().split("\n")[:-1]
     rows = [row.split("\t") for row in test.read_text().splitlines()]
@@ -253,11 +253,11 @@ def test_metrics_of_captions_choose_weights(folder: Path, tmp_path: Path, metric
     """What validation measures of whole greedy captions is what an evaluation measures of them."""
     run, test = tmp_path / "run", manifest(folder, "captions", "test")
     changes = (f"data.valid={test}", f"train.metric={metric}", "train.steps=30", "train.decode=100")
-    said = call("train", folder / "captions.toml", *changes, f"data.cache={tmp_path / 'cache'}", "--run", run)
-    assert said.code == 0, said.err
-    assert f"best {metric} " in said.err + said.out
-    assert re.search(r"for validation; 48 features → vocabulary \d+\n", said.err)
-    assert re.search(r"reading \d+ files: 1 so far\n", said.err)
+    result = call("train", folder / "captions.toml", *changes, f"data.cache={tmp_path / 'cache'}", "--run", run)
+    assert result.code == 0, result.err
+    assert f"best {metric} " in result.err + result.out
+    assert re.search(r"for validation; 48 features → vocabulary \d+\n", result.err)
+    assert re.search(r"reading \d+ files: 1 so far\n", result.err)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     (validated,) = (row["valid"] for row in rows if "valid" in row)
     scores = json.loads(call("evaluate", run, test, "--beam", "1", "--metric", metric, "--json").out)
@@ -283,9 +283,9 @@ def test_references_without_a_path_are_counted(folder: Path, tmp_path: Path, nam
     assert scores[all_]["wer"] == pytest.approx(
         jiwer.wer(truths, call("predict", folder / name, all_).out.splitlines())
     )
-    said = [line.split(maxsplit=3) for line in call("evaluate", folder / name, all_).out.splitlines()]
+    result = [line.split(maxsplit=3) for line in call("evaluate", folder / name, all_).out.splitlines()]
     told = "of 4 references (25.0%) are too long for this model to output: not in loss, perplexity and token accuracy"
-    assert ["too", "long", "1", told] in said
+    assert ["too", "long", "1", told] in result
     assert "too long" not in call("evaluate", folder / name, fit).out
     nothing = call("evaluate", folder / name, none).out
     assert "of 2 references (100.0%) are too long" in nothing
@@ -340,18 +340,18 @@ def test_files_of_other_kinds_are_passed_over(folder: Path, tmp_path: Path) -> N
     expected = [call("predict", folder / "speech", alone / f"{name}.WAV").out for name in ("high", "low", "mid")]
     assert len(set(expected)) == 3
     for place in (alone, tmp_path / "all.tar.gz"):
-        said = call("predict", folder / "speech", place)
-        assert said.code == 0, said.err
-        assert said.out == "".join(expected)
-        assert said.err == f"{place}: 4 of 7 files skipped, no recording by name\n"
+        result = call("predict", folder / "speech", place)
+        assert result.code == 0, result.err
+        assert result.out == "".join(expected)
+        assert result.err == f"{place}: 4 of 7 files skipped, no recording by name\n"
     assert len(call("predict", folder / "lines", alone).out.splitlines()) == 1  # a run of pictures reads pictures
     only = tmp_path / "only"
     only.mkdir()
     (only / "test.tsv").write_text("mid.WAV\tmid\n")
-    said = call("predict", folder / "captions", only)
-    assert said.code == 2
-    assert f"{only}: found 1 file in it, none of them a picture; expected names in .png, " in said.err
-    assert len(said.err.splitlines()) == 1
+    result = call("predict", folder / "captions", only)
+    assert result.code == 2
+    assert f"{only}: found 1 file in it, none of them a picture; expected names in .png, " in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_json_names_the_file_of_every_answer(folder: Path, tmp_path: Path) -> None:
@@ -374,8 +374,8 @@ def test_json_names_the_file_of_every_answer(folder: Path, tmp_path: Path) -> No
         (listed, [f"{alone}/test7.wav", "", f"{alone}/test1.wav"]),
         (alone / "test3.wav", [f"{alone}/test3.wav"]),
     ):
-        said = call("predict", folder / "speech", place, "--json", "--skip-unreadable", "--batch-size", "2")
-        answers = [json.loads(row) for row in said.out.splitlines()]
+        result = call("predict", folder / "speech", place, "--json", "--skip-unreadable", "--batch-size", "2")
+        answers = [json.loads(row) for row in result.out.splitlines()]
         assert [answer["source"] for answer in answers] == expected
         for answer in answers:  # the name is that of the answer beside it
             silent = answer["source"] in ("", f"{alone}/test2.wav")
@@ -405,9 +405,9 @@ def test_ways_of_searching(folder: Path) -> None:
         ("--language-model", words, "--language-model-order", "2"),
         ("--decoding-mode", "joint", "--language-model", words, "--language-model-weight", "0.1"),
     ):
-        said = call("evaluate", folder / "joint", test, "--json", *options)
-        assert said.code == 0, said.err
-        assert json.loads(said.out)["wer"] < (0.9 if "attention" in options else 0.5), options
+        result = call("evaluate", folder / "joint", test, "--json", *options)
+        assert result.code == 0, result.err
+        assert json.loads(result.out)["wer"] < (0.9 if "attention" in options else 0.5), options
     # A language model that has seen one text alone, with enough weight, hears nothing else.
     words.write_text("high high\n")
     terms = folder / "terms.tsv"
@@ -425,16 +425,16 @@ def test_ways_of_searching(folder: Path) -> None:
         ("captions", ("--terminology", terms), "terminology: needs the text of a source"),
         ("captions", ("--diversity-penalty", "0.3"), "diversity_penalty: found 0.3, expected beam_groups above 1"),
     ):
-        said = call("predict", folder / name, manifest(folder, name, "test"), *options)
-        assert said.code != 0
-        assert wrong in said.err, said.err
+        result = call("predict", folder / name, manifest(folder, name, "test"), *options)
+        assert result.code != 0
+        assert wrong in result.err, result.err
 
 
 def test_alignments_are_shown(folder: Path) -> None:
-    said = call("evaluate", folder / "lines", manifest(folder, "lines", "test"), "--alignment", "--characters")
-    assert said.code == 0, said.err
-    assert "all lines:" in said.out
-    assert "characters" in said.out
+    result = call("evaluate", folder / "lines", manifest(folder, "lines", "test"), "--alignment", "--characters")
+    assert result.code == 0, result.err
+    assert "all lines:" in result.out
+    assert "characters" in result.out
 
 
 def test_goes_on_exactly_after_a_stop(folder: Path, tmp_path: Path, name: str) -> None:
@@ -519,22 +519,22 @@ def test_a_file_that_cannot_be_used_stops_and_is_named(folder: Path, tmp_path: P
     assert corpus.report["faults"] == {FAULTS[wrong][1]: 1}
     assert len(corpus.train) + len(corpus.valid) == 3
     # An evaluation of a part must not pass for one of the whole, and a prediction must keep its lines in place.
-    said = call("evaluate", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
-    assert said.code != 0
-    assert "all.tsv:3: " in said.err
+    result = call("evaluate", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
+    assert result.code != 0
+    assert "all.tsv:3: " in result.err
     output = tmp_path / "out.txt"
     options = ("--media", tmp_path, "--skip-unreadable")
-    said = call("evaluate", folder / "speech", tmp_path / "all.tsv", "--json", "--output", output, *options)
-    assert said.code == 0, said.err
-    assert (json.loads(said.out)["segments"], json.loads(said.out)["unreadable"]) == (3, 1)
+    result = call("evaluate", folder / "speech", tmp_path / "all.tsv", "--json", "--output", output, *options)
+    assert result.code == 0, result.err
+    assert (json.loads(result.out)["segments"], json.loads(result.out)["unreadable"]) == (3, 1)
     lines = output.read_text().split("\n")[:-1]
     assert [bool(text) for text in lines] == [True, True, False, True]
-    said = call("predict", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
-    assert said.code != 0
-    assert f"all.tsv:3: {tmp_path / wrong}" in said.err
-    said = call("predict", folder / "speech", tmp_path / "all.tsv", *options)
-    assert said.out.split("\n")[:-1] == lines
-    assert "1 input could not be read; each has an empty line" in said.err
+    result = call("predict", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
+    assert result.code != 0
+    assert f"all.tsv:3: {tmp_path / wrong}" in result.err
+    result = call("predict", folder / "speech", tmp_path / "all.tsv", *options)
+    assert result.out.split("\n")[:-1] == lines
+    assert "1 input could not be read; each has an empty line" in result.err
 
 
 def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: Path) -> None:
@@ -542,20 +542,20 @@ def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: P
     wrong = ["noise.wav", "gone.wav", "cut.wav", "nothing.wav", "empty.wav"]
     (tmp_path / "all.tsv").write_text("".join(f"{name}\tlow mid\n" for name in ("good.wav", *wrong)))
     for command, became in (("predict", "each has an empty line"), ("evaluate", "no score counts them")):
-        said = call(
+        result = call(
             command, folder / "speech", tmp_path / "all.tsv", f"data.media={tmp_path}", "data.skip_unreadable=true"
         )
-        assert said.code == 0, said.err
-        told = said.err.splitlines()
+        assert result.code == 0, result.err
+        told = result.err.splitlines()
         assert len(told) == 5
         for number, (line_, name) in enumerate(zip(told[:3], wrong[:3], strict=True), 2):
             assert line_.startswith(f"left out: {tmp_path}/all.tsv:{number}: {tmp_path / name}: ")
         assert told[3:] == ["left out: (and 2 more)", f"5 inputs could not be read; {became}"]
         (tmp_path / "good.tsv").write_text("good.wav\tlow mid\n")
-        said = call(
+        result = call(
             command, folder / "speech", tmp_path / "good.tsv", f"data.media={tmp_path}", "data.skip_unreadable=true"
         )
-        assert (said.code, said.err) == (0, "")
+        assert (result.code, result.err) == (0, "")
     options = ("--media", tmp_path, "--skip-unreadable", "--json")
     rows = [
         json.loads(line) for line in call("predict", folder / "speech", tmp_path / "all.tsv", *options).out.splitlines()
@@ -574,12 +574,12 @@ def test_a_missing_transcript_and_a_broken_picture_are_named(folder: Path, tmp_p
     case = table("captions", folder) | {"data": {"train": str(tmp_path / "all.tsv"), "cache": str(tmp_path / "cache")}}
     with pytest.raises(DataError, match=r"all.tsv:3: the target is empty.*all.tsv:4: .*broken.png: cannot be read"):
         task_of(build(case)).prepare(build(case))
-    said = call("check", (tmp_path / "x.toml"))
+    result = call("check", (tmp_path / "x.toml"))
     (tmp_path / "x.toml").write_text(settings.dump(build(case)))
-    said = call("check", tmp_path / "x.toml")
-    assert said.code != 0
-    assert "all.tsv:3" in said.out + said.err
-    assert "broken.png" in said.out + said.err
+    result = call("check", tmp_path / "x.toml")
+    assert result.code != 0
+    assert "all.tsv:3" in result.out + result.err
+    assert "broken.png" in result.out + result.err
     skipping = settings.merge(case, {"data": {"faults": "skip"}})
     corpus = task_of(build(skipping)).prepare(build(skipping))
     assert corpus.report["faults"] == {"empty-side": 1, "unreadable-file": 1}
@@ -600,9 +600,9 @@ def test_the_store_follows_the_bytes_of_the_files(folder: Path, tmp_path: Path) 
 def test_a_list_names_its_line_and_bytes_are_no_list(folder: Path, tmp_path: Path) -> None:
     faulty(tmp_path)
     (tmp_path / "list.txt").write_text(f"{tmp_path}/good.wav\n\n{tmp_path}/noise.wav\n")
-    said = call("predict", folder / "speech", tmp_path / "list.txt")
-    assert f"list.txt:3: {tmp_path}/noise.wav: cannot be read as a recording (" in said.err
-    assert "BytesIO" not in said.err
+    result = call("predict", folder / "speech", tmp_path / "list.txt")
+    assert f"list.txt:3: {tmp_path}/noise.wav: cannot be read as a recording (" in result.err
+    assert "BytesIO" not in result.err
     (tmp_path / "good.data").write_bytes((tmp_path / "good.wav").read_bytes())
     answers = [call("predict", folder / "speech", tmp_path / f"good.{end}").out for end in ("wav", "data")]
     assert answers[0] == answers[1] != ""
@@ -613,9 +613,9 @@ def test_a_damaged_archive_is_noticed_by_its_checksum(folder: Path, tmp_path: Pa
     data = bytearray((folder / "sounds.tar.gz").read_bytes())
     data[-6] ^= 255  # the checksum itself, so that everything else can be read
     (tmp_path / "sounds.tar.gz").write_bytes(data)
-    said = call("predict", folder / "speech", f"{tmp_path}/sounds.tar.gz::test0.wav")
-    assert said.code == 2
-    assert "sounds.tar.gz: the archive is damaged or cut short" in said.err
+    result = call("predict", folder / "speech", f"{tmp_path}/sounds.tar.gz::test0.wav")
+    assert result.code == 2
+    assert "sounds.tar.gz: the archive is damaged or cut short" in result.err
 
 
 def test_large_pictures_give_no_warning_and_fractions_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
@@ -666,8 +666,8 @@ def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_pa
     for media, found in ((gone, "which does not exist"), (tmp_path / "sounds.zip", "which is neither")):
         expected = f"found '{media}', {found}; expected a folder or an archive (.tar, .tar.gz, .tgz)\n"
         for command in ("predict", "evaluate"):
-            said = call(command, folder / "speech", test, "--media", media, "--skip-unreadable")
-            assert (said.code, said.err) == (2, f"dragoman: data.media: {expected}")
+            result = call(command, folder / "speech", test, "--media", media, "--skip-unreadable")
+            assert (result.code, result.err) == (2, f"dragoman: data.media: {expected}")
         for faults in ("stop", "skip"):
             case = settings.merge(table("speech", folder), {"data": {"media": str(media), "faults": faults}})
             with pytest.raises(DataError, match=r"^data\.media: found ") as error:
@@ -678,9 +678,9 @@ def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_pa
     moved = shutil.copytree(folder / "speech", tmp_path / "moved")
     settings_ = (moved / "config.toml").read_text()
     (moved / "config.toml").write_text(settings_.replace(str(folder / "sounds.tar.gz"), str(gone)))
-    said = call("predict", moved, test)
-    assert said.code == 2
-    assert said.err.startswith(f"dragoman: data.media of the run (data.media=PATH names another): found '{gone}', ")
+    result = call("predict", moved, test)
+    assert result.code == 2
+    assert result.err.startswith(f"dragoman: data.media of the run (data.media=PATH names another): found '{gone}', ")
     assert "data.media: found " in call("evaluate", moved, test).err
     assert call("predict", moved, test, "--media", folder / "sounds.tar.gz").code == 0
     whole = tmp_path / "whole.tsv"  # names that stand for themselves need no such place
@@ -699,11 +699,11 @@ def test_nothing_is_chosen_by_a_file_that_does_not_exist(
     rows = [row.split("\t") for row in manifest(folder, name, "test").read_text().splitlines()]
     alone.write_text("".join(f"{row[0]}\t{row[1]}\n" for row in rows))
     asked = [f"task={CASES[name]['task']}", *options]
-    said = call("train", alone, *asked, "--run", tmp_path / "run")
-    assert said.code == 2
+    result = call("train", alone, *asked, "--run", tmp_path / "run")
+    assert result.code == 2
     told = "data.media, the folder or archive that files are in, is not set: names are relative to the manifest"
-    assert said.err == f"dragoman: {alone}:1: {tmp_path / rows[0][0]}: found no such file; {told}\n"
-    assert "source:" not in said.out
+    assert result.err == f"dragoman: {alone}:1: {tmp_path / rows[0][0]}: found no such file; {told}\n"
+    assert "source:" not in result.out
     with pytest.raises(DataError, match=f"found no such file; data.media, .* is '{tmp_path}'"):
         configure(str(alone), [*asked, f"data.media={tmp_path}"])
     with pytest.raises(DataError, match=r"none of 12 files can be read; the last: .*; data.media, "):
@@ -716,11 +716,11 @@ def test_check_tries_what_can_be_read(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "all.tsv").write_text(rows)
     data = {"train": str(tmp_path / "all.tsv"), "cache": str(tmp_path / "cache"), "faults": "skip"}
     (tmp_path / "x.toml").write_text(settings.dump(build(table("speech", folder) | {"data": data})))
-    said = call("check", tmp_path / "x.toml")
-    assert said.code == 0, said.err
-    assert "1 missing-file" in said.out
-    assert re.search(r"lengths: source .* frames; \d+ features\n", said.out)
-    assert "decoded" in said.out
+    result = call("check", tmp_path / "x.toml")
+    assert result.code == 0, result.err
+    assert "1 missing-file" in result.out
+    assert re.search(r"lengths: source .* frames; \d+ features\n", result.out)
+    assert "decoded" in result.out
 
 
 def test_what_needs_text_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -740,18 +740,18 @@ def test_what_needs_text_is_refused(folder: Path, tmp_path: Path) -> None:
             "--language-model-weight: found nan, expected a finite number",
         ),
     ):
-        said = call(*arguments)
-        assert said.code == 2, said
-        assert wrong in said.err, said.err
-        assert len(said.err.splitlines()) == 1
+        result = call(*arguments)
+        assert result.code == 2, result
+        assert wrong in result.err, result.err
+        assert len(result.err.splitlines()) == 1
     assert "--skip-unreadable" not in call("attention", folder / "captions", tmp_path / "gone.png").err
 
 
 def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     place = f"{folder}/pictures.tar::test0.png"
-    said = call("attention", folder / "captions", place, "--out", tmp_path / "seen.png")
-    assert said.code == 0, said.err
+    result = call("attention", folder / "captions", place, "--out", tmp_path / "seen.png")
+    assert result.code == 0, result.err
     assert (tmp_path / "seen.png").stat().st_size > 2000
     assert call("attention", folder / "captions", place, "--out", tmp_path / "seen.svg").code == 0
     drawn = re.findall(
@@ -795,15 +795,15 @@ def test_info_and_check(folder: Path, name: str) -> None:
     assert found["task"] == CASES[name]["task"]
     assert found["vocabulary"]["source"][0] == CASES[name]["tokenizer"]["source"]["kind"]
     reads, unit = READS[name]
-    said = call("info", folder / name).out
-    assert f"\nsource: {reads}\n" in said
-    assert "source vocabulary" not in said
-    assert "target vocabulary: " in said
-    assert f" pairs, {found['data']['train']['source_tokens']:,} source {unit} and " in said
+    result = call("info", folder / name).out
+    assert f"\nsource: {reads}\n" in result
+    assert "source vocabulary" not in result
+    assert "target vocabulary: " in result
+    assert f" pairs, {found['data']['train']['source_tokens']:,} source {unit} and " in result
     size = 16 if name == "captions" else 8
-    assert f"(output shapes for 2 sources of {size} {unit}, 2 targets of 7 tokens)" in said
-    said = call("check", folder / f"{name}.toml")
-    assert said.code == 0, said.err
+    assert f"(output shapes for 2 sources of {size} {unit}, 2 targets of 7 tokens)" in result
+    result = call("check", folder / f"{name}.toml")
+    assert result.code == 0, result.err
 
 
 def test_sampling_follows_from_the_picture(folder: Path) -> None:
@@ -839,8 +839,8 @@ def test_inspect_shows_where_it_looks(folder: Path, name: str, tmp_path: Path) -
     run = load_predictor(folder / name, "cpu")
     place = {"lines": f"{folder}/writing/{first}", "captions": f"{folder}/pictures.tar::{first}"}
     path = place.get(name, f"{folder}/sounds.tar.gz::{first}")
-    said = call("inspect", run.run.folder, path, "--output", tmp_path / "numbers.json", "--device", "cpu")
-    assert said.code == 0, said.err
+    result = call("inspect", run.run.folder, path, "--output", tmp_path / "numbers.json", "--device", "cpu")
+    assert result.code == 0, result.err
     views = {view["kind"]: view["data"] for view in json.loads((tmp_path / "numbers.json").read_text())["views"]}
     assert {"overview", "media", "layers"} <= set(views)
     if name == "speech":

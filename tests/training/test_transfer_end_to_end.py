@@ -139,16 +139,16 @@ def test_what_came_over_is_told(folder: Path, tmp_path: Path, monkeypatch: pytes
     made = merge(classify(folder), {"train": {"start_from": str(folder / "first")}})
     made["model"]["encoder"]["feedforward"] = 24
     (tmp_path / "c.toml").write_text(settings.dump(build(made)), encoding="utf-8")
-    said = call("train", tmp_path / "c.toml", "--run", tmp_path / "c")
-    assert said.code == 0, said.err
-    lines = said.err.splitlines()
+    result = call("train", tmp_path / "c.toml", "--run", tmp_path / "c")
+    assert result.code == 0, result.err
+    lines = result.err.splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("part "))
     assert lines[place - 1].startswith(f"from {folder / 'first'}: ")
     assert lines[place].split() == ["part", "loaded", "in", "part", "not", "found", "other", "shape"]
     rows = {line.split()[0]: line.split()[1:] for line in lines[place + 1 : place + 3]}
     assert rows["output"] == ["0", "0", "2", "0"]
     assert rows["encoder"][2:] == ["0", "3"]  # both matrices between, and one of their biases
-    assert "(found 32 × 16, expected 24 × 16)" in said.err
+    assert "(found 32 × 16, expected 24 × 16)" in result.err
     checked = call("check", tmp_path / "c.toml")
     assert checked.code == 0, checked.err
     assert "start: part" in checked.out
@@ -159,20 +159,20 @@ def test_weights_that_fit_and_mean_something_else_are_told(folder: Path, tmp_pat
 
     table = merge(classify(folder), {"train": {"start_from": str(folder / "first")}})
     (tmp_path / "c.toml").write_text(settings.dump(build(table)), encoding="utf-8")
-    said = call("train", tmp_path / "c.toml", "--run", tmp_path / "same", "--quiet", "model.encoder.dropout=0.3")
-    assert (said.code, said.err) == (0, "")
+    result = call("train", tmp_path / "c.toml", "--run", tmp_path / "same", "--quiet", "model.encoder.dropout=0.3")
+    assert (result.code, result.err) == (0, "")
     heads = STACK["heads"]
     wrong = f"other settings: model.encoder.heads was {heads}, is {2 * heads}"
-    said = call("train", tmp_path / "c.toml", "--run", tmp_path / "c", "--quiet", f"model.encoder.heads={2 * heads}")
-    assert said.code == 0, said.err
-    assert said.err.strip() == f"warning: {folder / 'first'} was trained with {wrong}"
+    result = call("train", tmp_path / "c.toml", "--run", tmp_path / "c", "--quiet", f"model.encoder.heads={2 * heads}")
+    assert result.code == 0, result.err
+    assert result.err.strip() == f"warning: {folder / 'first'} was trained with {wrong}"
     assert f"{wrong}\n" in call("check", tmp_path / "c.toml", f"model.encoder.heads={2 * heads}").out
     # Embeddings mean the same whatever reads them.
     tables = f'train.start_from={{ run = "{folder / "first"}", parts = ["embeddings"] }}'
-    said = call(
+    result = call(
         "train", tmp_path / "c.toml", "--run", tmp_path / "e", "--quiet", f"model.encoder.heads={2 * heads}", tables
     )
-    assert (said.code, said.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
 
 
 @pytest.mark.parametrize(("task", "name"), [("translate", "decoder"), ("caption", "decoder_head.decoder")])

@@ -20,7 +20,7 @@ from dragoman.reports.inspection import Inspection, inspect, packed
 from dragoman.scoring.registry import select_metrics
 from dragoman.web.page import build_page
 from tests.analysis.tempering import tempered
-from tests.conftest import Workshop, quiet_machine
+from tests.conftest import TrainedFolder, quiet_machine
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = [
@@ -42,9 +42,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def inspection(workshop: Workshop) -> Inspection:
-    with quiet_machine(workshop.folder / "cache"):
-        return inspect(load_run(workshop.run, "cpu"), "abcd", "ABCE")
+def inspection(trained_folder: TrainedFolder) -> Inspection:
+    with quiet_machine(trained_folder.folder / "cache"):
+        return inspect(load_run(trained_folder.run, "cpu"), "abcd", "ABCE")
 
 
 class Opened:
@@ -172,10 +172,10 @@ def test_numbers_of_the_page_are_those_of_python(browser: Any, inspection: Inspe
     torch.testing.assert_close(found_cells, merged[0], atol=6e-5, rtol=1e-2)
 
 
-def test_hostile_text_is_inert_and_whole(browser: Any, workshop: Workshop, tmp_path: Path) -> None:
+def test_hostile_text_is_inert_and_whole(browser: Any, trained_folder: TrainedFolder, tmp_path: Path) -> None:
     text = HOSTILE + "abcdefghij " * 900  # ten thousand characters
-    with quiet_machine(workshop.folder / "cache"):
-        found = inspect(load_run(workshop.run, "cpu"), text, HOSTILE)
+    with quiet_machine(trained_folder.folder / "cache"):
+        found = inspect(load_run(trained_folder.run, "cpu"), text, HOSTILE)
     opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", found._data()))
     page = opened.page
     for tab in page.locator("[role=tab]").all():

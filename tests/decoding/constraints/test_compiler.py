@@ -26,13 +26,13 @@ from dragoman.decoding.constraints.source import (
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints, constraints_for_inputs
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.predictor import Predictor
-from tests.conftest import Workshop, call
+from tests.conftest import TrainedFolder, call
 from tests.decoding.constraints.test_automata import found_by
 from tests.decoding.test_beam import Table
 
 
 @pytest.fixture
-def run(inside: Workshop) -> Predictor:
+def run(inside: TrainedFolder) -> Predictor:
     return dragoman.load(inside.run, engine="torch")  # outputs of one search are compared to the last bit
 
 
@@ -132,7 +132,7 @@ def test_placeholders_longer_than_the_output_are_inserted_after_the_search(run: 
         run.predict(["a", "b"], require=[[], ["ABCDEF"]], max_length=4)
 
 
-def test_terminology_matches_whole_terms_only(inside: Workshop) -> None:
+def test_terminology_matches_whole_terms_only(inside: TrainedFolder) -> None:
     path = inside.write("terms.tsv", "cat\tKatze\ncat food\tKatzenfutter\ncat\tKater\n\n")
     terms = Terminology.read(path)
     assert terms.required_by("a cat.") == (("Katze", "Kater"),)
@@ -182,12 +182,12 @@ def test_search_settings_reach_the_search(run: Predictor) -> None:
     assert nodes[-1]["token"] == EOS or any(node["token"] == EOS for node in nodes)
 
 
-def test_the_command_line_gives_the_same_outputs(inside: Workshop, run: Predictor) -> None:
+def test_the_command_line_gives_the_same_outputs(inside: TrainedFolder, run: Predictor) -> None:
     inside.write("in.txt", "abc\n\nddcc\n")
     asked = ["--prefix", "B", "--require", "HG", "--forbid", "A", "--no-repeat-ngram", "2"]
-    said = call("predict", "runs/pairs", "in.txt", *asked, "--beam-trace", "trace.jsonl")
-    assert said.code == 0, said.err
-    lines = said.out.split("\n")
+    result = call("predict", "runs/pairs", "in.txt", *asked, "--beam-trace", "trace.jsonl")
+    assert result.code == 0, result.err
+    lines = result.out.split("\n")
     expected = run.predict(["abc", "", "ddcc"], prefix="B", require="HG", forbid="A", no_repeat_ngram=2)
     assert lines[:3] == [one.text for one in expected]
     assert lines[1] == ""
@@ -196,13 +196,13 @@ def test_the_command_line_gives_the_same_outputs(inside: Workshop, run: Predicto
     assert {"piece", "parent", "log_probability", "score", "normalised", "fate"} <= set(rows[0]["nodes"][0])
     inside.write("in.jsonl", '{"source": "abc", "prefix": "J"}\n{"source": "abc", "require": ["HH"]}\n"abc"\n')
     inside.write("terms.tsv", "abc\tEE\n")
-    said = call("predict", "runs/pairs", "in.jsonl", "--prefix", "C", "--terminology", "terms.tsv")
-    first, second, third = said.out.split("\n")[:3]
+    result = call("predict", "runs/pairs", "in.jsonl", "--prefix", "C", "--terminology", "terms.tsv")
+    first, second, third = result.out.split("\n")[:3]
     assert first[0] + second[0] + third[0] == "JCC"
     assert all("EE" in line for line in (first, second, third))
     assert "HH" in second
     inside.write("wrong.jsonl", '{"source": "abc", "prefx": "J"}\n')
-    said = call("predict", "runs/pairs", "wrong.jsonl")
-    assert said.code == 2
-    assert "wrong.jsonl:1: found the field 'prefx'. Did you mean 'prefix'?" in said.err
+    result = call("predict", "runs/pairs", "wrong.jsonl")
+    assert result.code == 2
+    assert "wrong.jsonl:1: found the field 'prefx'. Did you mean 'prefix'?" in result.err
     assert call("evaluate", "runs/pairs", "test.tsv", "--stop", "certain", "--normalisation", "gnmt").code == 0
