@@ -120,7 +120,7 @@ class UnseenInputs:
         self.inputs, self.surfaces = {}, Counter()
         return (
             f"{count:,} {self.unit}{'s have' if count > 1 else ' has'} characters or words that training did not have: "
-            f"{shown}{more} (first in {where}); check what became of them"
+            f"{shown}{more} (first in {where}); check these outputs"
         )
 
     def warn(self, on_warning: OnWarning | None) -> None:

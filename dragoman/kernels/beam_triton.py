@@ -1,4 +1,4 @@
-"""Triton kernels for the step of a beam search: the best next tokens of every hypothesis, and what becomes of them.
+"""Triton kernels for the step of a beam search: choose the best next tokens of every hypothesis, then update the beam.
 
 Imported on GPUs only.
 """
