@@ -15,7 +15,7 @@ import torch
 from dragoman.analysis.attention_layers import attention_layers, merge_words
 from dragoman.analysis.beam_tree import next_tokens
 from dragoman.inference.load import load_run
-from dragoman.reports.comparison import Comparison, compare_texts
+from dragoman.reports.comparison import View, compare_texts
 from dragoman.reports.inspection import Inspection, inspect, packed
 from dragoman.scoring.registry import select_metrics
 from dragoman.web.page import build_page
@@ -72,6 +72,12 @@ def written(path: Path, entry: str, data: dict[str, Any]) -> Path:
     return path
 
 
+def compared(path: Path, views: list[View], title: str = "") -> Path:
+    """The page of a comparison."""
+    shown = [view.as_dict() for view in views]
+    return written(path, "compare-page", {"format": 1, "title": title, "about": "", "views": shown, "notes": []})
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
 def test_every_view_draws_without_a_complaint(
     browser: Any, inspection: Inspection, tmp_path: Path, width: int, scheme: str
@@ -109,9 +115,7 @@ def test_single_words_are_shown_by_letter(browser: Any, inspection: Inspection, 
     outputs = {"one": ["naročit", "on", "ukazano"], "two": ["naroditi", "in", "kazano"]}
     metrics = select_metrics(("bleu", "cer", "exact_match"), "words")
     views = compare_texts(outputs, references, metrics, 20, 1, ["narozhiti", "on", "vkasano"])
-    opened = Opened(
-        browser, written(tmp_path / "c.html", "compare-page", Comparison("", "", tuple(views)).data()), "#view=outputs"
-    )
+    opened = Opened(browser, compared(tmp_path / "c.html", views), "#view=outputs")
     cells = opened.page.locator("section").first.locator("td:nth-child(2)")
     assert [cell.inner_html() for cell in cells.locator("del, ins").all()] == ["i", "č", "d"]
     by_length = next(view.data for view in views if view.kind == "lengths")
@@ -189,7 +193,7 @@ def test_hostile_text_is_inert_and_whole(browser: Any, trained_folder: TrainedFo
     outputs = {"one": [HOSTILE, "", "x" * 10_000], "two": ["a", "b", "c"]}
     metrics = select_metrics(("chrf",), "words")
     views = compare_texts(outputs, [[HOSTILE], ["b"], ["c"]], metrics, 20, 1, [HOSTILE, "", "c"])
-    opened = Opened(browser, written(tmp_path / "c.html", "compare-page", Comparison(HOSTILE, "", tuple(views)).data()))
+    opened = Opened(browser, compared(tmp_path / "c.html", views, HOSTILE))
     for tab in opened.page.locator("[role=tab]").all():
         tab.click()
     assert opened.page.evaluate("window.bad") is None
