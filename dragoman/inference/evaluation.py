@@ -135,6 +135,14 @@ def readable_examples(
     return readable, faults
 
 
+def with_left_out(
+    every: Sequence[Example], evaluated: Sequence[Example], outputs: Sequence[Output], empty: Output
+) -> list[Output]:
+    """An output for every example, so that the lines of the outputs are those of the data; empty if it was left out."""
+    by_example = {id(example): output for example, output in zip(evaluated, outputs, strict=True)}
+    return [by_example.get(id(example), empty) for example in every]
+
+
 def first_of(errors: Sequence[object], option: str) -> DataError:
     """The error for examples that cannot be evaluated: the first, how many more, and what leaves them out."""
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

@@ -22,7 +22,7 @@ from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import check_at_least, replace_from_keywords
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.evaluation import Evaluation, first_of, given_examples, readable_examples
+from dragoman.inference.evaluation import Evaluation, first_of, given_examples, readable_examples, with_left_out
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError, Part
@@ -218,8 +218,8 @@ class Labeler(LoadedRun):
         of a text, and no predictions.
         """
         (stream,) = replace_from_keywords(dict(keywords), stream or StreamOptions())
-        examples = given_examples(self.run, pairs)
-        if not examples:
+        every = given_examples(self.run, pairs)
+        if not every:
             raise DataError("nothing to evaluate: no example was read")
         if skip_unknown and not self.labels:
             raise ConfigError(
@@ -229,15 +229,16 @@ class Labeler(LoadedRun):
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         check_metric_names(metrics_for(self.head_decoder.outputs), names)
         skip_unreadable = skip_unreadable or stream.on_unreadable is not None
-        examples, unreadable = readable_examples(self, examples, skip_unreadable, stream.on_unreadable)
-        scores, predictions = self._scores(examples, names, batch_size, skip_unknown, stream)
+        readable, unreadable = readable_examples(self, every, skip_unreadable, stream.on_unreadable)
+        scores, examples, outputs = self._scores(readable, names, batch_size, skip_unknown, stream)
+        predictions = with_left_out(every, examples, outputs, LabelWork.empty) if self.writes else []
         return Evaluation(scores | ({"unreadable": len(unreadable)} if unreadable else {}), predictions)
 
     def _scores(
-        self, examples: list[Example], names: Sequence[str], batch_size: int, skip_unknown: bool, stream: StreamOptions
-    ) -> tuple[dict[str, Any], list[LabelPrediction]]:
-        """The scores by the named metrics, and the predictions."""
-        examples, rows, errors = self.known(examples)
+        self, readable: list[Example], names: Sequence[str], batch_size: int, skip_unknown: bool, stream: StreamOptions
+    ) -> tuple[dict[str, Any], list[Example], list[LabelPrediction]]:
+        """The scores by the named metrics, the examples with known labels, and their predictions."""
+        examples, rows, errors = self.known(readable)
         if errors and not skip_unknown:
             raise first_of(errors, "--skip-unknown (skip_unknown=True)")
         if not examples:
@@ -267,7 +268,7 @@ class Labeler(LoadedRun):
             scores["unknown"] = len(errors)
         if by_label := self.head_decoder.report(values, expected):
             scores["labels"] = by_label
-        return scores, predictions
+        return scores, examples, predictions
 
 
 class MaskFiller(Labeler):
@@ -284,13 +285,13 @@ class MaskFiller(Labeler):
         return replace(prediction, text=text, value=text)
 
     def _scores(
-        self, examples: list[Example], names: Sequence[str], batch_size: int, skip_unknown: bool, stream: StreamOptions
-    ) -> tuple[dict[str, Any], list[LabelPrediction]]:
-        rows = self.example_format.encode(examples, self.source_tokenizer, self.target_tokenizer)
+        self, readable: list[Example], names: Sequence[str], batch_size: int, skip_unknown: bool, stream: StreamOptions
+    ) -> tuple[dict[str, Any], list[Example], list[LabelPrediction]]:
+        rows = self.example_format.encode(readable, self.source_tokenizer, self.target_tokenizer)
         usable = [row for row in rows if not isinstance(row, Fault) and row[0]]
         if not usable:
-            raise DataError(f"nothing to evaluate: no text among {len(examples)} is long enough")
-        stream.done(len(examples) - len(usable))
+            raise DataError(f"nothing to evaluate: no text among {len(readable)} is long enough")
+        stream.done(len(readable) - len(usable))
 
         def counted() -> Iterator[Batch]:
             for batch in self.batches(usable, [len(source) + len(target) for source, target in usable], batch_size):
@@ -302,7 +303,7 @@ class MaskFiller(Labeler):
         for name in names:
             if name != "all" and name not in scores:
                 raise DataError(f"metric: found '{name}', which needs model.next_sentence = true; this run has none")
-        return {"segments": len(examples)} | {name: scores[name] for name in scores if name in wanted}, []
+        return {"segments": len(readable)} | {name: scores[name] for name in scores if name in wanted}, [], []
 
 
 def labeler_of(run: Run, device: str = "auto") -> Labeler:

@@ -33,6 +33,7 @@ from dragoman.inference.evaluation import (
     given_examples,
     metric_names,
     readable_examples,
+    with_left_out,
 )
 from dragoman.inference.inputs import (
     DecodingKeywords,
@@ -445,8 +446,6 @@ class Predictor(Seq2SeqRun):
         scores |= self._likelihood_scores(examples, options)
         if self.run.task.counts_edit_types:
             scores["errors"] = {unit: count_edit_kinds(texts, references, unit) for unit in ("words", "characters")}
-        if faults:  # an empty output for each, so that the lines of the outputs are those of the pairs
+        if faults:
             scores["unreadable"] = len(faults)
-            left_out, rest = {fault.location for fault in faults}, iter(predictions)
-            predictions = [NO_PREDICTION if example.location in left_out else next(rest) for example in every]
-        return Evaluation(scores, predictions)
+        return Evaluation(scores, with_left_out(every, examples, predictions, NO_PREDICTION))

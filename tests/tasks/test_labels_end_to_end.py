@@ -443,8 +443,11 @@ def test_a_file_that_is_laid_out_otherwise_can_be_evaluated(folder: Path, monkey
 def test_unknown_labels_are_left_out_and_counted_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "unknown.tsv").write_text("good Zounds\tpos\nso so\tneutral\nbad\tneg\n")
-    scores = json.loads(call("evaluate", "classify", "unknown.tsv", "--skip-unknown", "--json").out)
+    asked = ["--skip-unknown", "--json", "--output", "unknown.out"]
+    scores = json.loads(call("evaluate", "classify", "unknown.tsv", *asked).out)
     assert (scores["segments"], scores["unknown"]) == (2, 1)
+    outputs = (folder / "unknown.out").read_text().split("\n")
+    assert [line == "" for line in outputs] == [False, True, False, True]  # one line for every line of the data
     with quiet_machine(folder / "cache"):
         result = call(
             "train", "classify.toml", "data.valid=unknown.tsv", "data.faults=skip", "train.steps=2", "--run", "y"
