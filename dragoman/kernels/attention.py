@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.kernels import short_attention
+from dragoman.kernels import cpu_attention, short_attention
 
 
 def attention(
@@ -20,8 +20,10 @@ def attention(
     scale: float | None,  # None: 1/√d
 ) -> Tensor:
     """softmax(scale · q kᵀ + bias) v → (B, H, T, d); a query that sees no key reads zeros."""
+    factor = query.shape[3] ** -0.5 if scale is None else scale
+    if bias is None and cpu_attention.supports(query, key, value, dropout):
+        return cpu_attention.attend_small(query, key, value, mask, causal, dropout, factor)
     if bias is None and short_attention.supports(query, key, mask):
-        factor = query.shape[3] ** -0.5 if scale is None else scale
         return short_attention.attend_short(query, key, value, mask, causal, dropout, factor)
     return torch_attention(query, key, value, mask, bias, causal, dropout, scale)
 

@@ -117,11 +117,9 @@ def attend(
         query = query.view(-1, hypotheses, heads, length, depth).transpose(1, 2)
         # (B, H, k·T, d); a view for single tokens
         query = query[:, :, :, 0] if length == 1 else query.reshape(-1, heads, hypotheses * length, depth)
-    # On a CPU torch's fused attention has no dropout, and its plain code draws slowly.
-    plain = observed() or (dropout > 0.0 and query.device.type == "cpu")
-    if causal and (bias is not None or plain):
+    if causal and (bias is not None or observed()):
         mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
-    if plain:
+    if observed():
         out, weights = plain_attention(query, key, value, mask, bias, dropout, scale)
         if hypotheses > 1:
             weights = weights.view(-1, heads, hypotheses, length, key.shape[2]).transpose(1, 2).flatten(0, 1)

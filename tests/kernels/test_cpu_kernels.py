@@ -7,9 +7,14 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from dragoman.kernels import cpu_attention as small_attention
 from dragoman.kernels.cpu_dropout import Dropout, dropout, keep_mask
+from dragoman.kernels.cpu_matmul import batched_matmul
 from dragoman.layers.attention import attend
+
+PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
 
 
 def gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
@@ -65,7 +70,61 @@ def test_gradients_pass_where_numbers_did() -> None:
     assert {0.0, 2.0} == set(gradient.unique().tolist())
 
 
-def test_attention_drops_its_weights() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batched_products(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        a, b = torch.randn(5, 4, 33, 64), torch.randn(5, 64, 4, 65).transpose(1, 2)
+        out = torch.empty(5, 33, 4, 65).transpose(1, 2)
+        assert torch.allclose(batched_matmul(a, b, out), a @ b, atol=1e-4)
+        assert torch.allclose(
+            batched_matmul(b.transpose(-2, -1), a.transpose(-2, -1)), (a @ b).transpose(-2, -1), atol=1e-4
+        )
+    finally:
+        torch.set_num_threads(before)
+
+
+def masks(rows: int, length: int, seen: int) -> dict[str, Tensor | None]:
+    real = torch.ones(rows, 1, 1, seen, dtype=torch.bool)
+    real[1, ..., seen // 2 :] = False
+    nothing = real.clone()
+    nothing[0] = False
+    pairs = torch.rand(rows, 1, length, seen, generator=torch.Generator().manual_seed(3)) < 0.4
+    return {"none": None, "padding": real, "a row without keys": nothing, "pairs": pairs}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("kind", ["none", "padding", "a row without keys", "pairs", "causal"])
+def test_small_attention_is_torchs(
+    dtype: torch.dtype, tolerance: float, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_attention, "slow_batched_matmul", lambda x: True)
+    torch.manual_seed(1)
+    causal = kind == "causal"
+    length, seen = 5, 5 if causal else 7
+    packed = torch.randn(3, length, 2, 4, dtype=dtype, requires_grad=True)  # heads side by side, as they come
+    key = torch.randn(3, 2, seen, 4, dtype=dtype, requires_grad=True)
+    value = torch.randn(3, 2, seen, 4, dtype=dtype, requires_grad=True)
+    inputs = [packed, key, value]
+    mask = None if causal else masks(3, length, seen)[kind]
+    query = packed.transpose(1, 2)
+    assert small_attention.supports(query, key, value, 0.0)
+    ours = attend(nn.Identity(), query, key, value, mask=mask, causal=causal)
+    plain = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
+    if mask is not None:  # torch itself gives NaN or anything where there is nothing to see
+        plain = torch.where(mask.any(-1, keepdim=True), plain.nan_to_num(), 0.0)
+    assert torch.allclose(ours, plain, atol=tolerance)
+    if kind not in ("a row without keys", "pairs"):
+        for one, other in zip(gradients(ours, inputs), gradients(plain, inputs), strict=True):
+            assert torch.allclose(one, other, atol=tolerance)
+    assert all(
+        bool(part.isfinite().all()) for part in gradients(attend(nn.Identity(), query, key, value, mask=mask), inputs)
+    )
+
+
+def test_small_attention_drops_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_attention, "slow_batched_matmul", lambda x: True)
     query, key, value = (torch.randn(2, 2, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     torch.manual_seed(9)
     ours = attend(nn.Identity(), query, key, value, dropout=0.5)
