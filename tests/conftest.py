@@ -61,6 +61,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
 
 
+@pytest.fixture(autouse=True)
+def onednn_stays_on() -> Iterator[None]:
+    """On CPUs without bfloat16 torch turns oneDNN off at the first such product: all others then round otherwise."""
+    yield
+    torch.backends.mkldnn.enabled = True
+
+
 @dataclass(frozen=True)
 class CommandResult:
     """What a command left behind: its exit code and both streams."""

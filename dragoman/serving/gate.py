@@ -94,7 +94,9 @@ class Exchange(ServerCall):
 
         Under overload refusing must cost next to nothing.
         """
-        path = self.scope["path"]
+        path, version = self.scope["path"], self.scope["http_version"]
+        if not version.startswith("1."):
+            return 505, f"HTTP version: found {version}, expected 1.0 or 1.1"
         if self.crowded and path not in WATCHED:
             return 503, f"found more than {self.state.limits.connections:,} open connections; try again later"
         length = self.headers.get("content-length", b"0")

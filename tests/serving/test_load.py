@@ -167,18 +167,23 @@ JSON = b"Content-Type: application/json"
         request(b"", JSON),
         request(b"--x\r\n", b"Content-Type: multipart/form-data; boundary=x"),
         request(b"{}", JSON, b"Content-Encoding: gzip"),
-        b"GET / HTTP/9.9\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
         request(b"{}", JSON, length=2_000_000),
     ],
-    ids=range(17),
+    ids=range(16),
 )
 def test_hostile_bodies_are_answered_4xx(live: Live, data: bytes) -> None:
     answer = raw(live, data, half_close=True)
     assert not answer or answer.split(b" ", 2)[1].startswith(b"4"), answer[:200]
     assert live.client.get("/health").status_code == 200
+
+
+def test_an_unknown_version_of_http_is_refused(live: Live) -> None:
+    answer = raw(live, b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 505 "), answer[:200]
+    assert b"HTTP version: found 9.9" in answer
 
 
 def half_a_second_head(live: Live) -> bytes:
