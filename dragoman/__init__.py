@@ -25,6 +25,7 @@ from dragoman.version import __version__
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from dragoman.auto.adapt import Adaptation, Method
     from dragoman.decoding.options import DecodingOptions
     from dragoman.inference.completer import Completer
     from dragoman.inference.inputs import DecodingKeywords
@@ -51,6 +52,7 @@ __all__ = [
     "Scores",
     "UnseenTextWarning",
     "__version__",
+    "adapt",
     "compare",
     "load",
     "register",
@@ -216,6 +218,32 @@ def _configuration(
     for reason in reasons:
         display.info(reason)
     return config, folder
+
+
+def adapt(
+    run: str | Path,
+    corrections: str | Path | Iterable[object],
+    *overrides: str,
+    general: str | Path | None = None,
+    method: Method = "auto",
+    mix: float = 1.0,
+    tag: str | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Adaptation:
+    """Make a new version of a run from corrected outputs; it is used from now on if it is better.
+
+    `corrections` are a file, or pairs of source and correction. `general` names pairs to mix in, `mix` of them for each
+    correction, and to judge by; by default they come from the data of the run. `method` says what is trained:
+    "adapters" or the "whole" model. The result tells whether the new version was kept, and the scores that decided.
+    """
+    from dragoman.auto.adapt import AdaptOptions
+    from dragoman.auto.adapt import adapt as adapt_run
+    from dragoman.training.display import Display
+
+    options = AdaptOptions(general, method, mix, tag, overrides=overrides, device=device)
+    with Display(quiet=quiet) as display:
+        return adapt_run(run, corrections, options, display)
 
 
 def score(

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dragoman import plugins
+from dragoman.commands.adapt import adapt
 from dragoman.commands.align import align, terms
 from dragoman.commands.back_translate import back_translate
 from dragoman.commands.bench import bench
@@ -80,9 +81,9 @@ def cli(trace: bool, modules: tuple[str, ...]) -> None:
 
 # In the order of work, which is that of the help.
 COMMANDS = (
-    train, check, clean, back_translate, distil, predict, translate, complete, serve, repl, evaluate, score, compare,
-    align, score_alignment, terms, info, inspect, attention, probe, calibrate, shortlist, bench, import_model, export,
-    new, presets, demo,
+    train, check, clean, back_translate, distil, adapt, predict, translate, complete, serve, repl, evaluate, score,
+    compare, align, score_alignment, terms, info, inspect, attention, probe, calibrate, shortlist, bench, import_model,
+    export, new, presets, demo,
 )  # fmt: skip
 
 

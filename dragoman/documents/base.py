@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,6 +57,10 @@ class Document(ABC):
     @abstractmethod
     def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:
         """The file with these translations; None leaves a unit as it is."""
+
+    def confirmed(self) -> Iterator[tuple[str, str, str]]:
+        """Source, translation and place of everything that a person has translated or reviewed, for bilingual files."""
+        yield from ()
 
 
 class TextDocument(Document):

@@ -7,7 +7,7 @@ gets the same flag unless the caller wants none of it reviewed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.documents.base import Edit, Reading, TextDocument, Unit, UnitTranslation, declared_encoding
@@ -140,6 +140,11 @@ class PODocument(TextDocument):
             entry.units.append(len(self.units))
             self.units.append(Unit(Block(source.text, escape=unchanged), f"line {entry.line}", translated))
             self.places.append((target or last, "" if target else name, source.text))
+
+    def confirmed(self) -> Iterator[tuple[str, str, str]]:
+        for unit, (target, missing, source) in zip(self.units, self.places, strict=True):
+            if unit.translated and not missing:
+                yield source, target.text, unit.location
 
     def edits(self, index: int, output: UnitTranslation) -> Iterable[Edit]:
         place, missing, source = self.places[index]

@@ -15,6 +15,7 @@ from dragoman.errors import DataError
 AROUND = frozenset({"g", "mrk", "pc"})  # inline elements with text inside; those of native code are kept whole
 MATCHES = "urn:oasis:names:tc:xliff:matches:2.0"
 ORIGIN = "dragoman"
+DONE = frozenset({None, "translated", "signed-off", "final"})  # states of XLIFF 1.2 that need no more work
 UNTRANSLATED = frozenset({"new", "needs-translation", "initial"})  # states of a target that is no translation yet
 
 
@@ -135,6 +136,25 @@ class XLIFFDocument(XMLDocument):
                 mid, first = waiting.pop()
                 if mid:
                     yield mid, tokens[first : index + 1]
+
+    def confirmed(self) -> Iterator[tuple[str, str, str]]:
+        for segment in self.segments:
+            if len(segment.targets) > 2 and self._is_confirmed(segment):
+                source, target = (
+                    " ".join(block.text for block in content_of(self.text, tokens[1:-1], AROUND, 0).blocks)
+                    for tokens in (segment.sources, segment.targets)
+                )
+                yield source, target, segment.location
+
+    def _is_confirmed(self, segment: _Segment) -> bool:
+        """Whether a person answers for the target; the output of a machine has a mark or a match of ours beside it."""
+        attributes = attributes_of(self.raw(segment.start))
+        if self.version2:
+            state = attributes.get("state")
+            return state in ("reviewed", "final") or (state == "translated" and segment.unit not in self.own)
+        target = attributes_of(self.raw(segment.targets[0]))
+        by_machine = target.get("state-qualifier", "").startswith("mt-")
+        return attributes.get("approved") == "yes" or (target.get("state") in DONE and not by_machine)
 
     def further_edits(self, outputs: Sequence[UnitTranslation | None]) -> Iterable[Edit]:
         """All edits: a target depends on all units of its segment, the matches of XLIFF 2 on all segments of a unit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from dragoman.errors import RunError
 from dragoman.runs import Run
 from dragoman.runs.folder import import_record
 from dragoman.runs.resume import newest_state
+from dragoman.runs.versions import current_version, list_versions
 from dragoman.scoring.registry import higher_is_better, metrics_by_name
 from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.terminal import unguarded, visible
@@ -73,9 +75,16 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
         "valid": [{"step": row["step"], **row["valid"]} for row in validated],
         "weights": "" if getattr(run.config.model, "fitted", False) else describe_weights(run, validated),
+        "versions": version_information(run),
         "config": settings.as_table(run.config),
         "torch": str(torch.__version__),
     }
+
+
+def version_information(run: Run) -> list[dict[str, Any]]:
+    """The versions that `dragoman adapt` made, and the attempts that were no better."""
+    current = current_version(run)
+    return [asdict(version) | {"current": version == current} for version in list_versions(run)]
 
 
 def member_information(run: Run) -> dict[str, Any]:
@@ -201,8 +210,22 @@ def print_run_information(information: dict[str, Any]) -> None:
         )
         when = "validation" if information["fitted"] else f"validation at step {best['step']:,}"
         show(f"{when}: {format_scores(best)}")
-    if information["weights"]:
+    if information["versions"]:
+        show_versions(information["versions"], show)
+    elif information["weights"]:
         show(information["weights"])
+
+
+def show_versions(versions: Sequence[Mapping[str, Any]], show: Callable[[str], None]) -> None:
+    """One line for each version and each attempt, with the scores that decided."""
+    show("\nversions:")
+    for version in versions:
+        mark = "in use" if version["current"] else "" if version["kept"] else "not kept"
+        show(f"  {version['number'] or '–'}  {version['made']}  {version['origin']}" + (f"  ({mark})" if mark else ""))
+        for part, about in (("held_out", "held-out corrections"), ("general", "general text")):
+            for name, scores in list(version["details"].get(part, {}).items())[1:]:
+                before, after = (metrics_by_name()[name].format(scores[when]) for when in ("before", "after"))
+                show(f"       {about}: {name} {before} → {after} (p = {scores['p']:.3f})")
 
 
 def show_members(members: Sequence[Mapping[str, Any]], show: Callable[[str], None]) -> None:

@@ -23,6 +23,7 @@ from dragoman.runs import pretrained
 from dragoman.runs.data_report import print_data_report, target_length_warning
 from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, locked, replace_run
 from dragoman.runs.resume import check_resumable, check_same_data, check_steps, resume_warnings
+from dragoman.runs.versions import check_original
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.table import task_of
@@ -171,6 +172,7 @@ def check_settings(config: Config, folder: Path, action: Action, runtime: Runtim
                 f"{folder}: an imported model has no training data to resume with; fine-tune it in a new run: "
                 f"dragoman train PAIRS.tsv --run NEW train.start_from={folder}"
             )
+        check_original(run)
         check_resumable(run, config, runtime.processes.world_size)
         return resume_warnings(run.config, config)
     if config.train.pretrained is not None:

@@ -29,6 +29,8 @@ BAD = {
     "ratio": ("Swimming race with roped off lap areas for all of the teams.", "@@"),
     "script": ("A man walks.", "Мужчина идёт."),
     "markup": ("Stone &amp; tile are used here.", "Stein und Fliesen werden hier benutzt."),
+    "repetition": ("The bird sits here.", "Aaaaaaaa sitzt hier."),
+    "contradiction": ("A dog swims in the cold water.", "Ein Hund schwimmt im warmen Wasser."),
     "near-duplicate": ("Two men are talking in the streets!", "Zwei Männer unterhalten sich auf der Straße"),
     "language": ("Er hat den Brief gestern Abend noch geschrieben.", "Und dann ging er früh ins Bett und schlief ein."),
     "numbers": ("There are 12 of them in the box.", "Es sind 13 Stück in der Kiste."),
@@ -44,15 +46,25 @@ def verdicts(pairs: list[tuple[str, str]], names: list[str], **settings: object)
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_rejects_what_it_is_for_alone(name: str) -> None:
     languages = ("en", "de") if name == "language" else ()
-    found = verdicts([*GOOD * 3, BAD[name]] if name != "duplicate" else [*GOOD, BAD[name]], [name], languages=languages)
+    pairs = {"duplicate": [*GOOD, BAD[name]], "contradiction": [BAD[name], *GOOD * 3]}.get(name, [*GOOD * 3, BAD[name]])
+    found = verdicts(pairs, [name], languages=languages)
+    if name == "contradiction":  # the later pair counts
+        found.reverse()
     assert [one.rule for one in found][-1] == name
     if name not in ("near-duplicate", "duplicate"):
         assert {one.rule for one in found[:-1]} == {""}
 
 
 def test_rules_that_reject_good_translations_are_off() -> None:
-    assert [rule.name for rule in chosen_rules((), ())] == ["duplicate", "copy", "ratio", "script", "markup"]
-    assert [rule.name for rule in chosen_rules(("numbers",), ("copy", "markup"))][-2:] == ["script", "numbers"]
+    assert [rule.name for rule in chosen_rules((), ())] == [
+        "duplicate",
+        "copy",
+        "ratio",
+        "script",
+        "markup",
+        "repetition",
+    ]
+    assert [rule.name for rule in chosen_rules(("numbers",), ("copy", "markup"))][-2:] == ["repetition", "numbers"]
     with pytest.raises(ConfigError, match="Did you mean 'ratio'"):
         chosen_rules(("ration",), ())
     with pytest.raises(ConfigError, match="--languages en,de"):
@@ -99,7 +111,7 @@ def test_the_command_loses_nothing(tmp_path: Path) -> None:
     kept = (tmp_path / "clean.tsv").read_text(encoding="utf-8").splitlines()
     rejected = [line.split("\t") for line in (tmp_path / "clean.rejected.tsv").read_text(encoding="utf-8").splitlines()]
     assert len(kept) + len(rejected) == len(rows)
-    assert [row[0] for row in rejected] == ["duplicate", "copy", "ratio", "script", "markup", "faulty"]
+    assert [row[0] for row in rejected] == ["duplicate", "copy", "ratio", "script", "markup", "repetition", "faulty"]
     assert all(len(row) == 5 for row in rejected)
     assert rejected[0][1].endswith("pairs.tsv:7")
     result = call("clean", pairs, "-o", tmp_path / "c.jsonl", "--without", "ratio", "--with", "numbers", "--json")

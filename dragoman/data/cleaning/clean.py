@@ -56,27 +56,33 @@ class Report:
         return self.kept + self.rejected.total()
 
 
-def judge(read: Read, rules: Sequence[Rule], settings: Settings, progress: Progress) -> Iterator[Verdict]:
+def judge(
+    read: Read, rules: Sequence[Rule], settings: Settings, progress: Progress, usual: Profile | None = None
+) -> Iterator[Verdict]:
     """A verdict on every line, in order; the first rule that rejects a pair counts.
 
-    The corpus is read twice: first for what is usual in it and which pairs are alike, then pair by pair.
+    The corpus is read twice: first for what is usual in it and which pairs are alike, then pair by pair. `usual` is the
+    profile of another corpus, for pairs that are too few to say what is usual.
     """
     names = {rule.name for rule in rules}
-    profile, hashes = Profile(), array("Q")
+    profile, hashes, sources = Profile(), array("Q"), array("Q")
     near = NearDuplicates(settings.near) if "near-duplicate" in names else None
     for number, item in enumerate(read()):
         if number % 10_000 == 0:
             progress("reading", number)
         if isinstance(item, Fault):
             continue
-        if len(profile.ratios) < PROFILED:
+        if usual is None and len(profile.ratios) < PROFILED:
             profile.add(item.source, item.references[0])
-        hashes.append(pair_hash(item))
+        hashes.append(text_hash(item.source, item.references[0]))
+        if "contradiction" in names:
+            sources.append(text_hash(item.source))
         if near is not None:
             near.add(f"{item.source}\t{item.references[0]}")
     alike = near.earlier() if near is not None else {}
-    checks = [(rule.name, check) for rule in rules if (check := rule.build(profile, settings)) is not None]
+    checks = [(rule.name, check) for rule in rules if (check := rule.build(usual or profile, settings)) is not None]
     repeated = _repeated(hashes) if "duplicate" in names else np.zeros(len(hashes), bool)
+    outdated = _outdated(hashes, sources) if sources else np.zeros(len(hashes), bool)
     numbers = count()
     for number, item in enumerate(read()):
         if number % 10_000 == 0:
@@ -88,6 +94,9 @@ def judge(read: Read, rules: Sequence[Rule], settings: Settings, progress: Progr
         if repeated[index]:
             yield Verdict(item, "duplicate", "the same pair occurs earlier")
             continue
+        if outdated[index]:
+            yield Verdict(item, "contradiction", "a later pair has another target for this source")
+            continue
         reasons = ((name, check(item.source, item.references[0])) for name, check in checks)
         rule, reason = next((pair for pair in reasons if pair[1]), ("", ""))
         if not rule and index in alike:
@@ -95,9 +104,9 @@ def judge(read: Read, rules: Sequence[Rule], settings: Settings, progress: Progr
         yield Verdict(item, rule, reason)
 
 
-def pair_hash(example: Example) -> int:
-    """A 64-bit hash of a pair, white space apart."""
-    text = "\t".join(" ".join(side.split()) for side in (example.source, example.references[0]))
+def text_hash(*sides: str) -> int:
+    """A 64-bit hash of some texts, white space apart."""
+    text = "\t".join(" ".join(side.split()) for side in sides)
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
@@ -106,3 +115,10 @@ def _repeated(hashes: array[int]) -> NDArray[np.bool_]:
     repeated = np.ones(len(values), bool)
     repeated[np.unique(values, return_index=True)[1]] = False
     return repeated
+
+
+def _outdated(hashes: array[int], sources: array[int]) -> NDArray[np.bool_]:
+    """Pairs that differ from the last one of the same source."""
+    pairs, texts = (np.frombuffer(values, np.uint64)[::-1] for values in (hashes, sources))
+    _, last, which = np.unique(texts, return_index=True, return_inverse=True)
+    return np.asarray(pairs != pairs[last][which], bool)[::-1]

@@ -24,6 +24,8 @@ MIN_LANGUAGE_LETTERS = 25  # of a text whose language is judged
 _MARKUP = re.compile(
     r"</?[A-Za-z][\w:-]*(?:\s[^<>]{0,500})?/?>|&(?:[a-z]{2,8}|#\d{1,6});|\{\{.{0,200}?\}\}|\[/?[a-z]{1,8}\]"
 )
+# A letter five times in a row, or letters or a word four times: "aaaaaa", "asdasdasdasd", "no no no no".
+_REPEATED = re.compile(r"([^\W\d_])\1{4}|([^\W\d_]{2,8}?)\2{3}|\b(\w+)(?:\W+\3\b){3}", re.IGNORECASE)
 _CJK = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "KATAKANA-HIRAGANA": "CJK", "IDEOGRAPHIC": "CJK"}
 
 
@@ -144,6 +146,12 @@ def _markup(source: str, target: str) -> str:
     return f"markup differs: {next(iter((left - right) + (right - left)))[:40]}" if left != right else ""
 
 
+def _repetition(source: str, target: str) -> str:
+    """Laughter and cries are repeated on both sides; what only one side repeats is no translation."""
+    left, right = (_REPEATED.search(text) for text in (source, target))
+    return f"only one side repeats '{(left or right)[0][:30]}'" if (left is None) != (right is None) else ""  # type: ignore[index]
+
+
 def _numbers(source: str, target: str) -> str:
     left, right = (sorted(re.findall(r"\d+", text)) for text in (source, target))
     return f"numbers differ: {' '.join(left)[:30]} / {' '.join(right)[:30]}" if left != right else ""
@@ -180,6 +188,8 @@ RULES: dict[str, Rule] = {
         Rule("ratio", "lengths differ far more than usual in this corpus", True, _ratio),
         Rule("script", "most letters of a side are of another script than usual on that side", True, _script),
         Rule("markup", "tags, entities or variables differ", True, _always(_markup)),
+        Rule("repetition", "one side repeats a letter or a word many times, as aaaaaa", True, _always(_repetition)),
+        Rule("contradiction", "a later pair has the same source and another target", False, _of_corpus),
         Rule("near-duplicate", "a very similar pair occurs earlier (MinHash)", False, _of_corpus),
         Rule("language", "a side is in another language (py3langid)", False, _language),
         Rule("numbers", "digits differ", False, _always(_numbers)),

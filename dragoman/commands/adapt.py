@@ -1,0 +1,96 @@
+"""`dragoman adapt`: a better version of a run from corrected outputs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from dragoman.commands.options import device_option, json_option, tag_option
+from dragoman.errors import DataError
+
+
+@click.command()
+@click.argument("run")
+@click.argument("corrections", required=False)
+@click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
+@click.option(
+    "--general", metavar="FILE", help="General pairs to mix in and to judge by. [default: the run's own data]"
+)
+@click.option(
+    "--method", type=click.Choice(["auto", "adapters", "whole"]), default="auto",
+    help="What is trained: adapters (LoRA) or the whole model; auto: adapters from 30 million parameters on.",
+)  # fmt: skip
+@click.option(
+    "--mix", type=click.FloatRange(0.0, 100.0), default=1.0, help="General pairs in an epoch for each correction."
+)
+@click.option("--columns", metavar="A,B", help="Columns of source and correction, or languages of a .tmx.")
+@click.option("--header", is_flag=True, help="The first line of CORRECTIONS names its columns.")
+@click.option(
+    "--rollback", is_flag=False, flag_value=-1, type=int, metavar="[N]",
+    help="Use version N again, without N the one before that in use.",
+)  # fmt: skip
+@click.option("--quiet", "-q", is_flag=True, help="Show warnings and the result only.")
+@tag_option
+@json_option
+@device_option
+def adapt(
+    run: str, corrections: str | None, overrides: tuple[str, ...], rollback: int | None, as_json: bool, **given: Any
+) -> None:
+    """Make a better version of a run from corrected outputs.
+
+    \b
+    dragoman adapt runs/my corrections.tsv            source and correction, or source, output and correction
+    dragoman adapt runs/my reviewed.xlf               also .po, .tmx, .csv, .jsonl
+    dragoman adapt runs/my more.tsv --general news.tsv    mix in other text than the run was trained on
+    dragoman adapt runs/my --rollback                 use the version before again
+    dragoman info runs/my                             list the versions
+
+    adapt filters the corrections (rules of `dragoman clean`, and of contradictory ones the last counts), sets a fifth
+    of them aside, mixes the others with general pairs and trains. The new version is kept only if it is better on the
+    corrections set aside and not significantly worse on general text (paired bootstrap, p < 0.05). Otherwise the old
+    one stays in use.
+    """
+    if rollback is not None:
+        if corrections is not None or overrides:
+            raise DataError("--rollback takes no corrections: found both, expected one of them")
+        show_rollback(run, None if rollback == -1 else rollback, as_json)
+        return
+    if corrections is None:
+        raise DataError("nothing to adapt to: name a file of corrections, or go back with --rollback")
+    from dragoman.auto.adapt import AdaptOptions
+    from dragoman.auto.adapt import adapt as adapt_run
+    from dragoman.data.readers.base import ReadOptions
+    from dragoman.training.display import Display
+
+    columns = tuple(name.strip() for name in (given["columns"] or "").split(",") if name.strip())
+    options = AdaptOptions(
+        given["general"], given["method"], given["mix"], given["tag"], ReadOptions(columns, given["header"]),
+        overrides, given["device"],
+    )  # fmt: skip
+    with Display(quiet=given["quiet"]) as display:
+        result = adapt_run(run, corrections, options, display)
+    if as_json:
+        click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
+        return
+    click.echo(f"held-out corrections ({result.held_out.segments:,}): {result.held_out}")
+    click.echo(f"general text ({result.general.segments:,}): {result.general}")
+    if result.kept:
+        click.echo(f"version {result.version} is in use now; go back with: dragoman adapt {run} --rollback")
+    else:
+        click.echo(f"the new version was not kept: {result.reason}; the old one stays in use")
+
+
+def show_rollback(folder: str, number: int | None, as_json: bool) -> None:
+    from dragoman.runs import Run
+    from dragoman.runs.folder import locked
+    from dragoman.runs.versions import roll_back
+
+    run = Run(folder)
+    with locked(run.folder):
+        version = roll_back(run, number)
+    if as_json:
+        click.echo(json.dumps({"version": version.number}))
+    else:
+        click.echo(f"version {version.number} is in use now ({version.origin}, {version.made})")

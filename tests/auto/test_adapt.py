@@ -1,0 +1,160 @@
+"""Adapt a run to corrections: what is filtered, which version is used, and how to go back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman.auto.corrections import filter_corrections, read_corrections
+from dragoman.data.examples import Example
+from dragoman.data.readers.base import ReadOptions
+from dragoman.documents.registry import open_document
+from dragoman.errors import DataError, RunError
+from dragoman.runs import Run
+from dragoman.runs.versions import current_version, list_versions
+from tests.conftest import TrainedFolder, call, words, write_rows
+
+FAST = ("train.steps=60", "train.validate_every=20", "train.optimizer.learning_rate=1e-2", "train.patience=0")
+
+
+@pytest.fixture(scope="module")
+def adapted(trained_folder: TrainedFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the trained run, with corrections that put a J before words with two a in front."""
+    folder = tmp_path_factory.mktemp("adapt")
+    run = folder / "run"
+    shutil.copytree(trained_folder.run, run)
+    pairs = [(f"aa{word}", f"JAA{word.upper()}") for word in words(120, seed=7)]
+    write_rows(folder / "corrections.tsv", [(source, "output", right) for source, right in pairs])
+    return folder
+
+
+def test_a_better_version_is_kept_listed_and_taken_back(inside: TrainedFolder, adapted: Path) -> None:
+    run = adapted / "run"
+    before = (run / "weights.safetensors").read_bytes()
+    result = call("adapt", run, adapted / "corrections.tsv", *FAST, "--json")
+    assert result.code == 0, result.err
+    table = json.loads(result.out)
+    assert table["kept"]
+    assert table["version"] == 2
+    assert table["corrections"] == 120
+    metric = next(name for name in table["held_out"] if name != "segments")
+    assert table["held_out"]["segments"] == 24
+    assert table["held_out"][metric]["before"] != table["held_out"][metric]["after"]
+    assert dragoman.load(run).predict(["aabc"])[0].text.startswith("J")
+    assert [version.number for version in list_versions(Run(run))] == [1, 2]
+    assert "(in use)" in call("info", run).out
+    assert not (run / "versions" / "work").exists()
+    refused = call("train", run, "train.steps=200")
+    assert refused.code == 2
+    assert "--rollback 1" in refused.err
+    assert call("adapt", run, "--rollback").code == 0
+    assert (run / "weights.safetensors").read_bytes() == before
+    current = current_version(Run(run))
+    assert current is not None
+    assert current.number == 1
+    assert "none before it" in call("adapt", run, "--rollback").err
+    assert call("adapt", run, "--rollback", "2").code == 0
+    assert "no version 7" in call("adapt", run, "--rollback", "7").err
+
+
+def test_a_version_that_forgets_is_not_kept(inside: TrainedFolder, adapted: Path, tmp_path: Path) -> None:
+    """Without general pairs the model learns to write JJJ for everything: corrections improve, general text suffers."""
+    run = tmp_path / "run"
+    shutil.copytree(inside.run, run)
+    before = (run / "weights.safetensors").read_bytes()
+    pairs = [(word, "JJJ") for word in words(60, seed=9)]
+    result = dragoman.adapt(run, pairs, *FAST, mix=0.0, quiet=True)
+    assert result.held_out.better
+    assert result.general.significant
+    assert not result.general.better
+    assert not result.kept
+    assert "worse on general text" in result.reason
+    assert (run / "weights.safetensors").read_bytes() == before
+    (attempt,) = list_versions(Run(run))
+    assert not attempt.kept
+    assert not attempt.number
+    assert "not kept" in call("info", run).out
+
+
+def test_corrections_are_filtered(inside: TrainedFolder) -> None:
+    def pair(source: str, target: str, line: int) -> Example:
+        return Example(source, (target,), "c.tsv", line)
+
+    usual = [pair(f"the {word} is here", f"das {word} ist hier", 1) for word in words(50)]
+    items = [
+        pair("a good house", "ein gutes Haus", 1),
+        pair("a good house", "ein gutes  Haus", 2),
+        pair("an old dog", "ein alter Hut", 3),
+        pair("an old dog", "ein alter Hund", 4),
+        pair("a red car", "aaaaaaaa", 5),
+        pair("a cat", "ein sehr langer Satz, der mit der Katze nichts zu tun hat, sondern mit vielem anderen", 6),
+        pair("we all go home now", "we all go home now", 7),
+        pair("a big tree", "большое дерево", 8),
+    ]
+    kept, report = filter_corrections(items, usual)
+    assert [example.line for example in kept] == [1, 4]
+    assert set(report.rejected) == {"duplicate", "contradiction", "repetition", "ratio", "copy", "script"}
+    same = [pair(f"go to {word} right now", f"go to {word} right now", 1) for word in words(50)]
+    kept, _ = filter_corrections(items[6:7], same)  # a run whose targets mostly are the sources
+    assert len(kept) == 1
+
+
+def test_documents_give_what_people_confirmed() -> None:
+    po = b'#, fuzzy\nmsgid "one"\nmsgstr "eins?"\n\nmsgid "two"\nmsgstr "zwei"\n\nmsgid "three"\nmsgstr ""\n'
+    assert [pair[:2] for pair in open_document("a.po", po).confirmed()] == [("two", "zwei")]
+    units = "".join(
+        f'<trans-unit id="{number}"{unit}><source>s{number}</source><target{target}>t{number}</target></trans-unit>'
+        for number, (unit, target) in enumerate(
+            (
+                ("", ' state="needs-review-translation"'),
+                ("", ' state="translated" state-qualifier="mt-suggestion"'),
+                (' approved="yes"', ' state-qualifier="mt-suggestion"'),
+                ("", ' state="final"'),
+            )
+        )
+    )
+    old = f'<xliff version="1.2"><file source-language="en"><body>{units}</body></file></xliff>'.encode()
+    assert [pair[:2] for pair in open_document("a.xlf", old).confirmed()] == [("s2", "t2"), ("s3", "t3")]
+    segments = "".join(
+        f'<unit id="{state}"><segment state="{state}"><source>a <pc id="1">{state}</pc></source>'
+        f"<target>ein {state}</target></segment></unit>"
+        for state in ("initial", "translated", "reviewed")
+    )
+    new = f'<xliff version="2.0" srcLang="en" trgLang="de"><file id="f">{segments}</file></xliff>'.encode()
+    assert [pair[:2] for pair in open_document("a.xlf", new).confirmed()] == [
+        ("a translated", "ein translated"),
+        ("a reviewed", "ein reviewed"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["c.tsv", "c.csv"])
+def test_three_columns_and_a_header_are_seen(tmp_path: Path, name: str) -> None:
+    mark = "\t" if name.endswith("tsv") else ","
+    rows = [("source", "output", "correction"), *((word, "x", word.upper()) for word in words(12))]
+    (tmp_path / name).write_text("".join(mark.join(row) + "\n" for row in rows))
+    pairs = list(read_corrections(tmp_path / name, ReadOptions()))
+    assert len(pairs) == 12
+    assert all(isinstance(pair, Example) and pair.references == (pair.source.upper(),) for pair in pairs)
+
+
+def test_mistakes_are_explained(inside: TrainedFolder, tmp_path: Path) -> None:
+    few = write_rows(tmp_path / "few.tsv", [("ab", "AB"), ("abc", "ABC")])
+    with pytest.raises(DataError, match="found 2 usable corrections, expected 20 or more"):
+        dragoman.adapt(inside.run, few, quiet=True)
+    with pytest.raises(RunError, match="no such run folder"):
+        dragoman.adapt(tmp_path / "nowhere", few, quiet=True)
+    with pytest.raises(DataError, match="missing"):
+        dragoman.adapt(inside.run, tmp_path / "missing.tsv", quiet=True)
+    for arguments, expected in (
+        ((), "name a file of corrections"),
+        (("--rollback",), "never adapted"),
+        ((few, "--tag", "de"), "tag: found 'de'"),
+        ((few, "--rollback", "1"), "takes no corrections"),
+        ((few, "train.stepz=3"), "usable"),
+    ):
+        result = call("adapt", inside.run, *arguments)
+        assert (result.code, expected in result.err) == (2, True), result.err
