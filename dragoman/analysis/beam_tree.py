@@ -58,7 +58,7 @@ def beam_tree(predictor: Predictor, text: str, beam: int | None) -> dict[str, An
         for each in continuations
     ]
     numbers = [node["number"] for node in pruned]
-    beam = beam or predictor.config.search.beam
+    beam = beam or predictor.search.beam
     return {"beam": beam, "nodes": nodes, "continuations": dict(zip(numbers, shown, strict=True))}
 
 
@@ -66,7 +66,7 @@ def beam_tree(predictor: Predictor, text: str, beam: int | None) -> dict[str, An
 def continue_prefixes(predictor: Predictor, text: str, prefixes: Sequence[Sequence[int]]) -> list[GreedyContinuation]:
     """The greedy continuation of each prefix (token ids) of an output for a text."""
     batch = predictor.collator.collate(predictor.codec.encode_sources([text])).to(predictor.device)
-    config = predictor.config.search
+    config = predictor.search
     limit = int(limits_for(batch, config, predictor.length_ratio)[0])
     if predictor.model.max_positions is not None:
         limit = min(limit, predictor.model.max_positions)

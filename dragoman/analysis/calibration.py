@@ -201,7 +201,7 @@ def calibrate_outputs(
     model, decode = predictor.model, predictor.codec.target_of(None).decode
     outputs: dict[int, tuple[int, ...]] = {}
     for indices, batch in batches_by_length([source for source, _ in rows], batch_size):
-        searched = search(model, batch.to(predictor.device), predictor.config.search, predictor.length_ratio)
+        searched = search(model, batch.to(predictor.device), predictor.search, predictor.length_ratio)
         outputs |= {index: best.tokens[:-1] for index, (best, *_) in zip(indices, searched, strict=True)}
     pairs = [(source, outputs[row]) for row, (source, _) in enumerate(rows)]
     confidences = token_confidences(model, pairs, temperature, predictor.device, batch_size)

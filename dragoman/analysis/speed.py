@@ -81,7 +81,7 @@ def benchmark_decoding(run: str, texts: Sequence[str], device: str, rounds: int)
     for engine, precision in ENGINES:
         try:
             predictor = load_predictor(run, device, engine=engine, precision=precision, scores=False)
-            for beam in dict.fromkeys((1, max(2, predictor.config.search.beam))):
+            for beam in dict.fromkeys((1, max(2, predictor.search.beam))):
 
                 def decode(predictor: Predictor = predictor, beam: int = beam) -> list[Any]:
                     return list(predictor.stream(texts, beam=beam, on_unknown=told_elsewhere))

@@ -239,8 +239,7 @@ def check_cycle(config: Config, say: Say) -> None:
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             parts.append(Pairs(file=str(path), tag=tag or None))
         data = replace(config.data, train=tuple(parts), valid=None, columns=columns, header=False, cache=folder)
-        searched = task.head_decoder is None and not task.is_language_model
-        decode = 2 if searched else config.train.decode  # meaningless without a search
+        decode = 2 if task.searches else config.train.decode  # meaningless without a search
         training = replace(
             config.train, steps=2, epochs=0.0, save_every=1, validate_every=2, decode=decode, log_every=1,
             batch_tokens=max(512, getattr(config.model, "segment", 0)),

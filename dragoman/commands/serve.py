@@ -28,7 +28,7 @@ def serve(runs: tuple[str, ...], config_file: str | None, pairs: tuple[str, ...]
     \b
     dragoman serve runs/de-en                          http://127.0.0.1:5000
     dragoman serve runs/de-en runs/en-de --port 8000
-    dragoman serve runs/my --languages de:en --workers 4
+    dragoman serve runs/my --languages de:en --workers 4 search.beam=8
     dragoman serve --config serve.toml limits.queue=64 page=false
 
     The server speaks its own API for every task (/v1/predict, described at /openapi.json), that of LibreTranslate

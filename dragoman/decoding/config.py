@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, make_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
 
+from dragoman.config.fields import fields_of, type_hints
 from dragoman.config.settings import Range, setting
 
 StopRule = Literal["ahead", "complete", "certain"]
@@ -51,3 +52,27 @@ class SearchConfig:
     max_length: Annotated[int, Range(0, MAX_TOKENS)] = setting(
         0, help="maximum number of output tokens; 0 derives it from the source length and the ratio in training"
     )
+
+
+OWN = "own"  # the choice of a setting with named choices; the others have None, which is no name
+
+
+def _optional(name: str) -> tuple[str, Any, Any]:
+    """A setting of the search that may be left out."""
+    annotation, about = type_hints(SearchConfig)[name], fields_of(SearchConfig)[name].metadata["help"]
+    if get_origin(annotation) is Literal:
+        return name, Literal[OWN, *get_args(annotation)], setting(OWN, help=f"{about}; {OWN}: the run's")
+    return name, annotation | None, setting(None, help=f"{about} (none: the run's)")
+
+
+_OptionalSearch: Any = make_dataclass("_OptionalSearch", map(_optional, fields_of(SearchConfig)), frozen=True)
+
+
+@dataclass(frozen=True)
+class SearchOverrides(_OptionalSearch):  # type: ignore[misc]  # its fields are made from SearchConfig
+    """Settings of a search; one left out is the run's own."""
+
+    def given(self) -> dict[str, Any]:
+        """The settings that are not left out."""
+        values = {name: getattr(self, name) for name in fields_of(SearchConfig)}
+        return {name: value for name, value in values.items() if value not in (None, OWN)}

@@ -23,7 +23,7 @@ def load_run(
     """Open any trained run; `options` and keywords are the decoding defaults of a predictor."""
     (options,) = replace_from_keywords(dict(keywords), options or DecodingOptions())
     run = Run(folder) if isinstance(folder, str | Path) else None
-    if run is None or (run.task.head_decoder is None and not run.task.is_language_model):
+    if run is None or run.task.searches:
         return load_predictor(folder, device, options)
     for name in changed_fields(options):
         value = getattr(options, name)

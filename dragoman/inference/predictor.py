@@ -276,6 +276,11 @@ class Predictor(Seq2SeqRun):
     def scorer(self) -> Any:
         return self.backend(self.defaults).model
 
+    @property
+    def search(self) -> SearchConfig:
+        """How calls search that do not say it."""
+        return self.defaults.search_config(self.config.search)
+
     def _once(self, key: tuple[Hashable, ...], open_: Callable[[], T]) -> T:
         """What some options name; opened once."""
         if key not in self._opened:

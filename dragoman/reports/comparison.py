@@ -95,7 +95,7 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
         # All of the training counts: start-up, validation and checkpoints too.
         "training_tokens_per_second": logged[-1]["tokens"] / max(1e-9, logged[-1]["seconds"]) if logged else None,
         "decoding_sentences_per_second": sentences_per_second,
-        "beam": predictor.config.search.beam,
+        "beam": predictor.search.beam,
         "batch_size": predictor.defaults.batch_size,
         "activation_bytes": None if closed else saved_bytes(model, lambda: model(batch).total),
         "training_seconds": rows[-1]["seconds"] if rows else None,

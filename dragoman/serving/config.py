@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dragoman.config.settings import Range, Size, as_table, build, read_toml, setting
+from dragoman.decoding.config import SearchOverrides
 
 Seconds = Annotated[float, Range(0.0, 86_400.0, exclusive_minimum=True)]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -83,6 +84,7 @@ class ServeConfig:
     device: str = setting("auto", help="where to compute: auto, cpu, cuda or cuda:N")
     engine: str = setting("auto", help="auto, torch or ctranslate2")
     batch_size: Size = setting(32, help="sentences computed together at most")
+    search: SearchOverrides = setting(SearchOverrides(), help="how to search where a request does not say it")
     token: str = setting(
         "", help="secret that requests must bring; empty: none (the variable DRAGOMAN_TOKEN also sets it)"
     )

@@ -29,6 +29,7 @@ from dragoman.inference.load import load_run
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
+from dragoman.runs import Run
 from dragoman.serving.batcher import SearchCost
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.formality import languages_of_tags
@@ -84,8 +85,7 @@ class ServedModel:
         folder = Path(config.run)
         self.name = config.name or folder.resolve().name
         self.default_format = config.default_format
-        searches = DecodingOptions(engine=serve.engine) if serve.engine != "auto" else None  # type: ignore[arg-type]
-        self.engine: Predictor | Labeler | Completer = load_run(folder, serve.device, searches)
+        self.engine: Predictor | Labeler | Completer = load_run(folder, serve.device, decoding_defaults(folder, serve))
         self.task = self.engine.run.task.name
         self.batch_size = serve.batch_size
         source, target = languages_of_name(self.name)
@@ -144,7 +144,7 @@ class ServedModel:
             return [SearchCost(1, sum(map(len, item)) if isinstance(item, tuple) else len(item)) for item in inputs]
         predictor = self.predictor
         assert isinstance(options, DecodingOptions)
-        config = options.search_config(predictor.config.search)
+        config = options.search_config(predictor.search)
         rows = max(config.beam, options.n_best)
         if options.method is not None:
             rows = options.method.hypotheses(options.n_best)
@@ -343,6 +343,12 @@ def _refuse(line: str) -> None:
     raise RunError(line)
 
 
+def decoding_defaults(folder: Path, serve: ServeConfig) -> DecodingOptions:
+    """How a run decodes where a request does not say it; `search` is for the runs of a server that search."""
+    search = serve.search.given() if Run(folder).task.searches else {}
+    return DecodingOptions(**search, engine=serve.engine)  # type: ignore[arg-type]
+
+
 class Models:
     """All runs of a server."""
 
@@ -350,6 +356,8 @@ class Models:
         if not config.models:
             raise RunError("found no run to serve, expected at least one: dragoman serve RUN")
         self.models = {model.name: model for model in (ServedModel(entry, config) for entry in config.models)}
+        if config.search.given() and not any(model.engine.searches for model in self):
+            raise ConfigError("search: found settings, but no run of the server searches for an output text")
 
     def __getitem__(self, name: str) -> ServedModel:
         return self.models[name]

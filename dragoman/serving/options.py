@@ -61,7 +61,7 @@ def completion_options(request: Options, limits: LimitsConfig) -> CompletionOpti
 
 def with_enough_beam(options: DecodingOptions, model: ServedModel) -> DecodingOptions:
     """Options whose beam is as wide as the outputs asked for, unless the request names a beam."""
-    if options.beam is None and options.method is None and options.n_best > model.engine.config.search.beam:
+    if options.beam is None and options.method is None and options.n_best > model.predictor.search.beam:
         return replace(options, beam=options.n_best)
     return options
 

@@ -170,6 +170,11 @@ class Task:
         """The value of the setting `task`."""
         return str(self.config.task)
 
+    @property
+    def searches(self) -> bool:
+        """Whether a search finds the output text, so that decoding options apply."""
+        return self.head_decoder is None and not self.is_language_model
+
     def example_format(self, config: Config) -> ExampleFormat:
         """How files become examples, and examples stored rows."""
         return self.format

@@ -50,7 +50,7 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
 
 def setting_lines(task: str, table: Mapping[str, Any], resolved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every setting of a task as a header and a line; `table` has the chosen settings, `resolved` all of them."""
-    searches = TASKS[task].head_decoder is None and not TASKS[task].is_language_model
+    searches = TASKS[task].searches
     for item in settings.describe(TASKS[task].config):
         header, _, key = item.place.rpartition(".")
         if not header or (header == "search" and not searches):

@@ -1,10 +1,19 @@
-"""The options of requests follow those of the search."""
+"""The options of requests follow those of the search, and those of a server are for requests that name none."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, get_origin, get_type_hints
 
-from dragoman.decoding.config import SearchConfig
+import pytest
+
+import dragoman
+from dragoman.decoding.config import SearchConfig, SearchOverrides
+from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.decoding.options import DecodingOptions
+from dragoman.errors import ConfigError
+from dragoman.serving.config import ModelConfig, ServeConfig, load_config
+from dragoman.serving.models import BatchWork, Models
 from dragoman.serving.options import SEARCH
 from dragoman.serving.schemas import Options
 
@@ -15,3 +24,31 @@ def test_requests_have_every_option_of_the_search() -> None:
         assert name in Options.model_fields, name
         if get_origin(hints[name]) is Literal:
             assert str(hints[name]) in str(Options.model_fields[name].annotation), name
+
+
+def test_the_search_of_a_server_is_for_its_runs_that_search(runs: dict[str, Path]) -> None:
+    models = Models(config_of(runs, "ab-cd", "tag"))
+    words = ["dhjea", "bb"]
+    predictor, served = dragoman.load(runs["ab-cd"]), models["ab-cd"]
+    inputs = [ConstrainedInput(word) for word in words]
+    for options in (DecodingOptions(), DecodingOptions(beam=3)):
+        work = BatchWork("ab-cd", "predict", options)
+        expected = predictor.predict(words, beam=options.beam or 2, length_penalty=0.0)
+        assert [output.score for output in served.run(work, inputs)] == [output.score for output in expected]
+        assert {cost.rows for cost in served.costs(work, inputs)} == {options.beam or 2}
+    with pytest.raises(ConfigError, match="search: found settings, but no run"):
+        Models(config_of(runs, "tag"))
+
+
+def config_of(runs: dict[str, Path], *names: str) -> ServeConfig:
+    models = tuple(ModelConfig(str(runs[name]), name=name) for name in names)
+    return ServeConfig(models, device="cpu", search=SearchOverrides(beam=2, length_penalty=0.0))
+
+
+def test_the_search_of_a_server_is_checked_when_its_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text("[search]\nstop = 'certain'\n")
+    assert load_config(path).search == SearchOverrides(stop="certain")
+    path.write_text("[search]\nbeam = 0\n")
+    with pytest.raises(ConfigError, match=r"search\.beam: found 0, expected"):
+        load_config(path)

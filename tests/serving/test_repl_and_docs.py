@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.commands.serve import serve, server_config
+from dragoman.decoding.config import SearchOverrides
 from dragoman.errors import ConfigError
 from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, load_config
 from tests.conftest import TrainedFolder, call
@@ -50,12 +51,14 @@ def test_the_example_configuration_has_every_default(tmp_path: Path) -> None:
 
 
 def test_options_change_the_file() -> None:
-    context = serve.make_context("serve", ["runs/x", "--port", "7000", "limits.queue=9", "--no-page", "cors=a"])
+    words = ["runs/x", "--port", "7000", "limits.queue=9", "--no-page", "cors=a", "search.beam=8"]
+    context = serve.make_context("serve", words)
     assert context.params["runs"] == ("runs/x",)
     settings = context.params["settings"]
     config = server_config(("runs/x",), str(ROOT / "deploy" / "serve.toml"), ("fr:en",), settings)
     assert (config.port, config.limits.queue, config.host) == (7000, 9, "127.0.0.1")
     assert (config.page, config.cors) == (False, ("a",))
+    assert config.search == SearchOverrides(beam=8)
     assert [model.source for model in config.models] == ["de", "fr"]
     with pytest.raises(ConfigError, match="found no run"):
         server_config((), None, (), serve.make_context("serve", []).params["settings"])

@@ -69,7 +69,7 @@ def model_table(model: ServedModel) -> dict[str, Any]:
         table["source"] = {"code": model.source, "name": language_name(model.source)}
         table["targets"] = [{"code": code, "name": language_name(code)} for code in model.targets]
         table["tags"] = list(model.tags)
-        table["beam"] = engine.config.search.beam
+        table["beam"] = model.predictor.search.beam
     if engine.labels:
         table["labels"] = list(engine.labels)
     return table
