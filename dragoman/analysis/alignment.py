@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.analysis.attention import cross_attention_weights, usual_layer
+from dragoman.analysis.attention import cross_attention_weights
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.examples import Fault, Pairs
@@ -26,6 +26,7 @@ from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.inputs import WINDOW
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import batches_of_indices
+from dragoman.layers.attention import usual_layer
 from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, links_text, swap_direction
 from dragoman.scoring.symmetrization import METHODS, symmetrize_links
 

@@ -19,7 +19,7 @@ from dragoman.decoding.ensemble import Ensemble
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.layers.attention import observe_attention
+from dragoman.layers.attention import observe_attention, usual_layer
 
 
 @contextmanager
@@ -91,12 +91,6 @@ def cross_attention_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
     if not layers:
         raise DataError("no attention to show: this model has no attention from output to source")
     return layers
-
-
-def usual_layer(names: Sequence[str]) -> str:
-    """The layer that is read as an alignment: the last; of three or more the last but one, where deep Transformers
-    align best (Garg et al. 2019)."""
-    return names[-2] if len(names) > 2 else names[-1]
 
 
 def mean_attention(model: Ensemble, batch: Batch) -> Tensor:

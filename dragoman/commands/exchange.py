@@ -19,9 +19,13 @@ def formats_text() -> str:
     "--to", "name", cls=ListingOption, listing=formats_text, required=True, help="The format to write. LISTING"
 )
 @click.option("--output", "out", required=True, help="The new file or folder.")
-@click.option("--precision", type=click.Choice(["float32", "float16", "int8"]), help="ctranslate2, argos: of weights.")
-@click.option("--source-language", help="argos: the ISO 639 code of the source language.")
-@click.option("--target-language", help="argos: the ISO 639 code of the target language.")
+@click.option(
+    "--precision", type=click.Choice(["float32", "float16", "int8"]), help="ctranslate2, argos, web: of weights."
+)
+@click.option("--source-language", help="argos, web: the ISO 639 code of the source language.")
+@click.option("--target-language", help="argos, web: the ISO 639 code of the target language.")
+@click.option("--single", flag_value="yes", help="web: one HTML file with everything inside.")
+@click.option("--runtime", help="web: the unpacked npm package onnxruntime-web; by default npm fetches it once.")
 def export(run: str, name: str, out: str, **options: str | None) -> None:
     """Write a trained run in the format of another program.
 
@@ -32,6 +36,8 @@ def export(run: str, name: str, out: str, **options: str | None) -> None:
     dragoman export runs/my --to huggingface --output my-model
     dragoman export runs/my --to argos --source-language en --target-language de --output en_de.argosmodel
     dragoman export runs/my --to onnx --output my-onnx
+    dragoman export runs/my --to web --output site && python -m http.server --directory site
+    dragoman export runs/my --to web --single --output my.html
     dragoman export runs/ngrams --to arpa --output lm.arpa
     """
     from dragoman.exchange.registry import export_run

@@ -25,6 +25,7 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import MissingExtraError
 from dragoman.exchange import onnx_greedy
 from dragoman.exchange.exporter import Exporter, encoder_decoder, not_encoder_decoder
+from dragoman.layers.attention import observe_attention, usual_layer
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, Sinusoidal, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RotaryConfig
 from dragoman.layers.self_attention import FullConfig
@@ -100,17 +101,35 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """Tokens and state → log-probabilities and the new caches."""
+    """Tokens and state → log-probabilities and the new caches; with `attends` the attention over the source too."""
 
-    def __init__(self, model: EncoderDecoder, spec: pytree.TreeSpec) -> None:
+    def __init__(self, model: EncoderDecoder, spec: pytree.TreeSpec, attends: bool = False) -> None:
         super().__init__()
-        self.model, self.spec = model, spec
+        self.model, self.spec, self.attends = model, spec, attends
 
     def forward(self, tokens: Tensor, length: Tensor, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """tokens (N,), length (): tokens read before."""
         static, cache = pytree.tree_unflatten([leaf.clone() for leaf in leaves], self.spec)
-        scores, state = self.model.step(tokens, State(static, cache, length))
-        return scores, *pytree.tree_leaves(state.cache)
+        state = State(static, cache, length)
+        if not self.attends:
+            scores, state = self.model.step(tokens, state)
+            return scores, *pytree.tree_leaves(state.cache)
+        scores, state, layers = observed_step(self.model, tokens, state)
+        weights = usual_layer(layers).mean(1)[:, 0]  # (N, S)
+        return scores, *pytree.tree_leaves(state.cache), weights
+
+
+def observed_step(model: EncoderDecoder, tokens: Tensor, state: State) -> tuple[Tensor, State, list[Tensor]]:
+    """A step, and the weights (N, H, 1, S) of every layer that attends to the source."""
+    layers: list[Tensor] = []
+
+    def record(module: nn.Module, weights: Tensor) -> None:
+        if getattr(module, "is_cross_attention", False):
+            layers.append(weights)
+
+    with observe_attention(record):
+        scores, state = model.step(tokens, state)
+    return scores, state, layers
 
 
 def first_state(model: EncoderDecoder, source: Tensor, capacity: int) -> State:
@@ -119,8 +138,11 @@ def first_state(model: EncoderDecoder, source: Tensor, capacity: int) -> State:
 
 
 @torch.no_grad()
-def write_graphs(model: EncoderDecoder, folder: Path) -> list[dict[str, Any]]:
-    """Write encoder.onnx and decoder.onnx; returns the name of every cache and, if it begins with zeros, its shape."""
+def write_graphs(model: EncoderDecoder, folder: Path, attention: bool = False) -> list[dict[str, Any]]:
+    """Write encoder.onnx and decoder.onnx; returns the name of every cache and, if it begins with zeros, its shape.
+
+    With `attention`, decoder.onnx has the output `attention` (N, S), if the model attends to its source tokens.
+    """
     try:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
@@ -128,7 +150,7 @@ def write_graphs(model: EncoderDecoder, folder: Path) -> list[dict[str, Any]]:
         raise MissingExtraError("dragoman export --to onnx", "onnxscript", "onnx") from None
     for module in model.modules():
         if isinstance(module, Sinusoidal):
-            module.reserve(LONGEST)
+            module.keep_table(LONGEST)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     # Two examples: what differs between their shapes depends on the sizes of the input.
@@ -139,6 +161,12 @@ def write_graphs(model: EncoderDecoder, folder: Path) -> list[dict[str, Any]]:
     kept = ["capacity" not in shape for shape in shapes]
     count = len(pytree.tree_leaves(states[0].static))
     names = [f"static_{n}" if n < count else f"cache_{n - count}" for n in range(len(leaves))]
+    tokens, length = torch.full(small[:1], SOS), torch.tensor(2)
+    attends = False
+    if attention:
+        layers = observed_step(model, tokens, states[0]._replace(length=length))[2]
+        attends = bool(layers) and usual_layer(layers).shape[-1] == small[1]
+    outputs = ["log_probabilities", *(f"new_{name}" for name in names[count:]), *(["attention"] if attends else [])]
     dynamic = torch.export.Dim.DYNAMIC
     dimensions = tuple({axis: dynamic for axis, size in enumerate(shape) if isinstance(size, str)} for shape in shapes)
     with quiet():
@@ -148,10 +176,9 @@ def write_graphs(model: EncoderDecoder, folder: Path) -> list[dict[str, Any]]:
             output_names=[name for name, is_kept in zip(names, kept, strict=True) if is_kept],
         )  # fmt: skip
         decoder = torch.onnx.export(
-            DecoderGraph(model, spec),
-            (torch.full(small[:1], SOS), torch.tensor(2), tuple(leaves)), dynamo=True, verbose=False,
+            DecoderGraph(model, spec, attends), (tokens, length, tuple(leaves)), dynamo=True, verbose=False,
             dynamic_shapes=({0: dynamic}, None, dimensions), input_names=["tokens", "length", *names],
-            output_names=["log_probabilities", *(f"new_{name}" for name in names[count:])],
+            output_names=outputs,
         )  # fmt: skip
     assert encoder is not None
     assert decoder is not None

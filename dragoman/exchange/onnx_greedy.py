@@ -18,11 +18,13 @@ import numpy as np
 class GreedyDecoder:
     """An exported model: encoder.onnx runs once, decoder.onnx once for every token."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, config: dict[str, Any] | None = None) -> None:
+        """`config` is the content of config.json, by default that of the folder."""
         import onnxruntime
 
         folder = Path(folder)
-        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.config = config or json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.outputs = ["log_probabilities", *(f"new_{cache['name']}" for cache in self.config["caches"])]
         quiet = onnxruntime.SessionOptions()
         quiet.log_severity_level = 3
         self.encoder, self.decoder = (
@@ -71,7 +73,7 @@ class GreedyDecoder:
     def _step(self, tokens: Any, position: int, state: dict[str, Any]) -> Any:
         """Log-probabilities (rows, V) of the next token; the caches in `state` are replaced."""
         feed = {"tokens": tokens, "length": np.array(position, np.int64), **state}
-        scores, *caches = self.decoder.run(None, {name: feed[name] for name in self.decoder_inputs})
+        scores, *caches = self.decoder.run(self.outputs, {name: feed[name] for name in self.decoder_inputs})
         for cache, value in zip(self.config["caches"], caches, strict=True):
             state[cache["name"]] = value
         return scores

@@ -21,6 +21,7 @@ from dragoman.exchange.ctranslate2 import CTranslate2Exporter
 from dragoman.exchange.exporter import Exporter
 from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
 from dragoman.exchange.onnx import OnnxExporter
+from dragoman.exchange.web_page import WebExporter
 from dragoman.runs import Run
 
 
@@ -47,6 +48,7 @@ BUILT_IN: tuple[Exporter, ...] = (
     ArpaExporter(),
     ArgosExporter(),
     OnnxExporter(),
+    WebExporter(),
 )
 EXPORTERS = Table("exporter", lambda exporter: [exporter.name], BUILT_IN)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,10 @@ from torch.nn import functional as F
 
 from dragoman.kernels.attention import attention
 from dragoman.kernels.cpu_dropout import dropout as apply_dropout
+from dragoman.kernels.support import is_exporting
 from dragoman.layers.linear import Linear, glorot
+
+T = TypeVar("T")
 
 
 class ScaledDot(nn.Module):
@@ -81,7 +85,13 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def observed() -> bool:
     """Whether there is an observer: then every kind of attention must compute all weights."""
-    return not torch.compiler.is_compiling() and _observer.get() is not None
+    return (not torch.compiler.is_compiling() or is_exporting()) and _observer.get() is not None
+
+
+def usual_layer(layers: Sequence[T]) -> T:
+    """The layer that is read as an alignment: the last; of three or more the last but one, where deep Transformers
+    align best (Garg et al. 2019)."""
+    return layers[-2] if len(layers) > 2 else layers[-1]
 
 
 def show(module: nn.Module, weights: Tensor) -> None:

@@ -141,16 +141,23 @@ class Sinusoidal(nn.Module):
         self.width, self.layout = width, config.layout
         self.merge = MergePositions(config.merge, width)
         self._reserved = 0
+        self._own: Tensor | None = None
 
     def reserve(self, length: int) -> None:
         """Make sure that calls with a tensor as `start` can reach `length` positions."""
         with _GROWING:
             self._reserved = max(self._reserved, length)
 
+    def keep_table(self, length: int) -> None:
+        """Keep a table of so many positions, which an exported graph stores as it is instead of computing it."""
+        self.reserve(length)
+        self._own = sinusoids(length, self.width, self.layout)
+
     def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
         """x (B, T, D) whose first token has the position `start`."""
         if is_exporting():  # a graph has its own table: the shared one must not hold its placeholders
-            return x + rows_from(sinusoids(self._reserved, self.width, self.layout, x.dtype), start, x.shape[1])
+            assert self._own is not None, "an exporter calls `keep_table`"
+            return self.merge(x, rows_from(self._own, start, x.shape[1]))
         length = self._reserved if isinstance(start, Tensor) else start + x.shape[1]
         table = sinusoid_table(length, self.width, self.layout, x.device, x.dtype)
         return self.merge(x, rows_from(table, start, x.shape[1]))

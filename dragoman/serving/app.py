@@ -104,7 +104,8 @@ def add_page(app: FastAPI) -> None:
     web = Path(str(resources.files("dragoman.web")))
     app.mount("/static", StaticFiles(directory=static), name="static")
     app.mount("/web/modules", StaticFiles(directory=web / "modules"), name="modules")
-    pages = {"/": static / "index.html", "/inspect": static / "inspect.html", "/web/style.css": web / "style.css"}
+    pages = {"/": static / "index.html", "/inspect": static / "inspect.html"}
+    pages |= {f"/web/{name}": web / name for name in ("style.css", "panels.css", "icon.svg")}
     for path, file in pages.items():
         app.add_route(path, partial(send_file, file), include_in_schema=False)
 

@@ -23,6 +23,7 @@ _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+)\.js";\n', re.MULTIL
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function\*?|const|class) (\w+))", re.MULTILINE)
 _UNKNOWN = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 _UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+FOLDERS = ("modules", "offline")  # of modules, all with different names
 DIGITS = 7  # significant digits of numbers in a page
 
 
@@ -33,17 +34,32 @@ def asset(name: str) -> str:
 
 def bundle(entry: str) -> str:
     """The module `entry` and all that it imports as one script, each module in a scope of its own."""
+    sources = modules_of(entry)
+    graph = {name: _imports(source) for name, source in sources.items()}
+    parts = [_wrapped(name, sources[name]) for name in TopologicalSorter(graph).static_order()]
+    return '"use strict";\n' + "\n".join(parts)
+
+
+def modules_of(entry: str) -> dict[str, str]:
+    """The texts of the module `entry` and of all that it imports, by their names."""
     sources: dict[str, str] = {}
-    graph: dict[str, list[str]] = {}  # lists: the order of a set differs from process to process
     waiting = [entry]
     while waiting:
         name = waiting.pop()
         if name not in sources:
-            sources[name] = asset(f"modules/{name}.js")
-            graph[name] = [imported for _, imported in _IMPORT.findall(sources[name])]
-            waiting += graph[name]
-    parts = [_wrapped(name, sources[name]) for name in TopologicalSorter(graph).static_order()]
-    return '"use strict";\n' + "\n".join(parts)
+            sources[name] = module(name)
+            waiting += _imports(sources[name])
+    return sources
+
+
+def module(name: str) -> str:
+    """The text of a module, in whichever folder of FOLDERS it is."""
+    root = resources.files("dragoman.web")
+    return next(asset(f"{folder}/{name}.js") for folder in FOLDERS if root.joinpath(folder, f"{name}.js").is_file())
+
+
+def _imports(source: str) -> list[str]:  # a list: the order of a set differs from process to process
+    return [imported for _, imported in _IMPORT.findall(source)]
 
 
 def _wrapped(name: str, source: str) -> str:
@@ -64,12 +80,16 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def security_policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
-    """A Content-Security-Policy that allows these inline scripts and styles and images inside the page, no more."""
+def security_policy(scripts: Iterable[str], styles: Iterable[str], webassembly: bool = False) -> str:
+    """A Content-Security-Policy that allows these inline scripts and styles and images inside the page, no more.
+
+    With `webassembly` the scripts may compile it.
+    """
+    sources = [*map(_hash, scripts), *(["'wasm-unsafe-eval'"] if webassembly else [])]
     return "; ".join(
         (
             "default-src 'none'",
-            f"script-src {' '.join(map(_hash, scripts))}",
+            f"script-src {' '.join(sources)}",
             f"style-src {' '.join(map(_hash, styles))}",
             "img-src data:",
             "connect-src 'none'",

@@ -231,7 +231,7 @@ class SentencePieceTokenizer(VocabularyTokenizer):
         self.space, self.model = None, model
         self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
         learned = {*self.model_pieces()}
-        self._tags = {token for token in self._ids if TAG.fullmatch(token) and token not in learned}
+        self.codes = {token for token in self._ids if TAG.fullmatch(token) and token not in learned}
         if config.prefix and config.prefix not in self._ids:
             raise ValueError(f"prefix: found {config.prefix!r}, which is not in the vocabulary")
 
@@ -243,7 +243,7 @@ class SentencePieceTokenizer(VocabularyTokenizer):
     def _without_tag(self, text: str) -> tuple[list[int], int]:
         """The id of a tag at the front of a text, and where the rest begins."""
         first = text.split(maxsplit=1)[:1]
-        if first and first[0] in self._tags:
+        if first and first[0] in self.codes:
             return [self._ids[first[0]]], text.index(first[0]) + len(first[0])
         return ([self._ids[self.config.prefix]] if self.config.prefix else []), 0
 
@@ -259,7 +259,7 @@ class SentencePieceTokenizer(VocabularyTokenizer):
             token = self._tokens[index]
             if index == UNK:
                 pieces.append(_SPACE_MARK + UNKNOWN_SURFACE)
-            elif index not in UNSEEN and token not in self._tags:
+            elif index not in UNSEEN and token not in self.codes:
                 pieces.append(token)
         text: str = self._processor.decode_pieces(pieces)
         return text.replace(_SPACE_MARK, " ").strip()

@@ -2,7 +2,7 @@
 
 import { el } from "/web/modules/core.js";
 import { get } from "/static/api.js";
-import { toast } from "/static/parts.js";
+import { toast } from "/web/modules/panels.js";
 import { translateView } from "/static/translate.js";
 import { labelView } from "/static/labels.js";
 import { completeView } from "/static/complete.js";

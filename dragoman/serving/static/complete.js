@@ -2,7 +2,8 @@
 
 import { el } from "/web/modules/core.js";
 import { stream } from "/static/api.js";
-import { codeBox, copy, historyBox, iconButton, remember } from "/static/parts.js";
+import { copy, iconButton } from "/web/modules/panels.js";
+import { codeBox, historyBox, remember } from "/static/parts.js";
 
 export function completeView(root, model, models, change) {
   const area = el("textarea", { class: "text", dir: "auto", placeholder: "Begin a text", "aria-label": "Prompt", autofocus: true });

@@ -2,7 +2,8 @@
 
 import { el, number, percent } from "/web/modules/core.js";
 import { call } from "/static/api.js";
-import { codeBox, historyBox, icon, later, remember, unknownText } from "/static/parts.js";
+import { icon, later } from "/web/modules/panels.js";
+import { codeBox, historyBox, remember, unknownText } from "/static/parts.js";
 
 const HELP = {
   classify: ["Text to classify", ""], regress: ["Text or numbers", ""], tag: ["Words to tag", ""],

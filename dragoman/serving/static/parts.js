@@ -1,51 +1,8 @@
 // Parts that all views share: messages, copying, history, the code of a request.
 
 import { el } from "/web/modules/core.js";
+import { copy, iconButton } from "/web/modules/panels.js";
 import { asCode, lastExchange } from "/static/api.js";
-
-let timer = 0;
-
-export function toast(text, bad = false) {
-  const box = document.getElementById("toast");
-  box.textContent = text;
-  box.className = bad ? "shown wrong" : "shown";
-  clearTimeout(timer);
-  timer = setTimeout(() => { box.className = ""; }, bad ? 6000 : 1800);
-}
-
-export async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch { // without a secure context browsers have no clipboard
-    const area = el("textarea", { class: "hidden-visually" });
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-  toast("Copied");
-}
-
-export function icon(name) {
-  const shapes = {
-    copy: "M8 8V5.500A1.500 1.500 0 0 1 9.500 4h9A1.500 1.500 0 0 1 20 5.500v9a1.500 1.500 0 0 1-1.500 1.500H16M5.500 8h9A1.500 1.500 0 0 1 16 9.500v9a1.500 1.500 0 0 1-1.500 1.500h-9A1.500 1.500 0 0 1 4 18.500v-9A1.500 1.500 0 0 1 5.500 8z",
-    swap: "M7 7h12l-3.500-3.500M17 17H5l3.500 3.500", close: "M6 6l12 12M18 6L6 18", eye: "M2.500 12S6 5.500 12 5.500 21.500 12 21.500 12 18 18.500 12 18.500 2.500 12 2.500 12zM12 9.200a2.800 2.800 0 1 1 0 5.600 2.800 2.800 0 0 1 0-5.600z",
-    file: "M12 16V5m0 0L8 9m4-4l4 4M5 15v3.500A1.500 1.500 0 0 0 6.500 20h11a1.500 1.500 0 0 0 1.500-1.500V15", stop: "M7 7h10v10H7z",
-  };
-  const holder = el("span", { class: "icon", "aria-hidden": "true" });
-  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  picture.setAttribute("viewBox", "0 0 24 24");
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  path.setAttribute("d", shapes[name]);
-  picture.append(path);
-  holder.append(picture);
-  return holder;
-}
-
-export function iconButton(name, label, click) {
-  return el("button", { type: "button", class: "round", "aria-label": label, title: label, onclick: click }, icon(name));
-}
 
 // What the model could not read of an input.
 export function unknownText(output) {
@@ -101,9 +58,4 @@ export function historyBox(open) {
   const details = el("details", { class: "fold" }, el("summary", {}, "History"), el("p", { class: "small soft" }, "Kept in this browser alone. ", clear), list);
   details.addEventListener("toggle", draw);
   return { node: details, draw: () => { if (details.open) draw(); } };
-}
-
-export function later(milliseconds, action) {
-  let waiting = 0;
-  return (...values) => { clearTimeout(waiting); waiting = setTimeout(() => action(...values), milliseconds); };
 }

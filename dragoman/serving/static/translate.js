@@ -1,8 +1,9 @@
 // Translate as you type: words linked to their source, alternatives, terminology, two models side by side, files.
 
-import { el, percent } from "/web/modules/core.js";
+import { el } from "/web/modules/core.js";
 import { call, upload } from "/static/api.js";
-import { codeBox, copy, historyBox, icon, iconButton, later, remember, toast, unknownText } from "/static/parts.js";
+import { clipped, copy, difference, icon, iconButton, later, linkedWords, markWords, toast } from "/web/modules/panels.js";
+import { codeBox, historyBox, remember, unknownText } from "/static/parts.js";
 
 const DELAY = 220;
 const EXAMPLES = "dragoman-text";
@@ -24,20 +25,7 @@ export function translateView(root, model, models, change) {
   const filePicker = el("input", { type: "file", class: "hidden-visually", "aria-label": "File to translate", accept: ".txt,.md,.html,.htm,.srt,.vtt,.po,.xlf,.xliff,.tmx,.docx,.pptx,.odt,.odp,.epub", onchange: () => filePicker.files[0] && translateFile(filePicker.files[0]) });
   const fileButton = el("button", { type: "button", class: "quiet", onclick: () => filePicker.click() }, icon("file"), "Translate a file");
 
-  function mark(sentence, words) {
-    mirror.replaceChildren();
-    if (!sentence || !words.size) return;
-    let place = 0;
-    const text = area.value;
-    for (const [index, [first, word]] of placed(sentence.source, sentence.source_words).entries()) {
-      if (!words.has(index)) continue;
-      const start = sentence.place + first;
-      mirror.append(text.slice(place, start), el("mark", {}, word));
-      place = start + word.length;
-    }
-    mirror.append(`${text.slice(place)}\n`);
-    mirror.scrollTop = area.scrollTop;
-  }
+  const mark = (sentence, words) => markWords(mirror, area, sentence, words);
 
   // --- requests
   let running = null;
@@ -194,7 +182,7 @@ function outputPanel(state, model) {
       place += sentence.source.length + sentence.space.length;
     }
     const real = sentences.filter((one) => one.source);
-    for (const sentence of sentences) body.append(...words(sentence, mark, hint, () => choose(sentence)), sentence.space);
+    for (const sentence of sentences) body.append(...linkedWords(sentence, mark, hint, () => choose(sentence)), sentence.space);
     body.append("\n");
     several = real.length > 1;
     if (real.length) choose(real[0]);
@@ -225,65 +213,7 @@ function outputPanel(state, model) {
   };
 }
 
-// The words of a sentence as elements; hovering or focusing one marks its source.
-function words(sentence, mark, hint, choose) {
-  const links = new Map();
-  for (const [from, to] of sentence.alignment ?? []) links.set(to, (links.get(to) ?? new Set()).add(from));
-  const parts = [];
-  const text = sentence.text ?? "";
-  let end = 0;
-  for (const [number, [first, part]] of placed(text, sentence.target_words).entries()) {
-    parts.push(text.slice(end, first));
-    end = first + part.length;
-    const sure = sentence.word_confidences?.[number];
-    const from = links.get(number) ?? new Set();
-    const names = [...from].map((one) => sentence.source_words?.[one]).filter(Boolean);
-    const about = [names.length ? `${part} ← ${names.join(" ")}` : part, sure === undefined || sure === null ? "" : `${percent(sure)} sure`].filter(Boolean).join(" · ");
-    const enter = () => { mark(sentence, from); hint.textContent = about; };
-    const leave = () => mark(null, new Set());
-    parts.push(el("span", { class: `w ${level(sure)}`, tabindex: "0", "aria-label": about, onpointerenter: enter, onpointerleave: leave, onfocus: enter, onblur: leave, onclick: choose }, part));
-  }
-  return [...parts, text.slice(end)];
-}
-
-// The words of the server's alignment (letters, for single words) with their places in a text; else words by spaces.
-function placed(text, names) {
-  const found = [];
-  let end = 0;
-  for (const name of names ?? []) {
-    const first = text.indexOf(name, end);
-    if (first < 0) break;
-    found.push([first, name]);
-    end = first + name.length;
-  }
-  return found.length && found.length === names.length ? found : [...text.matchAll(/\S+/g)].map((match) => [match.index, match[0]]);
-}
-
 function byLetter(sentence) {
   const names = sentence?.target_words ?? [];
   return names.length > 1 && names.every((one) => [...one].length === 1);
-}
-
-function clipped(text) {
-  const letters = [...text];
-  return letters.length > 40 ? `${letters.slice(0, 39).join("")}…` : text;
-}
-
-function level(sure) {
-  if (sure === undefined || sure === null || sure >= 0.85) return "";
-  return sure >= 0.5 ? "unsure" : "doubtful";
-}
-
-// Words of an alternative that the translation does not have stand out; of single words the letters that differ.
-function difference(text, other) {
-  if (!/\s/.test(text.trim() + other.trim())) {
-    const [mine, theirs] = [[...text], [...other]];
-    let [start, end] = [0, 0];
-    while (start < Math.min(mine.length, theirs.length) && mine[start] === theirs[start]) start += 1;
-    while (end < Math.min(mine.length, theirs.length) - start && mine.at(-1 - end) === theirs.at(-1 - end)) end += 1;
-    const stop = theirs.length - end;
-    return [theirs.slice(0, start).join(""), el("b", {}, theirs.slice(start, stop).join("")), theirs.slice(stop).join("")];
-  }
-  const known = new Set(text.split(/\s+/));
-  return other.split(/(\s+)/).map((word) => (!word.trim() || known.has(word) ? word : el("b", {}, word)));
 }

@@ -3,7 +3,8 @@
 import { el } from "/web/modules/core.js";
 import { showInspection } from "/web/modules/inspect.js";
 import { upload } from "/static/api.js";
-import { codeBox, copy, icon, iconButton, toast } from "/static/parts.js";
+import { copy, icon, iconButton, toast } from "/web/modules/panels.js";
+import { codeBox } from "/static/parts.js";
 
 export function uploadView(root, model) {
   const sound = model.input === "audio";

@@ -1,0 +1,123 @@
+"""ONNX graphs whose weights are stored in 8 bits, and the check that their outputs are as good.
+
+A matrix becomes integers and one scale for each row or column. The graph multiplies them at its start, which runtimes
+do once, when they open it: files shrink to a quarter, arithmetic and speed stay those of float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.store import source_rows
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.errors import DragomanError, MissingExtraError
+from dragoman.exchange.onnx import LONGEST
+from dragoman.exchange.onnx_greedy import GreedyDecoder
+from dragoman.runs import Run
+from dragoman.runs.resume import check_same_data
+from dragoman.scoring.registry import select_metrics
+
+SMALLEST = 1024  # numbers; smaller matrices stay as they are
+CHECKED = 200  # validation lines
+ROWS = 32  # decoded together
+TOLERATED = 0.2  # points of chrF: less than another seed of training changes
+
+
+@dataclass(frozen=True)
+class PrecisionCheck:
+    """How greedy outputs with int8 weights compare with those of float32 on validation lines."""
+
+    lines: int
+    same: float  # share of lines with the same text
+    chrf: tuple[float, float]  # float32, int8
+
+    @property
+    def lossless(self) -> bool:
+        return self.chrf[1] >= self.chrf[0] - TOLERATED
+
+    def __str__(self) -> str:
+        return (
+            f"chrF {self.chrf[1]:.1f} with int8, {self.chrf[0]:.1f} with float32; {self.same:.1%} of {self.lines} "
+            "validation lines have the same text"
+        )
+
+
+def write_int8(graph: Path, target: Path) -> None:
+    """Write a graph again, its large matrices as 8-bit integers and scales."""
+    try:
+        import onnx
+        from onnx import helper, numpy_helper
+    except ImportError:
+        raise MissingExtraError("--precision int8", "onnx", "onnx") from None
+    model = onnx.load(str(graph))
+    kept, nodes = [], []
+    for tensor in model.graph.initializer:
+        if tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) != 2 or tensor.dims[0] == LONGEST:
+            kept.append(tensor)  # a table of positions has LONGEST rows
+            continue
+        weights = numpy_helper.to_array(tensor)
+        if weights.size < SMALLEST:
+            kept.append(tensor)
+            continue
+        integers, scale = quantized(weights)
+        name = tensor.name
+        kept += [numpy_helper.from_array(integers, f"{name}_int8"), numpy_helper.from_array(scale, f"{name}_scale")]
+        nodes += [
+            helper.make_node("Cast", [f"{name}_int8"], [f"{name}_float"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Mul", [f"{name}_float", f"{name}_scale"], [name]),
+        ]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    before = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes, *before])
+    onnx.save(model, str(target))
+
+
+def quantized(weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Integers and scales of a matrix: one scale for each row or for each column, whichever loses less."""
+    best: tuple[float, Any, Any] | None = None
+    for axis in (0, 1):
+        scale = np.maximum(np.abs(weights).max(axis, keepdims=True), 1e-12).astype(np.float32) / 127
+        integers = np.rint(weights / scale).astype(np.int8)
+        error = float(np.square(weights - integers * scale).sum())
+        if best is None or error < best[0]:
+            best = error, integers, scale
+    assert best is not None
+    return best[1], best[2]
+
+
+def compare_precisions(run: Run, table: dict[str, Any], folder: Path, other: Path) -> PrecisionCheck | None:
+    """Compare the graphs of two folders, float32 and int8, on validation lines; None where the data are gone."""
+    try:
+        corpus = run.task.prepare(run.config)
+        check_same_data(run.folder, corpus)
+    except (DragomanError, OSError):
+        return None
+    count = len(corpus.valid)
+    chosen = sorted({number * count // CHECKED for number in range(CHECKED)}) if count > CHECKED else range(count)
+    sources = [list(map(int, row)) for row in source_rows(corpus.valid, chosen)]
+    target = run.tokenizers()[1]
+    references = [[target.decode(row.tolist())] for row in corpus.valid.target.rows(chosen)]
+    texts = [outputs(GreedyDecoder(place, table), sources, target) for place in (folder, other)]
+    metric = select_metrics(["chrf"])["chrf"]
+    chrf = [metric.score(metric.statistics(own, references)) for own in texts]
+    same = sum(left == right for left, right in zip(*texts, strict=True)) / max(1, len(sources))
+    return PrecisionCheck(len(sources), same, (chrf[0], chrf[1]))
+
+
+def outputs(decoder: GreedyDecoder, sources: Sequence[list[int]], target: Tokenizer) -> list[str]:
+    """The greedy outputs of sources, which are decoded in batches of like lengths."""
+    order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
+    texts = [""] * len(sources)
+    for first in range(0, len(order), ROWS):
+        some = order[first : first + ROWS]
+        for number, tokens in zip(some, decoder.decode([sources[number] for number in some]), strict=True):
+            texts[number] = target.decode(tokens)
+    return texts

@@ -1,0 +1,219 @@
+"""Export a run as a web page that needs no server: the model, its tokenizers and a runtime in a folder or in one file.
+
+The graphs are those of `--to onnx`, with the attention of every step. The page and its modules are in
+`dragoman/web/offline`; they search, tokenize and split as `dragoman predict` does.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from dragoman.data.languages import language_name, languages_of_name
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.errors import ConfigError
+from dragoman.exchange.exporter import Exporter, encoder_decoder
+from dragoman.exchange.onnx import LONGEST, model_blockers, write_graphs
+from dragoman.exchange.onnx_int8 import compare_precisions, write_int8
+from dragoman.exchange.web_runtime import BINARY, FILES, MODULE, find_runtime
+from dragoman.exchange.web_tokenizers import tokenizer_blockers, tokenizer_spec
+from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.runs import Run
+from dragoman.runs.folder import licence_of
+from dragoman.tasks.base import encoder_of, length_limit
+from dragoman.version import __version__
+from dragoman.web.page import asset, bundle, json_for_html, modules_of, security_policy
+
+FORMAT = 1  # of model.json
+ENTRY = "offline-page"
+GRAPHS = ("encoder.onnx", "decoder.onnx")
+TASKS = ("translate",)
+STYLES = ("style.css", "panels.css")
+# The page reads its own files and compiles WebAssembly; nothing else, and nothing from elsewhere.
+POLICY = "; ".join(
+    (
+        "default-src 'none'", "script-src 'self' 'wasm-unsafe-eval'", "style-src 'self'", "img-src 'self' data:",
+        "connect-src 'self'", "worker-src 'self'", "manifest-src 'self'", "base-uri 'none'", "form-action 'none'",
+    )
+)  # fmt: skip
+# Settings of a search that pages do not have.
+UNSUPPORTED = ("coverage_penalty", "min_length", "no_repeat_ngram", "beam_groups")
+
+
+class WebExporter(Exporter):
+    """The exporter of `dragoman export --to web`."""
+
+    name = "web"
+    about = "a web page that runs the model in the browser, without a server: a folder, or with --single one file"
+
+    def blockers(self, run: Run) -> list[str]:
+        if run.task.name not in TASKS:
+            return [f"task: found {run.task.name!r}, expected {' or '.join(map(repr, TASKS))}"]
+        reasons = model_blockers(run.config.model)
+        for side, tokenizer in zip(("source", "target"), run.tokenizers(), strict=True):
+            reasons += tokenizer_blockers(tokenizer, side)
+        default = SearchConfig()
+        for name in UNSUPPORTED:
+            if (value := getattr(run.config.search, name)) != (expected := getattr(default, name)):
+                reasons.append(f"search.{name}: found {value}, expected {expected}")
+        return reasons
+
+    def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
+        if (precision := options.get("precision")) == "float16":
+            raise ConfigError(f"--precision: found {precision!r}, expected float32 or int8 for a web page")
+        runtime = find_runtime(options.get("runtime"))  # before the slow part
+        folder = path.with_name(f"{path.name}.parts") if "single" in options else path
+        folder.mkdir()
+        model = folder / "model"
+        model.mkdir()
+        network = encoder_decoder(run)
+        caches = write_graphs(network, model, attention=True)
+        table = model_table(run, network, options) | {"caches": caches}
+        table["about"].append(("Precision", choose_precision(run, table, model, options.get("precision"))))
+        (model / "model.json").write_text(json.dumps(table, ensure_ascii=False, separators=(",", ":")), "utf-8")
+        title = page_title(run, table["languages"])
+        if "single" in options:
+            path.write_text(single_page(title, model, runtime), encoding="utf-8")
+            shutil.rmtree(folder)
+        else:
+            write_page(title, folder, runtime)
+
+
+def choose_precision(run: Run, table: dict[str, Any], folder: Path, wanted: str | None) -> str:
+    """Leave graphs of the wanted precision in a folder, by default int8 if validation lines show no loss; say which."""
+    if wanted == "float32":
+        return "float32"
+    small = folder.with_name("int8")
+    small.mkdir()
+    for name in GRAPHS:
+        write_int8(folder / name, small / name)
+    check = compare_precisions(run, table, folder, small)
+    chosen = wanted == "int8" or (check is not None and check.lossless)
+    for name in GRAPHS if chosen else ():
+        (small / name).replace(folder / name)
+    shutil.rmtree(small)
+    return f"{'int8 weights' if chosen else 'float32'} ({check or 'not compared: the validation data are gone'})"
+
+
+def model_table(run: Run, model: EncoderDecoder, options: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that the page needs to know besides the graphs."""
+    source, target = run.tokenizers()
+    shared = source.fingerprint() == target.fingerprint() and not source.tags
+    longest = [run.config.data.max_length]
+    if (positions := length_limit(encoder_of(run.config))[1]) is not None:
+        longest.append(positions - 1)  # <eos> takes one
+    characters = run.data.get("characters")
+    if not isinstance(characters, dict) or run.config.train.pretrained is not None:
+        characters = {}  # it has learned from more than its own data
+    return {
+        "format": FORMAT,
+        "task": run.task.name,
+        "languages": language_names(run, options),
+        "special": {"pad": PAD, "sos": SOS, "eos": EOS},
+        "suppressed": list(SUPPRESSED_TOKENS),
+        "prompt": list(model.config.prompt),
+        "length_ratio": run.data["length_ratio"],
+        "max_positions": min(model.max_positions or LONGEST, LONGEST - len(model.config.prompt)),
+        "max_tokens": min(longest),
+        "max_characters": run.config.data.max_characters,
+        "search": asdict(run.config.search),
+        "source": tokenizer_spec(source),
+        "target": None if shared else tokenizer_spec(target),
+        "characters": characters.get("source"),
+        "about": about(run, model),
+    }
+
+
+def language_names(run: Run, options: Mapping[str, str]) -> list[str]:
+    """The names of both languages: as the options say, else by the name of the run; empty where neither does."""
+    found = languages_of_name(run.folder.resolve().name)
+    given = (options.get("source_language") or found[0], options.get("target_language") or found[1])
+    return [language_name(code) if code else "" for code in given]
+
+
+def page_title(run: Run, languages: list[str]) -> str:
+    return " → ".join(languages) if all(languages) else run.folder.resolve().name
+
+
+def about(run: Run, model: EncoderDecoder) -> list[tuple[str, str]]:
+    """What the page says about its model."""
+    source, target = run.tokenizers()
+    rows = [
+        ("Run", run.folder.resolve().name),
+        ("Model", f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"),
+        ("Training data", f"{run.data['train'].get('pairs', 0):,} pairs"),
+        ("Source", f"{len(source):,} {source.kind}"),
+        ("Target", f"{len(target):,} {target.kind}"),
+        ("Made with", f"Dragoman {__version__}"),
+    ]
+    if licence := licence_of(run.folder):
+        rows.append(("Licence", licence))
+    return rows
+
+
+# --- the page
+
+
+def write_page(title: str, folder: Path, runtime: Path) -> None:
+    """Write everything beside model/: page, modules, styles, runtime, service worker, and the list of all files."""
+    (folder / "runtime").mkdir()
+    for name in FILES:
+        shutil.copyfile(runtime / name, folder / "runtime" / name)
+    for name, text in modules_of(ENTRY).items():
+        (folder / f"{name}.js").write_text(text, encoding="utf-8")
+    for name in (*STYLES, "icon.svg"):
+        (folder / name).write_text(asset(name), encoding="utf-8")
+    page = Template(asset("offline/index.html")).substitute(policy=html.escape(POLICY), title=html.escape(title))
+    (folder / "index.html").write_text(page, encoding="utf-8")
+    names = {"title": json.dumps(title)[1:-1], "short": json.dumps(title[:30])[1:-1]}
+    manifest = Template(asset("offline/manifest.webmanifest")).substitute(names)
+    (folder / "manifest.webmanifest").write_text(manifest, encoding="utf-8")
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    listed = ["./", *(f"./{path.relative_to(folder).as_posix()}" for path in files)]
+    (folder / "files.json").write_text(json.dumps(listed, indent=0), encoding="utf-8")
+    content = hashlib.blake2b(digest_size=8)
+    for path in files:
+        content.update(path.read_bytes())
+    worker = asset("offline/service-worker.js").replace("$version", f"dragoman-{content.hexdigest()}")
+    (folder / "service-worker.js").write_text(worker, encoding="utf-8")
+
+
+def single_page(title: str, model: Path, runtime: Path) -> str:
+    """One HTML file with everything inside; binary files are compressed, which browsers undo."""
+    files = {path.name: path.read_bytes() for path in sorted(model.iterdir())}
+    files["runtime.wasm"] = (runtime / BINARY).read_bytes()
+    packed = {name: base64.b64encode(gzip.compress(data, mtime=0)).decode("ascii") for name, data in files.items()}
+    script = inline_runtime((runtime / MODULE).read_text(encoding="utf-8")) + bundle(ENTRY)
+    style = "\n".join(map(asset, STYLES))
+    icon = base64.b64encode(asset("icon.svg").encode("utf-8")).decode("ascii")
+    return Template(asset("offline/single.html")).substitute(
+        policy=html.escape(security_policy([script], [style], webassembly=True)),
+        title=html.escape(title),
+        icon=f"data:image/svg+xml;base64,{icon}",
+        style=style,
+        files=json_for_html(packed),
+        script=script,
+    )
+
+
+def inline_runtime(source: str) -> str:
+    """The module of the runtime as a global value: a script inside a page cannot import another one."""
+    match = re.search(r"export\{([^}]*)\};?\s*(?://# sourceMappingURL=\S*\s*)?$", source)
+    assert match is not None, f"{MODULE} ends with its exports"
+    names = [name.split(" as ") for name in match[1].split(",")]
+    exports = ", ".join(f"{name[-1].strip()}: {name[0].strip()}" for name in names)
+    body = source[: match.start()]
+    assert "</script" not in body, f"{MODULE} would end the script element"
+    return f"globalThis.embeddedRuntime = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();\n"
