@@ -30,13 +30,13 @@ types: setup
 
 # One process a core, each with one thread: half the time of two threads in one process.
 tests: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 # Between two edits: lint, types, and the tests that take seconds and still touch every layer, in under two minutes.
 QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py config data layers kernels scoring classical \
 	reports runs)
 quick: lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(QUICK)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(QUICK)
 
 # The tests marked `gpu`, with warnings as errors. Only files that have such tests are collected, and no plugin of pytest is needed, so
 # it also runs with the Python of a machine that has torch and pytest alone.

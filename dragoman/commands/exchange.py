@@ -36,7 +36,7 @@ def export(run: str, name: str, out: str, **options: str | None) -> None:
     dragoman export runs/my --to huggingface --output my-model
     dragoman export runs/my --to argos --source-language en --target-language de --output en_de.argosmodel
     dragoman export runs/my --to onnx --output my-onnx
-    dragoman export runs/my --to web --output site && python -m http.server --directory site
+    dragoman export runs/my --to web --output site     a page that translates in the browser
     dragoman export runs/my --to web --single --output my.html
     dragoman export runs/ngrams --to arpa --output lm.arpa
     """

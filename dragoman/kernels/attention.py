@@ -50,7 +50,9 @@ def torch_attention(
     if bias is not None:
         bias = bias.to(query.dtype)
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
-    grouped = query.shape[1] > key.shape[1]
+    grouped = False
+    if query.shape[1] > key.shape[1]:  # compared here: the compiler of torch 2.6 takes no symbol as the argument
+        grouped = True
     out = F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=causal, dropout_p=dropout, scale=scale, enable_gqa=grouped
     )

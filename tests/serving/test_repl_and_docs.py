@@ -12,8 +12,10 @@ import tarfile
 from dataclasses import fields, replace
 from pathlib import Path
 
+import click
 import pytest
 
+from dragoman.cli import cli
 from dragoman.commands.serve import serve, server_config
 from dragoman.decoding.config import SearchOverrides
 from dragoman.errors import ConfigError
@@ -50,9 +52,14 @@ def test_the_example_configuration_has_every_default(tmp_path: Path) -> None:
         load_config(path)
 
 
+def context_of(words: list[str]) -> click.Context:
+    """The parsed command line. A command keeps the names of its help option from its first context."""
+    return serve.make_context("serve", words, **cli.context_settings)
+
+
 def test_options_change_the_file() -> None:
     words = ["runs/x", "--port", "7000", "limits.queue=9", "--no-page", "cors=a", "search.beam=8"]
-    context = serve.make_context("serve", words)
+    context = context_of(words)
     assert context.params["runs"] == ("runs/x",)
     settings = context.params["settings"]
     config = server_config(("runs/x",), str(ROOT / "deploy" / "serve.toml"), ("fr:en",), settings)
@@ -61,7 +68,7 @@ def test_options_change_the_file() -> None:
     assert config.search == SearchOverrides(beam=8)
     assert [model.source for model in config.models] == ["de", "fr"]
     with pytest.raises(ConfigError, match="found no run"):
-        server_config((), None, (), serve.make_context("serve", []).params["settings"])
+        server_config((), None, (), context_of([]).params["settings"])
 
 
 def test_the_dockerfile_is_sound() -> None:
@@ -79,14 +86,14 @@ def test_the_dockerfile_is_sound() -> None:
     assert {f"!{name}" for name in copied} == {line for line in sent if line.startswith("!")}
     (entry,) = (json.loads(line.partition(" ")[2]) for line in lines if line.startswith("ENTRYPOINT"))
     assert entry[:2] == ["dragoman", "serve"]
-    serve.make_context("serve", [*entry[2:], "runs/x"])  # its options exist
+    context_of([*entry[2:], "runs/x"])  # its options exist
 
 
 def test_the_systemd_unit_is_sound(tmp_path: Path) -> None:
     unit = (ROOT / "deploy" / "dragoman.service").read_text()
     command = re.search(r"^ExecStart=(\S+) serve (.*)$", unit, re.MULTILINE)
     assert command is not None
-    serve.make_context("serve", shlex.split(command[2]))
+    context_of(shlex.split(command[2]))
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     path = tmp_path / "dragoman.service"

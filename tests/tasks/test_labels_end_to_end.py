@@ -214,14 +214,20 @@ def test_learns_and_scores(folder: Path, name: str) -> None:
 def test_answers_depend_neither_on_batch_nor_on_order(folder: Path, name: str) -> None:
     run = dragoman.load(folder / name)
     inputs = INPUTS[name]
-    expected = [answer.text for answer in run.predict(inputs)]
+
+    def answers(inputs: list[str], **options: int) -> list[str]:
+        texts = [answer.text for answer in run.predict(inputs, **options)]
+        # torch 2.6 adds the products of a single row in another order
+        return [f"{float(text):.5g}" if text else "" for text in texts] if name in ("regress", "series") else texts
+
+    expected = answers(inputs)
     assert expected[1] == ""
     assert all(expected[:1] + expected[2:])
     for size in (1, 2):
-        assert [answer.text for answer in run.predict(inputs, batch_size=size)] == expected
-    assert [answer.text for answer in run.predict(inputs[::-1])] == expected[::-1]
+        assert answers(inputs, batch_size=size) == expected
+    assert answers(inputs[::-1]) == expected[::-1]
     result = call("predict", folder / name, stdin="".join(f"{line}\n" for line in inputs).encode())
-    assert result.lines == expected
+    assert result.lines == [answer.text for answer in run.predict(inputs)]
 
 
 def test_json_tells_probabilities_or_values(folder: Path, name: str) -> None:
