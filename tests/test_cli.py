@@ -317,7 +317,8 @@ def test_help_and_version() -> None:
     listed = call("--help").out.partition("Commands:\n")[2]
     order = (
         "train check clean back-translate distil adapt predict translate complete serve repl evaluate score compare "
-        "align score-alignment terms info inspect attention probe calibrate shortlist bench import export new presets"
+        "test align score-alignment terms info inspect attention probe calibrate shortlist bench import export new "
+        "presets"
     )
     assert [line.split()[0] for line in listed.splitlines()] == [*order.split(), "demo"]
     for name in cli.cli.commands:

@@ -26,10 +26,19 @@ from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import CALIBRATION, batches_of_indices, log_probability, token_confidences
 from dragoman.models.heads.softmax import full_precision
 from dragoman.runs.resume import check_same_data
-from dragoman.scoring.calibration import PlattScale, Reliability, cross_fitted, fit_platt_scale, reliability
+from dragoman.scoring.calibration import (
+    PlattScale,
+    Reliability,
+    RiskPoint,
+    cross_fitted,
+    fit_platt_scale,
+    reliability,
+    risk_coverage,
+)
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 MIN_PAIRS, MIN_TOKENS = 20, 100  # fewer say too little about a temperature
+MAX_POINTS = 100  # of the risk–coverage curve in calibration.json
 MAX_OUTPUTS = 1000  # outputs decoded to see how many equal the reference
 PRECISION = 2e-5  # relative, of the temperature; takes six passes
 
@@ -57,6 +66,7 @@ class OutputCalibration(NamedTuple):
     scale: PlattScale
     before: Reliability  # of the product of calibrated token confidences
     after: Reliability  # of that product after Platt scaling, cross-fitted
+    risk: Sequence[RiskPoint]  # of the same
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -65,6 +75,7 @@ class OutputCalibration(NamedTuple):
             **self.scale._asdict(),
             "before": reliability_table(self.before),
             "after": reliability_table(self.after),
+            "risk": [point._asdict() for point in self.risk[:: -(-len(self.risk) // MAX_POINTS)]],
         }
 
 
@@ -210,10 +221,12 @@ def calibrate_outputs(
     correct = np.array(
         [UNK not in target and decode(outputs[row]) == decode(target) for row, (_, target) in enumerate(rows)]
     )
+    fitted = cross_fitted(log_probabilities, correct)
     return OutputCalibration(
         fit_platt_scale(log_probabilities, correct),
         reliability(np.exp(log_probabilities), correct, bins),
-        reliability(cross_fitted(log_probabilities, correct), correct, bins),
+        reliability(fitted, correct, bins),
+        risk_coverage(fitted, correct),
     )
 
 

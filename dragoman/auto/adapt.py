@@ -152,7 +152,7 @@ def adapt(
 def check_adaptable(run: Run, options: AdaptOptions) -> dict[str, int]:
     """Refuse a run that cannot learn from corrections; returns the sizes of its weights by name."""
     task = run.task
-    if task.head_decoder is not None or task.is_language_model or run.config.reads_media:
+    if not task.searches or run.config.reads_media:
         raise RunError(
             f'{run.folder}: found task = "{task.name}"; adapt needs a run from text to text, as of task = "translate"'
         )

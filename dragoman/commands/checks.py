@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dragoman.runs import Run
 
 # The arguments that name a file to write, in every command that has them.
-OUTPUTS = ("out", "output", "plot", "beam_trace", "page", "html", "report", "rejects")
+OUTPUTS = ("out", "output", "plot", "risk_plot", "beam_trace", "page", "html", "report", "rejects", "junit")
 PLAIN = ("output", "beam_trace", "rejects")  # others are pictures and pages, which create their folder
 # A command may write its own part of a run.
 OWN_PARTS = {"shortlist": "shortlist.safetensors"}

@@ -241,6 +241,11 @@ def probe(
 @click.argument("run")
 @pair_files(reason="name FILE, or both --source and --target, or neither for the pairs that training set aside")
 @click.option("--plot", help="Also draw the reliability diagram to this .png, .svg or .pdf file.")
+@click.option("--risk-plot", help="Also draw the risk-coverage curve: wrong outputs against the share that is kept.")
+@click.option(
+    "--error-rate", type=click.FloatRange(0.0, 1.0), metavar="R",
+    help="Say which --min-confidence of predict, translate and serve leaves this share of wrong outputs.",
+)  # fmt: skip
 @click.option("--bins", type=click.IntRange(1), default=15, help="Bins of the reliability diagram.")
 @click.option("--batch-size", type=click.IntRange(1), default=32, help="Pairs in a batch.")
 @tag_option
@@ -250,6 +255,8 @@ def calibrate(
     run: str,
     files: str | Pairs | None,
     plot: str | None,
+    risk_plot: str | None,
+    error_rate: float | None,
     bins: int,
     batch_size: int,
     tag: str | None,
@@ -266,23 +273,33 @@ def calibrate(
     \b
     dragoman calibrate runs/my                          on the pairs that training set aside
     dragoman calibrate runs/my held-out.tsv --plot reliability.png
+    dragoman calibrate runs/my --error-rate 0.05        which --min-confidence leaves 5 % wrong outputs
     echo "a line" | dragoman predict runs/my --json     now with confidences
     """
     from dragoman.analysis import calibration as confidence
     from dragoman.inference.load import load_predictor
-    from dragoman.reports.plots import check_plot_path, draw_reliability
+    from dragoman.reports.plots import check_plot_path, draw_reliability, draw_risk_coverage
+    from dragoman.scoring.calibration import at_error_rate
 
-    if plot is not None:
-        check_plot_path(plot)
+    for picture in (plot, risk_plot):
+        if picture is not None:
+            check_plot_path(picture)
     require_search("calibrate", run, text=True)
     predictor = load_predictor(run, device)
     rows = None if files is None else confidence.read_rows(predictor, files, tag)
     calibration = confidence.calibrate(predictor, rows, bins=bins, batch_size=batch_size)
     path = confidence.save_calibration(predictor, calibration)
+    curve = calibration.outputs.risk
+    chosen = None if error_rate is None else at_error_rate(curve, error_rate)
     if as_json:
-        click.echo(json.dumps(calibration.as_dict()))
+        named = {} if error_rate is None else {"min_confidence": chosen._asdict() if chosen else None}
+        click.echo(json.dumps(calibration.as_dict() | named))
     else:
         click.echo("\n".join((*calibration.lines(), f"written: {path}")))
+        if error_rate is not None:
+            lowest = min(curve, key=lambda point: point.error)
+            unreachable = f"no min_confidence leaves at most {error_rate:.1%} wrong outputs; the best: {lowest}"
+            click.echo(str(chosen) if chosen is not None else unreachable)
     if plot is not None:
         panels = {
             "tokens, as trained": calibration.before.reliability,
@@ -291,3 +308,5 @@ def calibrate(
             "outputs, calibrated": calibration.outputs.after,
         }
         print_message(f"picture: {draw_reliability(panels, plot, title=Path(run).name)}")
+    if risk_plot is not None:
+        print_message(f"picture: {draw_risk_coverage(curve, risk_plot, title=Path(run).name)}")

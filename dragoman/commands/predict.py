@@ -15,7 +15,15 @@ import click
 from dragoman.commands import inputs
 from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.options import device_option
-from dragoman.commands.printing import Refused, as_utf8, print_method_report, print_prompt, print_unseen, print_warning
+from dragoman.commands.printing import (
+    Refused,
+    as_utf8,
+    print_message,
+    print_method_report,
+    print_prompt,
+    print_unseen,
+    print_warning,
+)
 from dragoman.commands.progress import count_lines, is_watched, progress_bar
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.commands.shards import ShardSettings, predict_shards
@@ -120,6 +128,7 @@ class InputLines:
     as_json: bool  # one object per output, which names its file
     unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
     refused: Refused = field(default_factory=Refused)
+    uncertain: int = 0  # outputs left out by min_confidence
     sources: deque[str] = field(default_factory=deque)  # names of files that were read and have no output yet
 
     def __post_init__(self) -> None:
@@ -187,6 +196,7 @@ class InputLines:
 
     def line(self, prediction: Prediction | LabelPrediction, number: int) -> str:
         """The line to print for the prediction of the input with this number."""
+        self.uncertain += bool(getattr(prediction, "refused", ""))
         if not self.as_json:  # a sub-word model can output any byte; a line must stay a line
             return prediction.text.replace("\n", " ").replace("\r", " ")
         table: dict[str, Any] = {"source": self.sources.popleft()} if self.sources else {}
@@ -222,4 +232,6 @@ def write_predictions(lines: InputLines, options: DecodingOptions, beam_trace: s
         print_method_report(predictor)
     print_unseen(lines.unseen)
     inputs.print_unreadable([*lines.unreadable.values()], "each has an empty line")
+    if lines.uncertain:
+        print_message(f"{lines.uncertain:,} outputs were below min_confidence = {options.min_confidence} and are empty")
     lines.refused.exit()

@@ -26,6 +26,7 @@ from dragoman.commands.repl import repl
 from dragoman.commands.score import score, score_alignment
 from dragoman.commands.serve import serve
 from dragoman.commands.shortlist import shortlist
+from dragoman.commands.test import test
 from dragoman.commands.train import check, distil, train
 from dragoman.commands.translate import translate
 from dragoman.errors import hint
@@ -82,8 +83,8 @@ def cli(trace: bool, modules: tuple[str, ...]) -> None:
 # In the order of work, which is that of the help.
 COMMANDS = (
     train, check, clean, back_translate, distil, adapt, predict, translate, complete, serve, repl, evaluate, score,
-    compare, align, score_alignment, terms, info, inspect, attention, probe, calibrate, shortlist, bench, import_model,
-    export, new, presets, demo,
+    compare, test, align, score_alignment, terms, info, inspect, attention, probe, calibrate, shortlist, bench,
+    import_model, export, new, presets, demo,
 )  # fmt: skip
 
 

@@ -12,7 +12,10 @@ from dragoman.config.settings import as_table, build, merge
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.serving.config import ModelConfig, ServeConfig
 
-FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("host", "port", "workers", "batch_size", "device", "token")}
+FLAGS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("host", "port", "workers", "batch_size", "device", "token", "min_confidence")
+}
 OLD = ("limits.queue", "limits.wait", "cors", "base_url", "engine", "page")  # places that once had flags
 SCHEMA = Schema(ServeConfig, daily=FLAGS, without=("models",), old=OLD)
 

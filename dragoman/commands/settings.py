@@ -69,7 +69,10 @@ METHOD_FLAGS = (
 
 
 # Places with flags that people type daily; everything else is a setting.
-DAILY = {"search.beam": "--beam", "n_best": "--n-best", "tag": "--tag", "batch_size": "--batch-size"}
+DAILY = {
+    "search.beam": "--beam", "n_best": "--n-best", "tag": "--tag", "batch_size": "--batch-size",
+    "min_confidence": "--min-confidence",
+}  # fmt: skip
 
 
 class Schema:

@@ -69,6 +69,7 @@ class DecodingOptions:
     terminology: str | Path | Terminology | None = None  # target terms required where the source has a term
     placeholders: bool = False  # tags, variables and addresses of the source are copied
 
+    min_confidence: float | None = None  # an output below it is left out and marked; needs a calibrated run
     tag: str | None = None  # of the target language, for a run trained with tags
     scores: bool = True  # False: only texts are needed, so neither scores nor confidences are computed
     batch_size: int = 64
@@ -77,6 +78,8 @@ class DecodingOptions:
 
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size, n_best=self.n_best)
+        if self.min_confidence is not None and not 0.0 <= self.min_confidence <= 1.0:
+            raise ConfigError(f"min_confidence: found {self.min_confidence}, expected a probability from 0 to 1")
         for name in ("rerank", "ensemble"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))

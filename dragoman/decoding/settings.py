@@ -109,6 +109,9 @@ class DecodingSettings:
     rerank: RerankSettings = setting(RerankSettings(), help="runs that rerank outputs")
     n_best: Annotated[int, Range(1, 1000)] = setting(1, help="outputs per input; needs --json")
     tag: str | None = setting(None, help="target tag, such as de, for a run trained with several; info lists them")
+    min_confidence: Annotated[float, Range(0.0, 1.0)] | None = setting(
+        None, help="leave out outputs of a calibrated run whose confidence is lower, and mark them"
+    )
     batch_size: Annotated[int, Range(1, 100_000)] = setting(64, help="inputs in a batch")
     engine: Literal["auto", "torch", "ctranslate2"] = setting(
         "auto", help="ctranslate2 is faster on a CPU; auto uses it where it gives the same text"
@@ -126,7 +129,7 @@ def decoding_options(values: DecodingSettings, search: Mapping[str, Any], *, sco
     if method is not None and not method.uses_beam and "beam" in search and not runs:
         raise ConfigError(f'search.beam: found method = "{method.kind}" with it, which is no beam search')
     average: dict[str, Any] = {} if values.ensemble.average is None else {"average": values.ensemble.average}
-    same = ("n_best", "tag", "batch_size", "engine", "precision", "method")  # as they are in the settings
+    same = ("n_best", "tag", "min_confidence", "batch_size", "engine", "precision", "method")
     return DecodingOptions(
         **{name: getattr(values.search, name) for name in search},
         **{name: getattr(values, name) for name in same},

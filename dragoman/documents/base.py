@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from dragoman.documents.markup import Block, unchanged
 from dragoman.errors import DataError
@@ -29,6 +29,7 @@ class UnitTranslation(NamedTuple):
     markup: str  # with the inline tags of the unit, escaped as the format needs it
     text: str  # without them
     confidence: float | None = None  # geometric mean of the probabilities of its tokens
+    refused: bool = False  # too uncertain: the markup is that of the source
 
 
 class Edit(NamedTuple):
@@ -53,6 +54,7 @@ class Document(ABC):
     """A file with units; `render` gives its bytes again, with some units translated."""
 
     units: list[Unit]
+    marks_refused: ClassVar[bool] = False  # whether a unit can say that it has no translation yet
 
     @abstractmethod
     def render(self, outputs: Sequence[UnitTranslation | None]) -> bytes:

@@ -46,9 +46,13 @@ class Content:
     def blocks(self) -> list[Block]:
         return [part for part in self.parts if isinstance(part, Block)]
 
+    def own(self, outputs: Sequence[UnitTranslation | None]) -> Sequence[UnitTranslation | None]:
+        """The outputs of its blocks, among those of a document."""
+        return outputs[self.first : self.first + len(self.blocks)]
+
     def written(self, outputs: Sequence[UnitTranslation | None]) -> tuple[str, str, float | None] | None:
         """Markup, text and least confidence with the outputs of a document; None: one of its blocks has none."""
-        waiting = iter(outputs[self.first : self.first + len(self.blocks)])
+        waiting = iter(self.own(outputs))
         markup, text, known = [], [], list[float | None]()
         for part in self.parts:
             if isinstance(part, str):

@@ -55,6 +55,8 @@ class _Entry:
 class PODocument(TextDocument):
     """A unit for every message, and one for every plural form of it."""
 
+    marks_refused = True
+
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading, declared_encoding(data, HEAD))
         self.review = reading.review
@@ -150,7 +152,7 @@ class PODocument(TextDocument):
         place, missing, source = self.places[index]
         # gettext demands the same line break at both ends
         text = "\n" * source.startswith("\n") + output.markup.strip("\n") + "\n" * source.endswith("\n")
-        written = _written(text, self.ending)
+        written = _written("" if output.refused else text, self.ending)
         if missing:
             yield Edit(place.end, place.end, f"{self.ending}{missing} {written}")
         else:
@@ -158,10 +160,12 @@ class PODocument(TextDocument):
 
     def further_edits(self, outputs: Sequence[UnitTranslation | None]) -> Iterable[Edit]:
         for entry in self.entries:
-            if any(outputs[index] is not None for index in entry.units) and self._fuzzy(entry) is not self.review:
-                yield self._flag(entry)
+            own = [output for index in entry.units if (output := outputs[index]) is not None]
+            fuzzy = self.review or any(output.refused for output in own)
+            if own and self._fuzzy(entry) is not fuzzy:
+                yield self._flag(entry, fuzzy)
 
-    def _flag(self, entry: _Entry) -> Edit:
+    def _flag(self, entry: _Entry, fuzzy: bool) -> Edit:
         """Flag a message as fuzzy, or take that flag away."""
         if entry.flags is None:
             place = entry.start if entry.previous is None else entry.previous
@@ -169,7 +173,7 @@ class PODocument(TextDocument):
         start, end = entry.flags
         flags = [flag.strip() for flag in self.text[start + 2 : end].split(",")]
         kept = [flag for flag in flags if flag not in ("", "fuzzy")]
-        if self.review:
+        if fuzzy:
             kept.insert(0, "fuzzy")
         if kept:
             return Edit(start, start + len(self.text[start:end].rstrip()), f"#, {', '.join(kept)}")

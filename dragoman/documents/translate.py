@@ -63,13 +63,16 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
         (sentence.text, prediction.text)
         for block, plan, row, fault in zip(blocks, plans, rows, faults, strict=True)
         for sentence, prediction in zip(plan, row, strict=True)
-        if block.elements and prediction is not None and fault is None
+        if block.elements and prediction is not None and fault is None and not is_refused(row)
     ]
     alignments = iter((yield Align(needed)) if needed else ())
     outputs: list[UnitTranslation | Exception] = []
     for block, plan, row, fault in zip(blocks, plans, rows, faults, strict=True):
         if fault is not None:
             outputs.append(fault)
+            continue
+        if is_refused(row):
+            outputs.append(UnitTranslation(block.raw or block.escape(block.text), block.text, refused=True))
             continue
         text, place, links = "", 0, list[tuple[Aligned, int, int]]()
         for sentence, prediction in zip(plan, row, strict=True):
@@ -87,6 +90,11 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
         confidence = mean_probability([prediction for prediction in row if prediction is not None])
         outputs.append(UnitTranslation(place_markup(block, joined(text, links)), text, confidence))
     return outputs
+
+
+def is_refused(row: Sequence[Prediction | None]) -> bool:
+    """Whether a sentence of a unit is too uncertain, so that none of it is written."""
+    return any(prediction is not None and prediction.refused for prediction in row)
 
 
 def sentence_links(alignment: WordAlignment | None, source: str, output: str) -> Aligned:
@@ -199,10 +207,13 @@ class DocumentTranslator:
             if isinstance(result, Exception):
                 translation.faults.append(f"{document.units[index].location}: {result}")
                 continue
-            outputs[index] = result
+            if result.refused:
+                translation.counts["refused"] += 1
+            if not result.refused or document.marks_refused:
+                outputs[index] = result
             if result.confidence is not None:
                 translation.confidences.append(result.confidence)
-        translation.counts["translated"] = len(chosen) - len(translation.faults)
+        translation.counts["translated"] = len(chosen) - len(translation.faults) - translation.counts["refused"]
         translation.counts["failed"] = len(translation.faults)
         translation.data = document.render(outputs)
         if message := self.unseen.message():

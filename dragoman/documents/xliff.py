@@ -38,6 +38,8 @@ class _Segment:
 class XLIFFDocument(XMLDocument):
     """Units for every <trans-unit> (1.2) or <segment> (2.x) that may be translated."""
 
+    marks_refused = True
+
     def __init__(self, data: bytes, reading: Reading) -> None:
         super().__init__(data, reading)
         self.reading = reading
@@ -164,7 +166,11 @@ class XLIFFDocument(XMLDocument):
                 yield Edit(root.start, root.end, with_attribute(self.raw(root), name, self.reading.target))
         matches: dict[XMLToken, dict[str, str]] = {}  # of each unit, by what they refer to
         for number, segment in enumerate(self.segments, 1):
-            written = [piece.written(outputs) for piece in segment.pieces if isinstance(piece, Content)]
+            contents = [piece for piece in segment.pieces if isinstance(piece, Content)]
+            if any(output is not None and output.refused for piece in contents for output in piece.own(outputs)):
+                yield from self._refuse(segment)
+                continue
+            written = [piece.written(outputs) for piece in contents]
             fresh = [translation for translation in written if translation is not None]
             if not fresh:
                 continue
@@ -201,7 +207,18 @@ class XLIFFDocument(XMLDocument):
             return with_attribute(with_attribute(tag, "state", "translated"), "subState", None)
         return tag
 
-    def _target(self, segment: _Segment, markup: str, quality: float | None) -> Iterator[Edit]:
+    def _refuse(self, segment: _Segment) -> Iterator[Edit]:
+        """Mark a segment whose translation was too uncertain: it still needs one."""
+        if not self.version2:
+            existing = self._inside(segment.targets) if segment.targets else ""
+            yield from self._target(segment, existing, None, ("needs-translation", "rejected-inaccurate"))
+            return
+        tag = with_attribute(self.raw(segment.start), "state", "initial")
+        yield Edit(segment.start.start, segment.start.end, with_attribute(tag, "subState", f"{ORIGIN}:refused"))
+
+    def _target(
+        self, segment: _Segment, markup: str, quality: float | None, states: tuple[str, str] | None = None
+    ) -> Iterator[Edit]:
         first = segment.sources[0]
         prefix = first.name.removesuffix("source")  # of the namespace
         tag = f"<{prefix}target>"
@@ -213,8 +230,9 @@ class XLIFFDocument(XMLDocument):
         between = self.text[self.text.rfind(">", 0, first.start) + 1 : first.start]
         candidate = ""
         if not self.version2:
-            state = "needs-review-translation" if self.reading.review else "translated"
-            tag = with_attribute(with_attribute(tag, "state", state), "state-qualifier", "mt-suggestion")
+            usual = "needs-review-translation" if self.reading.review else "translated"
+            state, qualifier = states or (usual, "mt-suggestion")
+            tag = with_attribute(with_attribute(tag, "state", state), "state-qualifier", qualifier)
             if quality is not None:
                 candidate = (
                     f'{between}<{prefix}alt-trans match-quality="{quality:.0f}%" origin="{ORIGIN}">'

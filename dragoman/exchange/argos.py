@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import tempfile
 import zipfile
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.errors import ConfigError
@@ -67,3 +67,10 @@ class ArgosExporter(Exporter):
             archive.write(splitter, f"{top}/minisbd/{splitter.name}", zipfile.ZIP_DEFLATED)
             for file in sorted(folder.iterdir()):
                 archive.write(file, f"{top}/model/{file.name}", zipfile.ZIP_DEFLATED)
+
+    def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+        with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                if PurePosixPath(member).parent.name == "model":
+                    (Path(scratch) / PurePosixPath(member).name).write_bytes(archive.read(member))
+            return ctranslate2.greedy_tokens(run, Path(scratch), sources)

@@ -336,6 +336,23 @@ class CTranslate2Exporter(Exporter):
         export(encoder_decoder(run), run.tokenizers(), path, options.get("precision", "float32"))
         write_tokenizers(path, *run.tokenizers())
 
+    def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+        return greedy_tokens(run, path, sources)
+
+
+def greedy_tokens(run: Run, folder: Path, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The outputs of a model folder by CTranslate2's own greedy search, in the precision of its weights."""
+    source, target = map(names, run.tokenizers())
+    numbers = {name: number for number, name in enumerate(target)}
+    translator = package().Translator(str(folder), device="cpu", compute_type="default")
+    longest = max(map(len, sources), default=0)
+    limit = math.ceil((longest + 1) * float(run.data["length_ratio"])) + 12
+    outputs = translator.translate_batch(
+        [[source[token] for token in tokens] for tokens in sources],
+        beam_size=1, max_input_length=0, max_decoding_length=limit,
+    )  # fmt: skip
+    return [[numbers[name] for name in output.hypotheses[0] if name in numbers] for output in outputs]
+
 
 def write_tokenizers(folder: Path, source: SourceReader, target: Tokenizer) -> None:
     """The files that turn text into tokens and back, and how to use them: CTranslate2 itself reads tokens alone."""

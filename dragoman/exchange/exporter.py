@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -34,6 +34,13 @@ class Exporter(Protocol):
 
         `options` are further options of `dragoman export`: precision, source_language, target_language.
         """
+
+    def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]] | None:
+        """The target tokens of sources by greedy search in the exported format; None: only other programs can run it.
+
+        Sources and outputs are token ids of the run without <eos>. `dragoman export` compares them with the run itself.
+        """
+        return None
 
 
 def encoder_decoder(run: Run) -> EncoderDecoder:

@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,9 @@ POSITIONS = (SinusoidalConfig, LearnedConfig, NoPositionsConfig, RotaryConfig, R
 LONGEST = 1024  # positions of sinusoids in a graph
 
 
+ROWS = 32  # decoded together
+
+
 class OnnxExporter(Exporter):
     """The exporter of `dragoman export --to onnx`."""
 
@@ -69,6 +72,11 @@ class OnnxExporter(Exporter):
         }
         (path / "config.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(onnx_greedy.__file__, path / "greedy.py")
+
+    def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+        decoder = onnx_greedy.GreedyDecoder(path)
+        parts = [sources[first : first + ROWS] for first in range(0, len(sources), ROWS)]
+        return [tokens for part in parts for tokens in decoder.decode(part)]
 
 
 def model_blockers(config: Any) -> list[str]:

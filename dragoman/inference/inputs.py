@@ -150,6 +150,7 @@ class DecodingKeywords(TypedDict, total=False):
     constrain: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None
     terminology: str | Path | Terminology | None
     placeholders: bool
+    min_confidence: float | None
     tag: str | None
     scores: bool
     batch_size: int

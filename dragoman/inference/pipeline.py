@@ -88,6 +88,10 @@ class Work(ABC, Generic[Output]):
         """The outputs of the parts of an input as one."""
         raise NotImplementedError
 
+    def accepted(self, output: Output) -> Output:
+        """The output as the caller gets it: without its text where the caller wants none that is so uncertain."""
+        return output
+
     def trace_table(self, row: Row) -> Nodes:
         return []
 
@@ -272,4 +276,4 @@ class Window(Generic[Output]):
                 output = self.work.empty
             if self.stream.on_trace is not None:
                 self.stream.on_trace(text, nodes)
-            yield output
+            yield self.work.accepted(output)

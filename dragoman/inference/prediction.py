@@ -42,6 +42,7 @@ class Prediction:
     alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
     confidence: float | None = None  # of a calibrated run: the probability that the whole output is the reference
     token_confidences: tuple[float, ...] = ()  # probability that each token is right, <eos> included
+    refused: str = ""  # why the text was left out, where the caller wants no output below some confidence
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -76,6 +77,8 @@ class Prediction:
             table["probability"] = self.probability
         if self.confidence is None:
             del table["confidence"], table["token_confidences"]
+        if not self.refused:
+            del table["refused"]
         if not self.alternatives:
             del table["alternatives"]
         else:

@@ -24,7 +24,7 @@ from dragoman.decoding.options import DecodingOptions, replace_from_keywords
 from dragoman.decoding.search import search
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.decoding.trace import Trace
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.exchange import engine as engines
 from dragoman.exchange.choice import Call
 from dragoman.inference.evaluation import (
@@ -242,6 +242,13 @@ class SearchWork(Work[Prediction]):
         own = next(confidences)
         return replace(prediction, confidence=self.calibration.scale(log_probability(own)), token_confidences=own)
 
+    def accepted(self, output: Prediction) -> Prediction:
+        least = self.options.min_confidence
+        if least is None or output.confidence is None or output.confidence >= least:
+            return output
+        reason = f"confidence {output.confidence:.3f}, expected {least:g} or more"
+        return replace(NO_PREDICTION, score=output.score, confidence=output.confidence, refused=reason)
+
     def trace_table(self, row: Row) -> Nodes:
         pieces = self.backend.codec.target_of(row.text).pieces
         return [{**node._asdict(), "piece": pieces([node.token])[0]} for node in row.trace]
@@ -373,7 +380,13 @@ class Predictor(Seq2SeqRun):
         options, backend = replace(options, method=method), self.backend(options)
         reranker, traced = self.reranker(options, stream.on_warning), stream.on_trace is not None
         # A calibration is that of a run folder: it does not hold for an ensemble with others.
-        calibration = self.calibration if backend.own and options.scores else None
+        wanted = options.scores or options.min_confidence is not None
+        calibration = self.calibration if backend.own and wanted else None
+        if options.min_confidence is not None and calibration is None:
+            whose = self.run.folder if backend.own else "an ensemble"
+            raise RunError(
+                f"min_confidence: {whose} has no calibrated confidences; first: dragoman calibrate {self.run.folder}"
+            )
         work = SearchWork(self, options, config, backend, reranker, calibration, traced)
         backend.engines.can_search(work.call, traced=traced)
         return work

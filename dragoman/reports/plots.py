@@ -12,7 +12,7 @@ from dragoman.analysis.attention import AttentionMap
 from dragoman.analysis.cost import GrowthExponents, LayerCost
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.files import atomic_write
-from dragoman.scoring.calibration import Reliability
+from dragoman.scoring.calibration import Reliability, RiskPoint
 
 INK, PAPER = "#1f2933", "#ffffff"
 MAX_INCHES = 60.0  # per side
@@ -165,6 +165,23 @@ def draw_curves(
         axes.legend(frameon=False)
     if title:
         axes.set_title(title, color=INK)
+    return save_plot(drawing, path)
+
+
+def draw_risk_coverage(curve: Sequence[RiskPoint], path: str | Path, title: str = "") -> Path:
+    """Wrong outputs against the share that is kept, and the confidence from which outputs are kept."""
+    drawing = new_figure(6.4, 4.4)
+    axes = drawing.subplots()
+    shares = [point.coverage for point in curve]
+    for name, values, style in (
+        ("wrong among those kept", [point.error for point in curve], {"color": "#0b69a3"}),
+        ("min_confidence", [point.confidence for point in curve], {"color": INK, "linestyle": "--", "linewidth": 1}),
+    ):
+        axes.plot(shares, values, label=name, **style)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="share of the outputs that is kept", title=title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8)
     return save_plot(drawing, path)
 
 

@@ -53,6 +53,33 @@ def reliability(
     )
 
 
+class RiskPoint(NamedTuple):
+    """What is left when outputs below a confidence are refused."""
+
+    confidence: float
+    coverage: float  # share of the outputs that is left
+    error: float  # share of those that is wrong
+
+    def __str__(self) -> str:
+        return f"min_confidence {self.confidence:.3f} keeps {self.coverage:.1%} of the outputs, {self.error:.1%} wrong"
+
+
+def risk_coverage(confidences: NDArray[np.float64], correct: NDArray[np.bool_]) -> list[RiskPoint]:
+    """The risk–coverage curve (El-Yaniv and Wiener 2010), from the most confident outputs to all of them."""
+    order = np.argsort(-confidences, kind="stable")
+    sure, wrong = confidences[order], np.cumsum(~correct[order])
+    last = np.append(sure[1:] != sure[:-1], True)  # outputs of equal confidence are kept or refused together
+    return [
+        RiskPoint(float(sure[index]), (index + 1) / len(sure), float(wrong[index] / (index + 1)))
+        for index in np.flatnonzero(last).tolist()
+    ]
+
+
+def at_error_rate(curve: Sequence[RiskPoint], rate: float) -> RiskPoint | None:
+    """The point that keeps most outputs with at most this share of wrong ones; None: even the surest are worse."""
+    return max((point for point in curve if point.error <= rate), key=lambda point: point.coverage, default=None)
+
+
 class PlattScale(NamedTuple):
     """Platt scaling: P = σ(slope · log p/(1 − p) + offset); slope 1 and offset 0 leave a probability as it is."""
 

@@ -85,6 +85,9 @@ class ServeConfig:
     engine: str = setting("auto", help="auto, torch or ctranslate2")
     batch_size: Size = setting(32, help="sentences computed together at most")
     search: SearchOverrides = setting(SearchOverrides(), help="how to search where a request does not say it")
+    min_confidence: Annotated[float, Range(0.0, 1.0)] | None = setting(
+        None, help="outputs of lower confidence are left out and marked as refused; needs calibrated runs"
+    )
     token: str = setting(
         "", help="secret that requests must bring; empty: none (the variable DRAGOMAN_TOKEN also sets it)"
     )

@@ -86,6 +86,8 @@ class ServedModel:
         self.name = config.name or folder.resolve().name
         self.default_format = config.default_format
         self.engine: Predictor | Labeler | Completer = load_run(folder, serve.device, decoding_defaults(folder, serve))
+        if serve.min_confidence is not None and self.engine.searches and not self.engine.is_calibrated:
+            raise RunError(f"min_confidence: {folder} has no calibration; first: dragoman calibrate {folder}")
         self.task = self.engine.run.task.name
         self.batch_size = serve.batch_size
         source, target = languages_of_name(self.name)
@@ -344,9 +346,11 @@ def _refuse(line: str) -> None:
 
 
 def decoding_defaults(folder: Path, serve: ServeConfig) -> DecodingOptions:
-    """How a run decodes where a request does not say it; `search` is for the runs of a server that search."""
-    search = serve.search.given() if Run(folder).task.searches else {}
-    return DecodingOptions(**search, engine=serve.engine)  # type: ignore[arg-type]
+    """How a run decodes where a request does not say it; all but the engine is for runs that search."""
+    given: dict[str, Any] = {}
+    if Run(folder).task.searches:
+        given = {**serve.search.given(), "min_confidence": serve.min_confidence}
+    return DecodingOptions(**given, engine=serve.engine)  # type: ignore[arg-type]
 
 
 class Models:

@@ -71,10 +71,10 @@ def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
 def search_tokens(model: ServedModel, text: ConstrainedInput, options: DecodingOptions, on_token: OnToken) -> Any:
     """Search greedily or by sampling, report every token, and return the prediction as a table.
 
-    The tokens of a text that is read in parts are not reported: the whole text comes at the end.
+    The tokens of a text that is read in parts, or that may be refused, are not reported: the text comes at the end.
     """
     sampling = options.method if isinstance(options.method, Sampling) else None
-    if model.predictor.reads_in_parts(text, options):
+    if model.predictor.reads_in_parts(text, options) or model.predictor.defaults.min_confidence is not None:
         on_token = lambda token, score: None  # noqa: E731
     streamed = replace(options, beam=None, method=TokenStream(on_token, sampling), engine="torch", batch_size=1)
     (prediction,) = model.predict(streamed, [text])

@@ -189,6 +189,7 @@ async def translate_document(call: ServerCall, job: TranslationJob, name: str, d
         options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)
         translator = Translator(call, model, PLAIN, InputBuilder(options, model))
         for index, output in zip(chosen, await translator.blocks(blocks), strict=True):
-            outputs[index] = output
+            if not output.refused or document.marks_refused:
+                outputs[index] = output
     characters = sum(len(block.text) for block in blocks)
     return TranslatedDocument(await asyncio.to_thread(document.render, outputs), route is not None, characters)

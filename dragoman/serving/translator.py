@@ -125,6 +125,9 @@ class Translator:
             whole = Translated(text, list(dict.fromkeys(other for other in alternatives if other != text)))
             if len(own) == 1:
                 whole.prediction, whole.alignment = own[0].prediction, own[0].alignment
+            refused = (part.prediction for part in own if part.prediction is not None and part.prediction.refused)
+            if (uncertain := next(refused, None)) is not None:  # a text with a hole would pass for a translation
+                whole = Translated("", prediction=uncertain)
             whole.sentences = parts
             whole.unknown = list(dict.fromkeys(name for part in own for name in part.unknown))
             joined.append(whole)

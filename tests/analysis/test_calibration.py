@@ -177,7 +177,7 @@ def test_the_command_writes_and_draws_and_predict_prints_confidences(run: Path, 
         f"{100 * table['outputs']['after']['calibration_error']:.2f} %   of outputs, exact match with the reference"
         in result.out
     )
-    assert {"slope", "offset", "count", "right", "before", "after"} == set(table["outputs"])
+    assert {"slope", "offset", "count", "right", "before", "after", "risk"} == set(table["outputs"])
     assert json.loads(call("calibrate", run, "--json").out) | {"weights": table["weights"]} == table
     rows = [json.loads(line) for line in call("predict", run, "--json", stdin=b"abc\n\n").lines]
     assert len(rows[0]["token_confidences"]) == len(rows[0]["token_scores"])

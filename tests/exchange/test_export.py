@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ def test_export_to_ctranslate2(inside: TrainedFolder, tmp_path: Path) -> None:
     answer = call("export", inside.run, "--to", "ctranslate2", "--output", folder)
     assert answer.code == 0, answer.err
     assert answer.out == f"written: {folder}\n"
+    assert re.search(r"compared on (\d+) validation lines by greedy search: \1 texts are equal", answer.err)
     assert {"model.bin", "config.json", "tokenizer", "README.md"} <= {path.name for path in folder.iterdir()}
     assert not [path.name for path in folder.parent.iterdir() if path != folder]
     again = call("export", inside.run, "--to", "ctranslate2", "--output", folder)
