@@ -17,6 +17,7 @@ from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.config.table import Table
 from dragoman.errors import ConfigError, RunError, hint
 from dragoman.exchange.argos import ArgosExporter
+from dragoman.exchange.card import CARD, CardExporter, model_card
 from dragoman.exchange.ctranslate2 import CTranslate2Exporter
 from dragoman.exchange.exporter import Exporter
 from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
@@ -49,6 +50,7 @@ BUILT_IN: tuple[Exporter, ...] = (
     ArgosExporter(),
     OnnxExporter(),
     WebExporter(),
+    CardExporter(),
 )
 EXPORTERS = Table("exporter", lambda exporter: [exporter.name], BUILT_IN)
 
@@ -68,5 +70,7 @@ def export_run(run: str | Path, output: str | Path, name: str, options: Mapping[
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
         part = Path(scratch) / path.name
         exporter.export(opened, part, options or {})
+        if exporter in BUILT_IN and part.is_dir():
+            (part / CARD).write_text(model_card(opened), encoding="utf-8")
         part.rename(path)
     return path

@@ -82,3 +82,19 @@ def test_all_reasons_are_told_at_once(inside: TrainedFolder, tmp_path: Path) -> 
     assert answer.code == 2
     assert "blocked cannot express this run: first reason; second reason" in answer.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_card_says_what_the_run_is(inside: TrainedFolder, tmp_path: Path) -> None:
+    answer = call("export", inside.run, "--to", "card", "--output", tmp_path / "card.md")
+    assert answer.code == 0, answer.err
+    card = (tmp_path / "card.md").read_text(encoding="utf-8")
+    report = Run(inside.run).data
+    assert f"| for training | {report['train']['pairs']:,} examples," in card
+    assert f"blake2b {Run(inside.run).weights_digest()}" in card
+    assert "| decoder | transformer, layers 1, width 32, heads 2 |" in card
+    best = min(
+        (row["valid"] for row in Run(inside.run).metrics() if "valid" in row),
+        key=lambda valid: float(valid[Run(inside.run).config.train.metric]),
+    )
+    assert f"| loss | {best['loss']:.3f} |" in card
+    assert "dragoman train config.toml --run pairs" in card

@@ -23,7 +23,7 @@ from dragoman.files import cache_home
 from tests.conftest import TrainedFolder, call, quiet_machine
 from tests.web.javascript import ARGUMENTS, CHROMIUM
 
-WORDS = ["abcdefg", "jihgfed", "aa", "bca cab", "a\u00e4\u2603z", "", "abc" * 60]
+WORDS = ["abcdefg", "jihgfed", "aa", "bca cab", "a\u00e4\u2603z", "", "abcde. fgh! " * 50]
 RUNTIMES = [os.environ.get("DRAGOMAN_ONNXRUNTIME_WEB"), cache_home() / f"onnxruntime-web-{web_runtime.VERSION}"]
 RUNTIME = next((Path(place) for place in RUNTIMES if place and has_files(Path(place))), None)
 in_browser = pytest.mark.skipif(
@@ -171,7 +171,7 @@ def test_pages_write_what_predict_writes(site: Site, browser: Any, form: str, in
     assert len(outputs[0]["tokens"]) + 1 == len(outputs[0]["tokenScores"])
     assert [target for _, target in outputs[0]["alignment"]] == list(range(len(outputs[0]["targetWords"])))
     assert outputs[4]["unknown"] == ["ä", "☃", "z"]
-    assert outputs[6]["parts"] > 1 or len(WORDS[6]) < 400
+    assert outputs[6]["parts"] > 1  # it is longer than what training had
     opened.page.fill("#source", "abcd")
     opened.page.wait_for_selector(".output .w")
     assert opened.page.inner_text(".output").strip() == predicted(site.run, ["abcd"], 5)[0]
