@@ -81,7 +81,17 @@ def prose_and_code(names: tuple[str, ...]) -> str:
 
 
 # Options of torchrun, SLURM, pytest and of scripts under recipes/ and benchmarks/.
-OTHER_OPTIONS = {"--nproc-per-node", "--array", "--gres", "--requeue", "--data", "--device", "--model", "--only"}
+OTHER_OPTIONS = {
+    "--nproc-per-node",
+    "--directory",
+    "--array",
+    "--gres",
+    "--requeue",
+    "--data",
+    "--device",
+    "--model",
+    "--only",
+}
 
 
 def test_options_that_the_pages_name_exist() -> None:
