@@ -20,7 +20,7 @@ from dragoman.classical.model import Note
 from dragoman.classical.phrase_table import phrase_spans
 from dragoman.classical.rows import Floats, Ragged
 from dragoman.classical.vocabulary import Vocabulary
-from dragoman.classical.word_alignment import BothDirections
+from dragoman.classical.word_alignment import PRIOR, BothDirections
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import UNK
 from dragoman.errors import DataError
@@ -80,7 +80,7 @@ def align_rows(
 class RawAligner:
     """Learns both directions of a word alignment from sentence pairs."""
 
-    def __init__(self, kind: str, iterations: int, pairs: Iterable[Pair], note: Note) -> None:
+    def __init__(self, kind: str, iterations: int, pairs: Iterable[Pair], note: Note, prior: float = PRIOR) -> None:
         self.vocabularies = Vocabulary(), Vocabulary()
         numbers, lengths = (array("i"), array("i")), (array("q", [0]), array("q", [0]))
         self.count = 0
@@ -99,7 +99,7 @@ class RawAligner:
             Ragged(np.frombuffer(flat, np.int32), np.cumsum(np.frombuffer(sizes, np.int64)))
             for flat, sizes in zip(numbers, lengths, strict=True)
         )
-        self.both = BothDirections(kind, iterations)
+        self.both = BothDirections(kind, iterations, prior)
         self.losses = self.both.fit_rows(left, right, (self.vocabularies[0].size, self.vocabularies[1].size), note)
 
     def __call__(

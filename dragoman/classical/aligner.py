@@ -15,7 +15,7 @@ from torch import Tensor
 from dragoman.classical.model import Note, ScoredTokens, TensorSpec, Tokens, Transducer, rows_of
 from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.vocabulary import fold_case, same_spelling, without_case
-from dragoman.classical.word_alignment import BothDirections, WordAligner
+from dragoman.classical.word_alignment import PRIOR, BothDirections, WordAligner
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
@@ -33,6 +33,9 @@ class WordAlignerConfig:
         "hmm", help="IBM model 1, 2 or 3 (Brown et al. 1993), or a hidden Markov model (Vogel et al. 1996)"
     )
     iterations: Annotated[int, Range(1)] = setting(5, help="EM iterations of each model")
+    prior: Annotated[float, Range(0.0)] = setting(
+        PRIOR, help="Dirichlet prior that makes translations of a word few; 0: EM, whose loss never rises"
+    )
 
 
 class WordAlignerModel(Transducer):
@@ -48,7 +51,7 @@ class WordAlignerModel(Transducer):
         super().__init__()
         self.config = config
         self.sizes = len(source), len(target)
-        self.both = BothDirections(config.method, config.iterations)
+        self.both = BothDirections(config.method, config.iterations, config.prior)
         pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))
         self.folded = fold_case(pieces[0]), fold_case(pieces[1])
         self.known = without_case(pieces[0]), without_case(pieces[1])

@@ -26,7 +26,7 @@ from dragoman.scoring.symmetrization import LinkRows, symmetrize_rows
 NULL = 0  # the number of the empty word
 MAX_LINKS = 30_000_000  # of the pairs that EM reads; more pairs are sampled evenly
 FLOOR = 1e-9  # probability of links that EM has not seen
-PRIOR = 0.01  # of a word's translations: few words have many
+PRIOR = 0.01  # of a word's translations: few words have many, so rare words attract fewer wrong links
 CELLS = 250_000  # links handled at a time: few enough for the processor's cache
 KINDS = ("ibm1", "ibm2", "ibm3", "hmm")
 LEXICON_ITERATIONS = 5  # after these the probabilities of a word's first few translations hardly change
@@ -72,7 +72,11 @@ class WordAligner:
     """p(target | source): learned from pairs of sentences, then used to align the same or other pairs."""
 
     def __init__(self, kind: str = "hmm", iterations: int = 5, prior: float = 0.0) -> None:
-        """`iterations` of each model; `prior` above 0 is that of a Dirichlet distribution, which favours few links."""
+        """`iterations` of each model.
+
+        With a `prior` of 0 this is EM: the likelihood never falls. A prior above 0 is that of a Dirichlet distribution
+        over the translations of a word; variational Bayes then fits a bound of another objective, so the loss may rise.
+        """
         assert kind in KINDS
         self.kind, self.iterations, self.prior = kind, iterations, prior
         self.jumps = np.ones(2 * JUMPS + 1)  # expected number of jumps by −JUMPS … JUMPS
@@ -81,7 +85,7 @@ class WordAligner:
     def fit_rows(
         self, left: Ragged, right: Ragged, sizes: tuple[int, int], note: Note = lambda doing, count: None
     ) -> list[float]:
-        """Learn from rows of numbers; returns the loss per target word before every iteration, which never rises.
+        """Learn from rows of numbers; returns the loss per target word before every iteration.
 
         The numbers of words are below the sizes of both sides, and above 0, the number of the empty word.
         """
@@ -326,8 +330,8 @@ def padded_groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[t
 class BothDirections:
     """Two aligners: p(target | source) and p(source | target)."""
 
-    def __init__(self, kind: str, iterations: int) -> None:
-        self.forward, self.backward = WordAligner(kind, iterations, PRIOR), WordAligner(kind, iterations, PRIOR)
+    def __init__(self, kind: str, iterations: int, prior: float = PRIOR) -> None:
+        self.forward, self.backward = WordAligner(kind, iterations, prior), WordAligner(kind, iterations, prior)
 
     def fit_rows(self, left: Ragged, right: Ragged, sizes: tuple[int, int], note: Note) -> list[float]:
         """Learn from rows of numbers below these sizes; returns the losses of p(target | source)."""

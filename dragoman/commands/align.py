@@ -34,7 +34,8 @@ WINDOW = 256  # files whose features are in memory together
 FILES_NEEDED = "name either FILE or both --source and --target, or add --predict to align what the run outputs"
 # The arguments of a model that learns from the pairs, of a run that is a word aligner, and of a run that reads files.
 RAW_ARGUMENTS = {
-    "run", "file", "source", "target", "kind", "learn_from", "iterations", "threshold", "combine", "as_json", "device",
+    "run", "file", "source", "target", "kind", "learn_from", "iterations", "prior", "threshold", "combine", "as_json",
+    "device",
 }  # fmt: skip
 ALIGNER_ARGUMENTS = {
     "run", "file", "source", "target", "predicting", "threshold", "combine", "batch_size", "tag", "as_json", "device",
@@ -51,6 +52,10 @@ FILE_ARGUMENTS = {"run", "file", "predicting", "media", "skip_unreadable", "batc
 )  # fmt: skip
 @click.option("--learn-from", metavar="FILE", help="With --model: further pairs to learn from.")
 @click.option("--iterations", type=click.IntRange(1), help="With --model: EM iterations of each model. [default: 5]")
+@click.option(
+    "--prior", type=click.FloatRange(0.0),
+    help="With --model: Dirichlet prior of the translations of a word; 0 is plain EM. [default: 0.01]",
+)  # fmt: skip
 @click.option(
     "--predict", "predicting", is_flag=True,
     help="FILE or standard input has sources alone: print the run's output, a tab and the links.",
@@ -91,7 +96,8 @@ def align(run: str | None, files: str | Pairs | None, **given: Any) -> None:
     A run of preset word-aligner aligns other pairs by what it learned.
 
     With --model no run is needed: both directions of IBM model 1, 2 or 3 or of an HMM are learned from the pairs by EM
-    and combined. --json then has the probabilities of all links as weights.
+    and combined. --json then has the probabilities of all links as weights. By default a prior favours words with few
+    translations (Riley and Gildea 2012), which aligns rare words better; --prior 0 is the EM of the papers.
 
     For a run that transcribes, FILE is a manifest, and every word gets a line: file, word, start, end (in seconds, or
     pixels of an image) and probability, tab-separated. The times are those of CTC's frames, which lie inside a word
@@ -113,9 +119,9 @@ def align(run: str | None, files: str | Pairs | None, **given: Any) -> None:
     if options.kind is not None:
         align_raw(run if files is None else files, options)
         return
-    for name, value in (("--learn-from", options.learn_from), ("--iterations", options.iterations)):
-        if value is not None:
-            raise DataError(f"{name} needs --model")
+    for name in ("learn_from", "iterations", "prior"):
+        if getattr(options, name) is not None:
+            raise DataError(f"--{name.replace('_', '-')} needs --model")
     if run is None:
         raise DataError("nothing to align with: name a run, or choose a model of the pairs with --model hmm")
     opened = Run(run)
@@ -137,14 +143,16 @@ def align_raw(files: str | Pairs | None, options: SimpleNamespace) -> None:
     """Learn an alignment model from the pairs themselves, and print the links of every pair."""
     from dragoman.analysis.alignment import read_raw_pairs
     from dragoman.analysis.word_alignment import RawAligner
+    from dragoman.classical.word_alignment import PRIOR
 
     refuse_options(None, RAW_ARGUMENTS, f"goes with a run, found --model {options.kind}")
     if files is None:
         raise DataError("name either FILE or both --source and --target")
     pairs = read_raw_pairs(files)
     more: Iterable[Pair] = [] if options.learn_from is None else read_raw_pairs(options.learn_from)
+    prior = PRIOR if options.prior is None else options.prior
     with Display(quiet=not sys.stderr.isatty()) as display:
-        aligner = RawAligner(options.kind, options.iterations or 5, chain(pairs, more), display.preparing)
+        aligner = RawAligner(options.kind, options.iterations or 5, chain(pairs, more), display.preparing, prior)
     combine = options.combine or "grow-diag-final-and"
     print_links(pairs, aligner(pairs, combine, options.threshold, weights=options.as_json), options)
 

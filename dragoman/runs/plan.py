@@ -31,6 +31,7 @@ from dragoman.training.capacity import check_capacity
 from dragoman.training.checkpointer import has_trained_weights
 from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
 from dragoman.training.display import Display
+from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import tensorboard_writer
 from dragoman.training.objectives.table import build_objective
 from dragoman.training.optimizer import load_weights
@@ -53,6 +54,7 @@ class TrainingPlan:
     task: Task
     corpus: Corpus
     model: nn.Module  # with the weights of train.start_from and adapters
+    loader: BatchLoader | None  # None: of a fitted model, which reads the corpus itself
     base: dict[str, Tensor]  # the weights that adapters leave as they are, where the folder does not have them yet
     validator: Validator
     general: Validator | None  # of data.general
@@ -85,11 +87,12 @@ class TrainingPlan:
         """The trainer, with what it needs of the newest checkpoint."""
         if isinstance(self.model, FittedModel):
             return Fitter(self.model, self.corpus, self.validator, self.folder, runtime)
+        assert self.loader is not None
         return Trainer(
             self.config.train,
             self.model,
             build_objective(self.config.train.objective, self.corpus),
-            self.task.loader(self.config, self.corpus, self.model, runtime.processes),
+            self.loader,
             self.validator,
             self.folder,
             runtime,
@@ -126,12 +129,13 @@ def plan_training(config: Config, folder: Path, action: Action, runtime: Runtime
     if action == "resume":
         check_same_data(folder, corpus)
     fresh = action == "replace" or not (Checkpoints(folder).steps() or has_trained_weights(folder))
-    model = build_model(config, task, corpus, device)
+    model, loader = build_model(config, task, corpus, device), None
     if isinstance(model, FittedModel):
         if runtime.processes.is_distributed:
             raise RunError(f'model.kind = "{config.model.kind}" is fitted by one process; start it without torchrun')
     else:
-        config = with_epochs(config, task, corpus, model, runtime)
+        loader = task.loader(config, corpus, model, runtime.processes)  # refuses settings that the data do not fit
+        config = with_epochs(config, loader, runtime)
         if action == "resume":
             check_steps(folder, config.train.steps)
         warnings += [*late_warmup(config), *target_length_warning(config, model, corpus)]
@@ -148,6 +152,7 @@ def plan_training(config: Config, folder: Path, action: Action, runtime: Runtime
         task=task,
         corpus=corpus,
         model=model,
+        loader=loader,
         base=base if fresh else {},
         validator=validator,
         general=general,
@@ -201,10 +206,10 @@ def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device
     return model
 
 
-def with_epochs(config: Config, task: Task, corpus: Corpus, model: nn.Module, runtime: Runtime) -> Config:
+def with_epochs(config: Config, loader: BatchLoader, runtime: Runtime) -> Config:
     if not config.train.epochs:
         return config
-    batches = len(task.loader(config, corpus, model, runtime.processes).epoch(0))
+    batches = len(loader.epoch(0))
     steps = batches / (config.train.accumulate * runtime.processes.world_size)
     return replace(config, train=config.train.with_epoch_of(steps))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import math
@@ -20,6 +21,7 @@ from dragoman.classical.vocabulary import Vocabulary
 from dragoman.classical.word_alignment import FLOOR, KINDS, WordAligner
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
+from dragoman.runs import Run
 from tests.conftest import call
 
 SOURCES = [line.split() for line in ("a b", "b c", "a c d", "d", "c a b", "b d")]
@@ -108,6 +110,44 @@ def test_posteriors_are_those_of_all_alignments(kind: str) -> None:
     words = sum(map(len, TARGETS))
     again = WordsAligner(kind, 3)
     assert again.fit(SOURCES, TARGETS)[-1] == pytest.approx(-likelihood / words) or kind != "ibm1"
+
+
+def textbook_model_1(iterations: int) -> dict[tuple[str | None, str], float]:
+    """t(target | source) by the pseudo-code of Koehn (2010), figure 4.3, word by word."""
+    words = {word for target in TARGETS for word in target}
+    t = collections.defaultdict(lambda: 1 / len(words))
+    for _ in range(iterations):
+        count, total = collections.Counter(), collections.Counter()
+        for source, target in zip(SOURCES, TARGETS, strict=True):
+            for f in target:
+                normal = sum(t[e, f] for e in (None, *source))
+                for e in (None, *source):
+                    count[e, f] += t[e, f] / normal
+                    total[e] += t[e, f] / normal
+        t = {(e, f): share / total[e] for (e, f), share in count.items()}
+    return dict(t)
+
+
+def test_without_a_prior_the_aligner_is_the_em_of_the_papers(tmp_path: Path, cached: Path) -> None:
+    """Also through the setting of a run: the loss never rises."""
+    aligner = WordsAligner("ibm1", 6)
+    losses = aligner.fit(SOURCES, TARGETS)
+    assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(losses))
+    for (source, target), expected in textbook_model_1(6).items():
+        assert p(aligner, source, target) == pytest.approx(expected, abs=1e-12)
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join(f"{' '.join(a)}\t{' '.join(b)}\n" for a, b in zip(SOURCES, TARGETS, strict=True)) * 10)
+    run = tmp_path / "run"
+    told = call(
+        "train", file, "preset=word-aligner", "model.method=ibm1", "model.iterations=8", "model.prior=0",
+        "data.holdout=1", "--run", run,
+    )  # fmt: skip
+    assert told.code == 0, told.err
+    learned = [row["loss"] for row in Run(run).metrics() if "loss" in row]
+    assert len(learned) == 8
+    assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(learned))
+    assert call("align", "--model", "ibm1", file, "--prior", "0").lines != []
+    assert "--prior needs --model" in call("align", run, file, "--prior", "0").err
 
 
 @pytest.mark.parametrize("kind", ["hmm", "ibm3"])

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import pytest
 import dragoman
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.errors import DataError, RunError
+from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.models.contracts import Loss
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run, resume_config, train
@@ -195,6 +196,10 @@ def test_parts_of_the_corpus_with_their_own_vocabularies_resume_exactly(
         return forward(self, batch)
 
     monkeypatch.setattr(EncoderDecoder, "forward", watched)
+    small = replace(config, model=replace(config.model, softmax=replace(config.model.softmax, size=3)))
+    with pytest.raises(ConfigError, match=r"softmax\.size: found 3"):
+        train(small, tmp_path / "straight")
+    assert not (tmp_path / "straight").exists()  # a folder would block the corrected command
     train(config, tmp_path / "straight")
     assert len({frozenset(words) for words in seen}) > 5
     interrupt_during(monkeypatch, loop.Trainer, "_step", {1, 3})
