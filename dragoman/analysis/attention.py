@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch
 from dragoman.data.source_reader import SourceReader
@@ -77,9 +76,9 @@ def cross_attention_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
     if isinstance(model, Ensemble):
         return {f"mean of {len(model.models)} models": mean_attention(model, batch)}
     kinds = dict(model.named_modules())
-    if isinstance(model, WordAlignerModel):
-        return {"alignment": model.attention(batch)}
     if isinstance(model, FittedModel):
+        if model.shows_alignment:
+            return {"alignment": model.attention(batch)}
         raise DataError("no attention to show: this model has no neural network; align --model hmm aligns raw pairs")
     with record_attention(model) as recorded:
         model.score(batch)

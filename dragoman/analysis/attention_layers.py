@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dragoman.analysis.attention import memory_labels, record_attention
 from dragoman.analysis.subject import Axis, Subject, plain_axis
-from dragoman.classical.aligner import WordAlignerModel
+from dragoman.classical.model import FittedModel
 
 AttentionKind = Literal["cross", "encoder", "decoder", "pooling"]
 ABOUT: dict[AttentionKind, str] = {
@@ -32,6 +32,12 @@ class AttentionLayer:
     weights: Tensor  # (H, T, S)
     rows: Axis
     columns: Axis
+
+    @property
+    def sums_to_one(self) -> bool:
+        """Whether every row is a distribution; learned weights of steps may be negative."""
+        sums = self.weights.sum(-1)
+        return bool((self.weights >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
 
     def entropy(self) -> Tensor:
         """The mean entropy over rows of each head (H,) in bits: 0 looks at one entry, log₂ S at all alike."""
@@ -67,11 +73,13 @@ def _membership(words: Sequence[int]) -> Tensor:
 def attention_layers(subject: Subject) -> list[AttentionLayer]:
     """Every attention that scoring the target computes, in the order of computation; empty: the model has none."""
     modules = dict(subject.model.named_modules())
-    if isinstance(subject.model, WordAlignerModel):
+    if isinstance(subject.model, FittedModel):
+        if not subject.model.shows_alignment:
+            return []
         weights = subject.model.attention(subject.batch)[0]
         return [AttentionLayer("alignment", "cross", weights, *_axes(subject, "cross", weights))]
     with record_attention(subject.model) as recorded:
-        subject.model.score(subject.batch)
+        subject.log_probabilities()
     inside = {id(module) for module in subject.encoder.modules()} if subject.encoder is not None else set()
     layers = []
     for name, parts in recorded.items():
@@ -97,13 +105,13 @@ def attention_layers(subject: Subject) -> list[AttentionLayer]:
 def _axes(subject: Subject, kind: AttentionKind, weights: Tensor) -> tuple[Axis, Axis]:
     """Rows and columns; where the memory has other entries than the source has tokens, numbers stand for them."""
     _, rows, columns = weights.shape
-    source = subject.source or plain_axis([])
+    source, encoded = subject.source or plain_axis([]), subject.encoded or plain_axis([])
     target = subject.target
     if kind == "decoder":
         return _fitting(target.shifted(), rows), _fitting(target.shifted(), columns)
-    over = _fitting(source, columns)
     if kind == "encoder":
-        return _fitting(source, rows), over
+        return _fitting(encoded, rows), _fitting(encoded, columns)
+    over = _fitting(source, columns)
     if kind == "pooling":
         return plain_axis([f"query {number}" for number in range(1, rows + 1)] if rows > 1 else ["pooled"]), over
     return _fitting(target, rows), over

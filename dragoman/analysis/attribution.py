@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.subject import Subject, target_log_probabilities
+from dragoman.analysis.subject import Subject
 from dragoman.errors import DataError
 from dragoman.kernels.deferred_gradients import immediate_gradients
 from dragoman.layers.embeddings import OneHot, TokenEmbedding
@@ -84,7 +84,7 @@ def attribute(subject: Subject, method: Method = "input-x-gradient", steps: int 
         scales = (torch.arange(steps) + 0.5) / steps
     batch = subject.batch.map(lambda part: part.repeat(len(scales), *[1] * (part.dim() - 1)))
     with immediate_gradients(), torch.enable_grad(), input_vectors(subject, scales) as leaves:
-        scores = target_log_probabilities(subject.model, batch)  # (steps, T)
+        scores = subject.score(subject.model, batch)  # (steps, T)
         # Words made of characters, and two texts that are read apart, have no single row of vectors.
         usable = {
             side: own[0] for side, own in leaves.items() if len(own) == 1 and own[0].shape[0] == len(scales)

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.analysis.subject import Subject
+from dragoman.analysis.subject import Subject, mask_distributions
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import suppress_tokens
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import limits_for
 from dragoman.decoding.trace import COMPLETE, KEPT
+from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 
@@ -127,18 +128,21 @@ TEMPERATURES = tuple(round(0.1 + 0.05 * index, 2) for index in range(59))  # 0.1
 
 @torch.no_grad()
 def next_tokens(subject: Subject, count: int = 40) -> NextTokenTable | None:
-    """The distribution of every step, teacher-forced with the target; None: the model writes no token by token.
+    """The distribution of every step, teacher-forced with the target, or of every [MASK]; None: there are none.
 
     `rest` makes every probability after a change of temperature exact although only the top tokens are kept.
     """
     model, batch = subject.model, subject.batch
-    if not hasattr(model, "read") or not hasattr(model, "start") or batch.target.dim() != 2:
+    if isinstance(subject.loaded, MaskFiller):
+        log_probabilities = mask_distributions(model, batch)[0].float().cpu()  # (masks, V)
+    elif not hasattr(model, "read") or not hasattr(model, "start") or batch.target.dim() != 2:
         return None
-    inputs = torch.cat([batch.target.new_full((1, 1), SOS), batch.target[:, :-1]], 1)
-    try:
-        log_probabilities = model.read(inputs, model.start(batch))[0][0].float().cpu()  # (T, V)
-    except AssertionError:  # CTC alone has no steps
-        return None
+    else:
+        inputs = torch.cat([batch.target.new_full((1, 1), SOS), batch.target[:, :-1]], 1)
+        try:
+            log_probabilities = model.read(inputs, model.start(batch))[0][0].float().cpu()  # (T, V)
+        except AssertionError:  # CTC alone has no steps
+            return None
     possible = int((log_probabilities > -torch.inf).sum(1).min())
     top, tokens = log_probabilities.topk(min(count, possible), 1)
     others = log_probabilities.scatter(1, tokens, -torch.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -28,8 +29,10 @@ def shape_of(value: Any) -> str:
 
 
 @torch.no_grad()
-def layer_table(model: Any, batch: Batch, depth: int = 4) -> list[LayerRow]:
-    """Run one batch through the model and list its modules down to a depth."""
+def layer_table(
+    model: Any, batch: Batch, depth: int = 4, run: Callable[[Any, Batch], object] | None = None
+) -> list[LayerRow]:
+    """Run one batch through the model, by default with `score`, and list its modules down to a depth."""
     shapes: dict[int, str] = {}
     handles = [
         module.register_forward_hook(lambda module, _, out: shapes.__setitem__(id(module), shape_of(out)))
@@ -38,7 +41,7 @@ def layer_table(model: Any, batch: Batch, depth: int = 4) -> list[LayerRow]:
     was_training = model.training
     model.eval()
     try:
-        model.score(batch)
+        model.score(batch) if run is None else run(model, batch)
     finally:
         model.train(was_training)
         for handle in handles:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dragoman.layers.positions import Learned, Sinusoidal, sinusoids
 from dragoman.layers.relative_positions import Relative, RelativeBias, RelativePositions
+from dragoman.models.encoders.bert import BertEncoder
 
 POSITIONS = 64
 Values = tuple[Tensor | None, Tensor | None, Tensor | None]  # vectors, dots and bias
@@ -28,6 +29,8 @@ def position_pictures(model: nn.Module) -> list[dict[str, Any]]:
             kind, values = "sinusoidal", _absolute(sinusoids(POSITIONS, module.width, module.layout, torch.float32))
         elif isinstance(module, Learned):
             kind, values = "learned", _absolute(module.table[:POSITIONS].detach().float().cpu())
+        elif isinstance(module, BertEncoder):
+            kind, values = "learned", _absolute(module.positions[:POSITIONS].detach().float().cpu())
         elif isinstance(module, RelativePositions) and type(module) is not RelativePositions:
             kind, values = type(module).__name__, _relative(module, POSITIONS)
         else:

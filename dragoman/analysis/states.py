@@ -85,7 +85,7 @@ def cell_traces(subject: Subject) -> list[CellTrace]:
     """Gates and states of every recurrent layer for the subject; empty: the model has no recurrent cell."""
     modules = dict(subject.model.named_modules())
     with record_cells(subject.model) as recorded:
-        subject.model.score(subject.batch)
+        subject.log_probabilities()
     inside = {id(module) for module in subject.encoder.modules()} if subject.encoder is not None else set()
     return [
         _trace(subject, name, steps, modules.get(name.rpartition(".")[0]), id(steps.cell) in inside)

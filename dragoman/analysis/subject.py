@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,14 @@ from torch import Tensor
 from dragoman.analysis.alignment import word_spans
 from dragoman.analysis.attention import token_labels
 from dragoman.classical.hmm_tagger import HMMTagger
+from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch, batch_of
+from dragoman.data.formats.texts import MASK, MASK_ID
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, SOS, SPECIALS
 from dragoman.errors import DataError
 from dragoman.inference.completer import Completer
-from dragoman.inference.labeler import Labeler
+from dragoman.inference.labeler import Labeler, MaskFiller
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.models.classifier import Regressor
@@ -52,9 +54,39 @@ class Axis:
             self.unit,
         )
 
+    def after(self, first: Sequence[str]) -> Axis:
+        """The axis with tokens before its own, each a word."""
+        shift = len(first)
+        words = (*range(shift), *(word + shift for word in self.word_of))
+        return Axis(self.text, (*first, *self.tokens), (*first, *self.words), words, self.unit)
+
     def as_dict(self) -> dict[str, Any]:
         sequences = {name: list(getattr(self, name)) for name in ("tokens", "words", "word_of")}
         return {**sequences, "unit": self.unit}
+
+
+def target_log_probabilities(model: BaseModel, batch: Batch) -> Tensor:
+    """The log-probability of every target (B, T), differentiable; zero on padding. Of a regressor its number (B, 1)."""
+    if isinstance(model, Tagger):  # its score() may be a marginal without a graph
+        scores, mask = model.outputs(batch)
+        chosen = scores.log_softmax(-1).gather(2, batch.target[:, 0].clamp(min=0)[:, :, None])
+        return chosen[:, :, 0] * mask
+    if isinstance(model, Regressor):  # has no probabilities: its number stands for them
+        return model.outputs(batch)
+    return model.score(batch).log_probabilities
+
+
+def mask_distributions(model: Any, batch: Batch) -> Tensor:
+    """Log-probabilities (B, K, V) for every [MASK] of a batch, all rows of which have K."""
+    source, mask = batch.source.data, batch.source.mask
+    masked = (source == MASK_ID) & mask
+    scores: Tensor = model.fill(source, mask, masked)
+    return scores[masked].view(len(source), -1, scores.shape[2])
+
+
+def mask_log_probabilities(model: Any, batch: Batch) -> Tensor:
+    """The log-probabilities (B, K) of the tokens that fill the masks; `score` would mask tokens of its own choice."""
+    return mask_distributions(model, batch).gather(2, batch.target[:, :, None])[:, :, 0]
 
 
 @dataclass(frozen=True)
@@ -68,6 +100,7 @@ class Subject:
     target: Axis
     given: bool  # whether the user gave the target; else it is the prediction
     text: str = ""  # all of the user's text; the source may be its beginning
+    score: Callable[[Any, Batch], Tensor] = target_log_probabilities  # (model, batch) → (B, T), with a gradient
 
     @property
     def encoder(self) -> Any:
@@ -75,23 +108,34 @@ class Subject:
         return getattr(self.model, "encoder", None)
 
     @property
+    def encoded(self) -> Axis | None:
+        """The source as the layers of the encoder see it: with the tokens that the encoder puts before it."""
+        prepended = getattr(self.encoder, "prepended", ())
+        return self.source if self.source is None else self.source.after(prepended)
+
+    @property
     def input_unit(self) -> str:
         return "word" if self.source is None else self.source.unit
 
-    def log_probabilities(self) -> Tensor:
+    @property
+    def writes_numbers(self) -> bool:
+        """Whether the outputs are numbers, which have no probability."""
+        return isinstance(self.loaded, Labeler) and self.loaded.head_decoder.outputs == "numbers"
+
+    @property
+    def has_likelihood(self) -> bool:
+        """Whether the model gives any target a probability."""
+        fitted = isinstance(self.model, FittedModel) and self.model.likelihood == "none"
+        return not fitted and not self.writes_numbers
+
+    @property
+    def measure(self) -> str:
+        """What `log_probabilities` are."""
+        return "the value" if self.writes_numbers else "log p"
+
+    def log_probabilities(self, batch: Batch | None = None) -> Tensor:
         """The log-probability of every target token, label or tag (T,), with the gradient of the model."""
-        return target_log_probabilities(self.model, self.batch)[0]
-
-
-def target_log_probabilities(model: BaseModel, batch: Batch) -> Tensor:
-    """The log-probability of every target (B, T), differentiable; zero on padding. Of a regressor its number (B, 1)."""
-    if isinstance(model, Tagger):  # its score() may be a marginal without a graph
-        scores, mask = model.outputs(batch)
-        chosen = scores.log_softmax(-1).gather(2, batch.target[:, 0].clamp(min=0)[:, :, None])
-        return chosen[:, :, 0] * mask
-    if isinstance(model, Regressor):  # has no probabilities: its number stands for them
-        return model.outputs(batch)
-    return model.score(batch).log_probabilities
+        return self.score(self.model, self.batch if batch is None else batch)[0]
 
 
 def text_axis(tokenizer: SourceReader, text: str, ids: Sequence[int], *, unit: str = "word") -> Axis:
@@ -148,6 +192,8 @@ def open_subject(loaded: Loaded, text: str, target: str | None = None, tag: str 
         subject = _language_model_subject(loaded, beginning(loaded.tokenizer, text, limit), target)
     elif not text.strip():
         raise DataError("found empty text, expected text to inspect")
+    elif isinstance(loaded, MaskFiller):
+        subject = _mask_subject(loaded, beginning(loaded.source_tokenizer, text, limit), target)
     elif isinstance(loaded, Labeler):
         subject = _label_subject(loaded, beginning(loaded.source_tokenizer, text, limit), target)
     else:
@@ -175,6 +221,37 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
 
 
 @torch.no_grad()
+def _mask_subject(loaded: MaskFiller, text: str, target: str | None) -> Subject:
+    """Every [MASK] is a target: the most probable token, or that of a target with one token for each."""
+    if not hasattr(loaded.model, "fill"):
+        kind = loaded.config.model.kind
+        raise DataError(f'nothing to inspect: model.kind = "{kind}" cannot fill [MASK], expected "masked-lm"')
+    tokenizer, special = loaded.source_tokenizer, {MASK_ID: MASK, EOS: "[SEP]"}
+    sources, targets = loaded.example_format.encode_inputs([text], tokenizer, 1)
+    batch = loaded.collator.collate(sources, targets).to(loaded.device)
+    row = batch.source.data[0].tolist()
+    pieces = [special.get(token) or tokenizer.pieces([token])[0] for token in row]
+    logs, count = mask_distributions(loaded.model, batch)[0], row.count(MASK_ID)
+    if target is None:
+        logs[:, : len(SPECIALS)] = -torch.inf  # they are no text
+        filling, filled = logs.argmax(1).tolist(), next(loaded.stream([text], on_unknown=told_elsewhere)).text
+    else:
+        filling, filled = loaded.target_tokenizer.encode(target), text
+        if len(filling) != count:
+            raise DataError(
+                f"target: found {target!r}, which is {len(filling)} tokens, expected {count}: one for each {MASK}"
+            )
+        for word in loaded.target_tokenizer.pieces(filling):
+            filled = filled.replace(MASK, word, 1)
+    batch = replace(batch, target=torch.tensor([filling], device=loaded.device))
+    labels = plain_axis(loaded.target_tokenizer.pieces(filling), filled, "token")
+    return Subject(
+        loaded, loaded.model, batch, plain_axis(pieces, text, "token"), labels, target is not None,
+        score=mask_log_probabilities,
+    )  # fmt: skip
+
+
+@torch.no_grad()
 def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
     """The predicted or given labels are the target."""
     tokenizer, codec, model = loaded.source_tokenizer, loaded.target_tokenizer, loaded.model
@@ -185,6 +262,11 @@ def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
     )
     if tokenizer.is_text and axis.tokens and len(axis) != batch.source.data.shape[-1]:
         axis = plain_axis([*tokenizer.pieces(batch.source.data.flatten().tolist())], text)
+    if getattr(getattr(model, "encoder", None), "prepended", ()):  # BERT calls <eos> [SEP]
+        named = [
+            tuple("[SEP]" if name == SPECIALS[EOS] else name for name in names) for names in (axis.tokens, axis.words)
+        ]
+        axis = replace(axis, tokens=named[0], words=named[1])
     predict, tagging = getattr(model, "predict", None), isinstance(model, Tagger | HMMTagger)
     if predict is None or not loaded.labels:
         labels, unit = [target or next(loaded.stream([text], on_unknown=told_elsewhere)).text], "value"

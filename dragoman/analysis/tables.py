@@ -1,12 +1,14 @@
-"""Dynamic programming tables with back-pointers: Viterbi over a CRF and the CTC lattice."""
+"""Dynamic programming tables with back-pointers: Viterbi over a CRF or an HMM, and the CTC lattice."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dragoman.classical.rows import Floats
 from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.crf import LinearChainCRF
 
@@ -31,6 +33,29 @@ def viterbi_table(chain: LinearChainCRF, emissions: Tensor) -> PathTable:
         columns.append(best)
         back.append(origin.tolist())
     return _traced(columns, back, int((best + chain.last).argmax()))
+
+
+def hmm_table(transitions: Floats, emissions: Floats) -> PathTable:
+    """Viterbi of a trigram HMM over log-emissions (W, K); `back` is the tag before on the best path to a cell.
+
+    A state is a pair of tags, of which a cell shows the best that ends in its tag. So the path is traced over pairs.
+    """
+    tags = emissions.shape[1]
+    best = np.full((tags + 1, tags), -np.inf)  # (tag before, tag): the last tag before stands for the start
+    best[tags] = transitions[tags, tags, :tags] + emissions[0]
+    pairs, origins = [best], []
+    for scores in emissions[1:]:
+        reached = best[:, :, None] + transitions[:, :tags, :tags]  # (i, j, k)
+        origins.append(reached.argmax(0))  # (j, k)
+        best = np.concatenate([reached.max(0), np.full((1, tags), -np.inf)]) + scores
+        pairs.append(best)
+    before, tag = np.unravel_index(int((best + transitions[:, :tags, tags]).argmax()), best.shape)
+    path = [(int(tag), len(pairs) - 1)]
+    for word in range(len(pairs) - 2, -1, -1):
+        before, tag = origins[word][before, tag], before
+        path.append((int(tag), word))
+    back = [[-1] * tags, *(table.argmax(0).tolist() for table in pairs[1:])]
+    return PathTable(torch.from_numpy(np.stack([table.max(0) for table in pairs], 1)), back, path[::-1])
 
 
 def _traced(columns: list[Tensor], back: list[list[int]], row: int) -> PathTable:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dragoman.analysis.attention_layers import attention_layers
 from dragoman.analysis.beam_tree import continue_prefixes, next_tokens
 from dragoman.analysis.states import record_cells
-from dragoman.analysis.subject import Subject, target_log_probabilities
+from dragoman.analysis.subject import Subject
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
@@ -92,7 +92,7 @@ def what_if(subject: Subject) -> list[Change]:
         before = subject.log_probabilities()
         for intervention in _interventions(subject):
             with intervention.active():
-                after = target_log_probabilities(subject.model, _batch_without(subject, intervention.text))[0]
+                after = subject.log_probabilities(_batch_without(subject, intervention.text))
             difference = (after - before).double().tolist()
             effect = (float(after.sum()), sum(difference), tuple(difference))
             changes.append(Change(*intervention[:3], *effect, None))
@@ -118,7 +118,7 @@ def _interventions(subject: Subject) -> Iterator[Intervention]:
             masked = partial(masked_head, modules[layer.name], head)
             yield Intervention("head", f"{layer.name} head {head + 1}", (number, head), masked)
     with record_cells(subject.model) as recorded:
-        subject.model.score(subject.batch)
+        subject.log_probabilities()
     for number, (name, steps) in enumerate(recorded.items()):
         for block, gate in enumerate(steps.cell.block_names):
             for value in (0, 1) if gate.endswith("gate") else ():

@@ -46,6 +46,7 @@ class WordAlignerModel(Transducer):
     """
 
     likelihood = "sequence"
+    shows_alignment = True
 
     def __init__(self, config: WordAlignerConfig, source: SourceReader, target: Tokenizer) -> None:
         super().__init__()

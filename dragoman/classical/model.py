@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ class FittedModel(BaseModel):
     It has no parameters: `tensors` are all it knows, and a run keeps them as weights.safetensors.
     """
 
+    shows_alignment: ClassVar[bool] = False  # whether `attention` says which source tokens an output comes from
+
     def __init__(self) -> None:
         super().__init__()
         self.tensors: dict[str, Tensor] = {}
@@ -55,6 +57,10 @@ class FittedModel(BaseModel):
     def size(self) -> str:
         """How much it stores, in words."""
         return f"{sum(tensor.numel() for tensor in self.tensors.values()):,} numbers"
+
+    def attention(self, batch: Batch) -> Tensor:
+        """The weights of source tokens for every target token (B, 1, T, S), where `shows_alignment`."""
+        raise NotImplementedError
 
     def forward(self, batch: Batch) -> object:
         """Scores of the targets, for tools that call a model as a function."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.classical.model import Note, ScoredTokens, TensorSpec, Tokens, Transducer, row_specs, stored_rows
+from dragoman.classical.model import Note, ScoredTokens, TensorSpec, Tokens, Transducer, row_specs, rows_of, stored_rows
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.phrase_decoder import (
     FEATURES,
@@ -29,9 +29,11 @@ from dragoman.classical.tuning import tune
 from dragoman.classical.vocabulary import fold_case, same_spelling
 from dragoman.classical.word_alignment import BothDirections
 from dragoman.config.settings import Range, setting
+from dragoman.data.batch import Batch
 from dragoman.data.corpus import Corpus
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
+from dragoman.errors import DataError
 from dragoman.scoring.symmetrization import LinkRows
 
 # Before tuning: phrase and lexical probabilities, phrases, words, distance, language model.
@@ -61,6 +63,7 @@ class PhraseBased(Transducer):
     """score = Σ weight · feature over a segmentation into phrases, their translations and their order."""
 
     likelihood = "none"
+    shows_alignment = True
 
     def __init__(self, config: PhraseBasedConfig, source: SourceReader, target: Tokenizer) -> None:
         super().__init__()
@@ -157,6 +160,30 @@ class PhraseBased(Transducer):
         stack = max(beam, self.config.stack)
         limit = self.config.distance
         return PhraseDecoder(self.model, weights, stack=stack, limit=limit, pool=4 * stack)
+
+    def attention(self, batch: Batch) -> Tensor:
+        """The phrases of its own outputs: every target token looks at all tokens of its source phrase alike."""
+        sources, targets = rows_of(batch.source.data), rows_of(batch.target)
+        out = torch.zeros(len(sources), 1, batch.target.shape[1], batch.source.data.shape[1])
+        decoder = self.decoder(self.tensors["weights"].numpy(), 0)
+        for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            place = 0
+            for first in range(0, len(source), MAX_TOKENS):
+                part = source[first : first + MAX_TOKENS]
+                options = self.options(part)
+                derivation = decoder.translate(len(part), options)[0]
+                if derivation.tokens != target[place : place + len(derivation.tokens)]:
+                    raise DataError("no phrases to show: a phrase-based model explains its own output, not a given one")
+                for option in derivation.phrases:
+                    begin, end, size = (
+                        first + options.starts[option],
+                        first + options.ends[option],
+                        options.lengths[option],
+                    )
+                    out[row, 0, place : place + size, begin:end] = 1 / (end - begin)
+                    place += int(size)
+            out[row, 0, len(target), len(source)] = 1.0
+        return out
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
         decoder = self.decoder(self.tensors["weights"].numpy(), beam)

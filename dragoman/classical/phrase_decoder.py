@@ -44,6 +44,7 @@ class Derivation(NamedTuple):
     features: Floats  # (8,)
     score: float
     phrases: tuple[int, ...]  # the options used, in order of the target
+    hypotheses: tuple[int, ...] = ()  # the numbers of the hypotheses on its path, from the empty one on
 
 
 class Stack(NamedTuple):
@@ -87,18 +88,19 @@ class PhraseDecoder:
         )  # fmt: skip
         waiting: list[list[Stack]] = [[] for _ in range(length + 1)]
         waiting[0].append(start)
-        self.parents: list[Ints] = []
-        self.chosen: list[Ints] = []
+        self.stacks: list[Stack] = []  # as they were extended; hypotheses are numbered through all of them
+        self.generated: list[int] = []  # hypotheses of each stack before pruning
         count = 0
         final: Stack | None = None
         for covered in range(length + 1):
             check_interrupted()
             if not waiting[covered]:
                 continue
-            stack = self.prune(join_rows(waiting[covered]))
+            whole = join_rows(waiting[covered])
+            stack = self.prune(whole)
             waiting[covered] = []
-            self.parents.append(stack.parents)
-            self.chosen.append(stack.options)
+            self.stacks.append(stack)
+            self.generated.append(len(whole.scores))
             numbers = count + np.arange(len(stack.scores))
             count += len(numbers)
             if covered == length:
@@ -204,17 +206,18 @@ class PhraseDecoder:
         scores = stack.scores + self.weights[LANGUAGE] * logs
         features = stack.features.copy()
         features[:, LANGUAGE] += logs
-        parents, chosen = np.concatenate(self.parents), np.concatenate(self.chosen)
+        parents, chosen = (
+            np.concatenate([getattr(one, name) for one in self.stacks]) for name in ("parents", "options")
+        )
         best: dict[Tokens, Derivation] = {}
         for row in np.argsort(-scores, kind="stable").tolist():
-            used: list[int] = []
-            number = int(stack.parents[row])
-            while chosen[number] >= 0:
-                used.append(int(chosen[number]))
-                number = int(parents[number])
-            used.reverse()
+            path = [int(stack.parents[row])]
+            while chosen[path[-1]] >= 0:
+                path.append(int(parents[path[-1]]))
+            path.reverse()
+            used = tuple(int(chosen[number]) for number in path[1:])
             tokens = tuple(int(token) for option in used for token in self.options.targets[option] if token >= 0)
-            best.setdefault(tokens, Derivation(tokens, features[row], float(scores[row]), tuple(used)))
+            best.setdefault(tokens, Derivation(tokens, features[row], float(scores[row]), used, tuple(path)))
             if len(best) == n_best:
                 break
         return list(best.values())

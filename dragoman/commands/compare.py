@@ -16,7 +16,7 @@ from dragoman.errors import DataError
 from dragoman.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
-    from dragoman.reports.inspection import View
+    from dragoman.reports.view import View
     from dragoman.tasks.config import Config
 
 
@@ -80,7 +80,7 @@ def compare(systems: tuple[str, ...], ladder: str | None, output: str | None, **
 
 
 def write_report(title: str, about: str, views: list[View], output: str | None) -> None:
-    from dragoman.reports.inspection import listed, packed
+    from dragoman.reports.view import listed, packed
     from dragoman.web.page import build_page, plain
 
     if output is None:

@@ -102,7 +102,7 @@ def inspect(
     from dragoman.reports.inspection import inspect as look
     from dragoman.reports.inspection_plots import draw_view
     from dragoman.reports.plots import check_plot_path
-    from dragoman.web.page import build_page
+    from dragoman.web.page import build_page, plain
 
     suffix = Path(output).suffix.lower()
     if suffix not in (".html", ".json", *PICTURES):
@@ -118,7 +118,7 @@ def inspect(
         return
     with atomic_write(output) as beside:
         if suffix == ".json":
-            content = json.dumps(inspection.as_dict())
+            content = json.dumps(plain(inspection.as_dict()))
         else:
             content = build_page(f"{inspection.title}: inspect", "inspect-page", inspection.page_data())
         beside.write_text(content, encoding="utf-8", newline="\n")

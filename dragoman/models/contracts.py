@@ -143,6 +143,7 @@ class Encoder(nn.Module):
     width: int  # D of the memory
     entries_are_tokens: ClassVar[bool] = True  # entry i of the memory is source token i, so that a decoder may copy it
     reads_lower_case: ClassVar[bool] = False  # `embedding.folded` must tell which tokens are each other's lower case
+    prepended: ClassVar[tuple[str, ...]] = ()  # tokens that it reads before the source's, as BERT reads [CLS]
     graph_blockers: tuple[str, ...] = ()  # why a training step with it cannot be captured as a CUDA graph
 
     if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from dragoman.analysis.cost import LayerCost, benchmarked_layers, growth_exponen
 from dragoman.analysis.gradients import GradientFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
-from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import FittedModel
 from dragoman.data.examples import Example
 from dragoman.errors import DataError, DragomanError
@@ -24,7 +23,7 @@ from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.training_texts import in_letters
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.reports.inspection import View
+from dragoman.reports.view import View
 from dragoman.runs import Run
 from dragoman.scoring.buckets import by_length, score_buckets, text_length
 from dragoman.scoring.edit import align_edits
@@ -294,7 +293,7 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
             continue
         predictor = load_predictor(system.folders[0], device)
         fitted = isinstance(predictor.model, FittedModel)
-        if fitted and not isinstance(predictor.model, WordAlignerModel):  # no layers inside
+        if fitted and not predictor.model.shows_alignment:  # nothing to draw
             continue
         try:
             subject = open_subject(predictor, middle)
@@ -324,8 +323,8 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
                 "attentions",
                 "Attention",
                 "The attention of every neural system for the same source, averaged over the heads of one layer; of a "
-                "word aligner the probabilities of its links. Neural systems without attention read the source only "
-                "through one vector.",
+                "word aligner the probabilities of its links, of a phrase-based system its phrases. Neural "
+                "systems without attention read the source only through one vector.",
                 {"sentence": middle, "maps": maps},
             )
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,42 +10,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.analysis.attention_layers import ABOUT, attention_layers
+from dragoman.analysis.attention_layers import ABOUT, AttentionLayer, attention_layers
 from dragoman.analysis.attribution import METHODS, attribute
 from dragoman.analysis.beam_tree import beam_tree, next_tokens
 from dragoman.analysis.gradients import flow_axis, gradient_flow
-from dragoman.analysis.layer_table import layer_table, parameter_count
+from dragoman.analysis.layer_table import layer_table, parameter_count, tensor_table
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces
 from dragoman.analysis.subject import Loaded, Subject, open_subject, plain_axis
-from dragoman.analysis.tables import PathTable, ctc_table, viterbi_table
+from dragoman.analysis.tables import PathTable, ctc_table, hmm_table, viterbi_table
 from dragoman.analysis.what_if import what_if
 from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Pictures
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
+from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.models.classifier import Classifier, Regressor
+from dragoman.models.classifier import Classifier
 from dragoman.models.contracts import CTCEmissions, decodes
+from dragoman.models.encoders.bert import BertEncoder
 from dragoman.models.tagger import Tagger
+from dragoman.reports.classical_views import lexicon_view, phrase_view, series_view
+from dragoman.reports.view import View, listed, packed
 from dragoman.scoring.edit import align_edits
 
 UNITS = 64  # recurrent units in a page: those that vary most
-
-
-@dataclass(frozen=True)
-class View:
-    """One view of a page."""
-
-    kind: str  # the JavaScript module that draws it
-    title: str
-    about: str  # two sentences beside the figure
-    data: Any
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -67,6 +57,11 @@ class Inspection:
         """The same with tensors as nested lists, for JSON files."""
         return listed(self._data())
 
+    def _target_name(self) -> str:
+        if self.subject.source is None:
+            return "text"
+        return "given target" if self.subject.given else "output"
+
     def view(self, kind: str) -> View:
         for view in self.views:
             if view.kind == kind:
@@ -80,39 +75,15 @@ class Inspection:
             "title": self.title,
             "run": self.run,
             "source": None if source is None else {"text": self.subject.text or source.text, **source.as_dict()},
-            "target": {"text": target.text, "given": self.subject.given, **target.as_dict()},
+            "target": {
+                "text": target.text,
+                "given": self.subject.given,
+                "name": self._target_name(),
+                **target.as_dict(),
+            },
             "views": [view.as_dict() for view in self.views],
             "notes": list(self.notes),
         }
-
-
-def packed(data: dict[str, Any]) -> dict[str, Any]:
-    """Nested values with every tensor as {shape, f32: base64}, which a browser reads at once."""
-
-    def pack(tensor: Tensor) -> dict[str, Any]:
-        content = tensor.float().contiguous().numpy().astype("<f4").tobytes()
-        return {"shape": list(tensor.shape), "f32": base64.b64encode(content).decode("ascii")}
-
-    return {key: _mapped(value, pack) for key, value in data.items()}
-
-
-def listed(data: dict[str, Any]) -> dict[str, Any]:
-    """Nested values with every tensor as nested lists."""
-
-    def numbers(tensor: Tensor) -> Any:
-        return np.asarray(tensor.float()).astype(float).round(9).tolist()
-
-    return {key: _mapped(value, numbers) for key, value in data.items()}
-
-
-def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value.detach().cpu())
-    if isinstance(value, dict):
-        return {key: _mapped(inner, change) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_mapped(inner, change) for inner in value]
-    return value
 
 
 def inspect(
@@ -121,8 +92,11 @@ def inspect(
     """Compute every view that this run has for a text and a target, by default its own prediction."""
     model = loaded.model
     if isinstance(model, FittedModel) and model.likelihood == "none":
-        kind = loaded.run.config.model.kind
-        raise DataError(f'nothing to inspect: model.kind = "{kind}" has neither layers nor probabilities')
+        kind = f'model.kind = "{loaded.run.config.model.kind}"'
+        if not model.shows_alignment:
+            raise DataError(f"nothing to inspect: {kind} has neither layers nor probabilities")
+        if target is not None:
+            raise DataError(f"{kind} explains its own outputs, and cannot score a given one; leave out the target")
     subject = open_subject(loaded, text, target, tag)
     views: list[View] = []
     notes: list[str] = []
@@ -130,9 +104,9 @@ def inspect(
     if subject.text not in (shown.text, shown.text.partition("> ")[2]) and len(subject.text) > len(shown.text):
         notes.append(f"the text is long: the views show its first {len(shown):,} tokens")
     if subject.source is not None and not isinstance(loaded, Completer):
-        unknown = list(dict.fromkeys(loaded.unseen(subject.source.text)))[:10]
+        unknown = list(dict.fromkeys(loaded.unseen_in(subject.source.text)))[:10]
         notes += [f"training did not have {', '.join(map(repr, unknown))}: read as <unk>"] if unknown else []
-    for make in VIEWS:
+    for make in FITTED if isinstance(model, FittedModel) else NEURAL:
         try:
             views += make(subject, beam)
         except DataError as error:
@@ -152,82 +126,127 @@ def _run(subject: Subject) -> dict[str, Any]:
             for part in ("encoder", "decoder", "stack", "pooling", "head")
             if (config := getattr(run.config.model, part, None)) is not None and hasattr(config, "kind")
         ],
-        "parameters": parameter_count(subject.model),
+        "parameters": _size(subject.model)[0],
     }
+
+
+def _size(model: Any) -> tuple[int, str]:
+    """How many parameters a model has, and what they are called."""
+    if isinstance(model, FittedModel):
+        return tensor_table(model)[1], "numbers"
+    return parameter_count(model), "parameters"
 
 
 @torch.no_grad()
 def _overview(subject: Subject, views: list[View]) -> View:
     """Probabilities of the target's tokens, and what opens into which view."""
-    scores = subject.log_probabilities().float().cpu()
-    if isinstance(subject.model, Regressor):
-        scores = torch.zeros_like(scores)  # a number has no probability
+    count, noun = _size(subject.model)
+    summary, scores = f"{count:,} {noun}.", None
+    if subject.has_likelihood:
+        scores = subject.log_probabilities().float().cpu()
+        of = "text" if subject.source is None else "output"
+        total = round(float(scores.double().sum()), 2) + 0.0  # no −0
+        summary += f" The {of}'s log-probability is {total:.2f}.".replace("-", "−")
     return View(
         "overview",
         "Overview",
-        f"The input is above, the output below{_pick(subject, views)}. "
-        "Every box of the model opens the view that shows its sums.",
-        {
-            "log_probabilities": scores,
-            "views": [view.kind for view in views],
-            "attention": any(view.title == "Attention" for view in views),
-            "softmax": _softmax(subject),
-        },
+        f"{_pick(subject, views)} Every box of the model opens the view that shows its sums.",
+        {"log_probabilities": scores, "boxes": _boxes(subject, views), "summary": summary},
     )
 
 
 def _pick(subject: Subject, views: list[View]) -> str:
     unit = subject.target.unit
+    if subject.source is None:
+        return (
+            f"The model reads the text from left to right; pick a {unit} to see its probability after those before it."
+        )
+    known = "The input is above, the output below"
+    linked = any(view.kind == "attention" for view in views)
     if len(subject.target) < 2:
-        return f"; lines show which input {subject.input_unit}s it depends on" if subject.source else ""
-    if not any(view.kind == "attention" for view in views):
-        return f"; pick an output {unit} to see its probability"
-    return f"; pick an output {unit} to see which input {subject.input_unit}s it used"
+        return f"{known}; lines show which input {subject.input_unit}s it depends on." if linked else f"{known}."
+    if not linked:
+        return f"{known}; pick an output {unit} to see its probability." if subject.has_likelihood else f"{known}."
+    return f"{known}; pick an output {unit} to see which input {subject.input_unit}s it used."
 
 
-def _softmax(subject: Subject) -> str:
-    labels = getattr(subject.loaded, "labels", ())
-    if isinstance(subject.model, Regressor):
-        return "one number"
-    if isinstance(subject.model, HMMTagger):
+def _boxes(subject: Subject, views: list[View]) -> list[dict[str, Any]]:
+    """The parts of the model in the order of computation, each with the first view that shows it."""
+    shown, model = {view.kind: view.title for view in views}, subject.loaded.run.config.model
+    kinds = {part["part"]: part["kind"] for part in _run(subject)["parts"]}
+    boxes: list[dict[str, Any]] = []
+
+    def box(title: str, text: str, *kinds: str) -> None:
+        boxes.append({"title": title, "text": text, "view": next((kind for kind in kinds if kind in shown), None)})
+
+    if subject.source is not None:
+        box("Input", f"{len(subject.source)} tokens", "media", "layers")
+    if isinstance(subject.model, FittedModel):
+        box("Model", model.kind, "series", "phrases", "lexicon", "tables", "layers")
+    else:
+        box("Vectors", "embeddings and positions" if "positions" in shown else "embeddings", "positions", "layers")
+    if "encoder" in kinds:
+        recurrent = kinds["encoder"] in ("recurrent", "frames")
+        box("Encoder", kinds["encoder"], "states" if recurrent else "attention", "attention", "layers")
+    if title := shown.get("attention"):
+        box(title, "which input counts" if title == "Attribution" else "who looks where", "attention")
+    for part, name in (("decoder", "Decoder"), ("stack", "Layers")):
+        if part in kinds:
+            box(name, kinds[part], "states", "attention", "layers")
+    if "pooling" in kinds:
+        box("Pooling", kinds["pooling"], "attention", "labels")
+    title = "Probabilities" if subject.has_likelihood else "Output"
+    box(title, _output(subject), "next", "labels", "surprise", "phrases", "series", "tables")
+    if "beam" in shown:
+        box("Search", "beam of hypotheses", "beam")
+    return boxes
+
+
+def _output(subject: Subject) -> str:
+    """What the last part of the model computes."""
+    labels, model = getattr(subject.loaded, "labels", ()), subject.model
+    if subject.writes_numbers:
+        count = len(subject.loaded.target_tokenizer)
+        return "one number" if count == 1 else f"{count} numbers"
+    if isinstance(model, HMMTagger):
         return f"posterior over {len(labels)} tags, for each word"
-    if isinstance(subject.model, Tagger):
+    if isinstance(model, FittedModel):
+        return "counted, not learned by gradients" if subject.has_likelihood else "weighted sum of features"
+    if isinstance(model, Tagger):
         return f"softmax over {len(labels)} tags, for each word"
     return f"softmax over {len(labels)} labels" if labels else "softmax over the vocabulary"
 
 
 def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
-    source_unit, target_unit = subject.input_unit, subject.target.unit
     layers, axis = attention_layers(subject), subject.source
     attributions: dict[str, Any] = {}
     for method in METHODS:
         try:
             attribution = attribute(subject, method)
-        except (DataError, NotImplementedError):
+        except (DragomanError, NotImplementedError):
             break
         source = attribution.source
         if source is not None and axis is not None and source.shape[1] != len(axis):
-            axis = plain_axis(axis.words, axis.text, axis.unit)  # an encoder that makes words of characters reads words
+            # An encoder that makes words of characters reads words; BERT also reads [CLS].
+            others = (subject.encoded or axis, plain_axis(axis.words, axis.text, axis.unit))
+            axis = next((other for other in others if len(other) == source.shape[1]), axis)
             source = source if source.shape[1] == len(axis) else None
         if source is not None or attribution.prefix is not None:
             attributions[method] = {"source": source, "prefix": attribution.prefix}
     if not layers and not attributions:
         return
+    earlier = "earlier text" if subject.source is None else "earlier output"
     yield View(
         "attention",
         "Attention" if layers else "Attribution",
-        "Each row shows how one position divides its attention over the columns; a row sums to 1. Attention says where "
-        f"a layer looks, not why the output came out so: input × gradient beside it estimates how much each input "
-        f"{source_unit} moved the probability of each output {target_unit}."
-        if layers
-        else f"Input × gradient estimates how much each input {source_unit} moved the probability of each output "
-        f"{target_unit}: blue raised it, red lowered it. This model has no attention.",
+        _about_attention(subject, layers, bool(attributions)),
         {
             "layers": [
                 {
                     **vars(layer),
-                    "about": ABOUT[layer.kind],
-                    "entropy": layer.entropy(),
+                    "about": "text over earlier text" if earlier == "earlier text" else ABOUT[layer.kind],
+                    "sums_to_one": layer.sums_to_one,
+                    "entropy": layer.entropy() if layer.sums_to_one else None,
                     "max_entropy": layer.max_entropy(),
                     "rows": layer.rows.as_dict(),
                     "columns": layer.columns.as_dict(),
@@ -235,10 +254,31 @@ def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
                 for layer in layers
             ],
             "attribution": attributions,
+            "measure": subject.measure,
+            "earlier": earlier,
             "source": None if axis is None else axis.as_dict(),
             "target": subject.target.as_dict(),
             "prefix": subject.target.shifted().as_dict(),
         },
+    )
+
+
+def _about_attention(subject: Subject, layers: list[AttentionLayer], attributed: bool) -> str:
+    moved = "value" if subject.writes_numbers else "probability"
+    unit = subject.target.unit
+    inputs, outputs = f"input {subject.input_unit}", f"output {unit}"
+    if subject.source is None:
+        inputs, outputs = f"earlier {unit}", unit
+    estimate = f"estimates how much each {inputs} moved the {moved} of each {outputs}"
+    if not layers:
+        return f"Input × gradient {estimate}: blue raised it, red lowered it. This model has no attention."
+    sums = "; a row sums to 1" if all(layer.sums_to_one for layer in layers) else ""
+    first = f"Each row shows how one position divides its attention over the columns{sums}."
+    if not attributed:
+        return f"{first} Attention says where a model looks."
+    return (
+        f"{first} Attention says where a layer looks, not why the output came out so: input × gradient beside it "
+        f"{estimate}."
     )
 
 
@@ -315,29 +355,38 @@ def _next(subject: Subject, beam: int | None) -> Iterator[View]:
     table = next_tokens(subject)
     if table is None:
         return
-    loaded = subject.loaded
+    loaded, masks = subject.loaded, isinstance(subject.loaded, MaskFiller)
     tokenizer = loaded.tokenizer if isinstance(loaded, Completer) else loaded.target_tokenizer
     if isinstance(loaded, Predictor) and subject.source is not None:
         tokenizer = loaded.codec.target_of(subject.source.text)
+    about = (
+        "For every [MASK] the model gives each token of its vocabulary a probability, as if the other masks stayed."
+        if masks
+        else "At every step the model gives each token of its vocabulary a probability."
+    )
     yield View(
         "next",
-        "Next token",
-        "At every step the model gives each token of its vocabulary a probability. Temperature divides the logits "
-        "before the softmax, top-k and top-p cut off the improbable tail; greedy search takes the longest bar.",
+        "Candidates" if masks else "Next token",
+        f"{about} Temperature divides the logits before the softmax, top-k and top-p cut off the improbable tail; "
+        "greedy search takes the longest bar.",
         {
             **vars(table),
             "pieces": [tokenizer.pieces(row) for row in table.tokens.tolist()],
             "tokens": table.tokens.tolist(),
             "chosen": table.chosen.tolist(),
             "target": subject.target.as_dict(),
+            "masks": masks,
         },
     )
 
 
 def _what_if(subject: Subject, beam: int | None) -> Iterator[View]:
+    if isinstance(subject.model, FittedModel) and not subject.has_likelihood:
+        return  # nothing changes but the output
     changes = what_if(subject)
     if not changes:
         return
+    changed_thing = "predicted value" if subject.writes_numbers else "output's log-probability"
     with torch.no_grad():
         before = float(subject.log_probabilities().sum())
     changed = {change.kind for change in changes}
@@ -351,10 +400,11 @@ def _what_if(subject: Subject, beam: int | None) -> Iterator[View]:
     yield View(
         "whatif",
         "What if",
-        f"Each bar is the change of the output's log-probability when {' or '.join(kinds)}. A long bar to the left "
-        f"marks a part that this output needs{forced}.",
+        f"Each bar is the change of the {changed_thing} when {' or '.join(kinds)}. "
+        f"A long bar {'' if subject.writes_numbers else 'to the left '}marks a part that this output needs{forced}.",
         {
             "before": before,
+            "measure": subject.measure,
             "changes": [asdict(change) for change in changes],
             "target": subject.target.as_dict(),
             "unit": subject.input_unit,
@@ -379,18 +429,21 @@ def _surprise(subject: Subject, beam: int | None) -> Iterator[View]:
 @torch.no_grad()
 def _labels(subject: Subject, beam: int | None) -> Iterator[View]:
     model, loaded = subject.model, subject.loaded
-    if not isinstance(model, Tagger | Classifier) or isinstance(loaded, Predictor | Completer):
+    if not isinstance(model, Tagger | Classifier | HMMTagger) or isinstance(loaded, Predictor | Completer):
         return
     predicted = model.predict(subject.batch)
     assert predicted.probabilities is not None
-    words = subject.target.tokens if isinstance(model, Tagger) else ("label",)
+    words = ("label",) if isinstance(model, Classifier) else subject.target.tokens
     chain = model.chain if isinstance(model, Tagger) else None
+    emissions = model.outputs(subject.batch)[0][0] if isinstance(model, Tagger) else None
+    if isinstance(model, HMMTagger):
+        emissions = torch.from_numpy(model.lattice(subject.batch)[0][0])
     data: dict[str, Any] = {
         "labels": list(loaded.labels),
         "rows": list(words),
         "probabilities": predicted.probabilities[0].float(),
         "values": predicted.values[0].tolist(),
-        "emissions": model.outputs(subject.batch)[0][0] if isinstance(model, Tagger) else None,
+        "emissions": emissions,
         "transitions": None if chain is None else chain.transitions,
     }
     yield View(
@@ -406,6 +459,11 @@ def _labels(subject: Subject, beam: int | None) -> Iterator[View]:
 def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
     tables: list[dict[str, Any]] = []
     model, loaded = subject.model, subject.loaded
+    if isinstance(model, HMMTagger):
+        words = [label.rpartition("/")[0] for label in subject.target.tokens]
+        path = hmm_table(model.transitions, model.lattice(subject.batch)[0][0])
+        about = "log-probability of the best path that ends in this tag, up to a term that all paths share"
+        tables.append(_table("Viterbi", about, path, list(loaded.labels), words))  # type: ignore[union-attr]
     if isinstance(model, Tagger) and model.chain is not None and not isinstance(loaded, Predictor | Completer):
         path = viterbi_table(model.chain, model.outputs(subject.batch)[0][0])
         words = [label.rpartition("/")[0] for label in subject.target.tokens]
@@ -486,26 +544,38 @@ def _positions(subject: Subject, beam: int | None) -> Iterator[View]:
     pictures = position_pictures(subject.model)
     if not pictures:
         return
+    encoder, rows = subject.encoder, None
+    if isinstance(encoder, BertEncoder) and subject.encoded is not None:
+        segments = encoder.segment_of(subject.batch.source.data)[0].tolist()
+        rows = {"tokens": subject.encoded.tokens, "segment": segments, "position": list(range(len(segments)))}
     yield View(
         "positions",
         "Positions",
         "Position vectors tell equal words at different places apart; each row is a position, each column a dimension. "
         "The curve is the dot product of one position with all others: it falls with the distance.",
-        {"pictures": pictures},
+        {"pictures": pictures, "rows": rows},
     )
 
 
 def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
-    rows = layer_table(subject.model, subject.batch)
+    fitted = isinstance(subject.model, FittedModel)
+    rows = tensor_table(subject.model)[0] if fitted else layer_table(subject.model, subject.batch, run=subject.score)
+    total, noun = _size(subject.model)
     yield View(
         "layers",
-        "Layers",
-        "Every part of the model with the shape of its output for this example and its number of parameters. Shapes "
-        "are batch × positions × width.",
-        {"rows": [row._asdict() for row in rows], "total": parameter_count(subject.model)},
+        "Numbers" if fitted else "Layers",
+        "All that the model stores: it was counted from the data, without gradients."
+        if fitted
+        else "Every part of the model with the shape of its output for this example and its number of parameters. "
+        "Shapes are batch × positions × width.",
+        {"rows": [row._asdict() for row in rows], "total": total, "noun": noun},
     )
 
 
-VIEWS: tuple[Callable[[Subject, int | None], Iterator[View]], ...] = (
+MakeView = Callable[[Subject, int | None], Iterator[View]]
+NEURAL: tuple[MakeView, ...] = (
     _attention, _labels, _surprise, _media, _next, _beam, _states, _gradients, _what_if, _tables, _positions, _layers,
+)  # fmt: skip
+FITTED: tuple[MakeView, ...] = (
+    phrase_view, series_view, _attention, lexicon_view, _labels, _surprise, _what_if, _tables, _layers,
 )  # fmt: skip

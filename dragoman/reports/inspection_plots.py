@@ -12,8 +12,9 @@ import torch
 from dragoman.analysis.attention_layers import over_words
 from dragoman.analysis.subject import Axis
 from dragoman.errors import DataError
-from dragoman.reports.inspection import Inspection, View
+from dragoman.reports.inspection import Inspection
 from dragoman.reports.plots import INK, MAX_INCHES, draw_heat, new_figure, one_line_labels, save_plot, suptitle
+from dragoman.reports.view import View
 
 CELL = 0.24  # inches of a cell with a label
 BLUE, RED, GREEN, GREY = "#2f5bd8", "#b42318", "#15803d", "#c3cad5"

@@ -16,7 +16,8 @@ from dragoman.analysis.attention_layers import attention_layers, merge_words
 from dragoman.analysis.beam_tree import next_tokens
 from dragoman.inference.load import load_run
 from dragoman.reports.comparison import View, compare_texts
-from dragoman.reports.inspection import Inspection, inspect, packed
+from dragoman.reports.inspection import Inspection, inspect
+from dragoman.reports.view import packed
 from dragoman.scoring.registry import select_metrics
 from dragoman.web.page import build_page
 from tests.analysis.tempering import tempered

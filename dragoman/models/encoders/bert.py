@@ -76,6 +76,7 @@ class BertEncoder(Encoder):
     """The final state is the output at [CLS]."""
 
     __call__: Callable[..., Memory]
+    prepended = ("[CLS]",)
 
     def __init__(self, config: BertEncoderConfig, embedding: TokenEmbedding) -> None:
         super().__init__()

@@ -6,14 +6,20 @@ import { bars } from "./chart.js";
 import { merged, words, wordsHelp } from "./words.js";
 
 export function drawAttention(view, data) {
-  const { layers, attribution, source, target, prefix } = view.data;
+  const { layers, attribution } = view.data;
   const out = [];
-  if (layers.length) out.push(maps(layers, data));
-  if (Object.keys(attribution).length) out.push(inputs(attribution, source, target, prefix));
+  if (layers.length) out.push(maps(layers, view.data));
+  if (Object.keys(attribution).length) out.push(inputs(view.data));
   return [el("div", { class: out.length > 1 ? "columns" : null }, out)];
 }
 
-function maps(layers, data) {
+function largest(matrix) {
+  let most = 1e-9;
+  for (let row = 0; row < matrix.rows; row += 1) for (let column = 0; column < matrix.columns; column += 1) most = Math.max(most, Math.abs(matrix.at(row, column)));
+  return most;
+}
+
+function maps(layers, { earlier }) {
   const box = el("section", {});
   const first = Math.max(0, layers.findLastIndex((layer) => layer.kind === "cross"));
   const cache = new Map();
@@ -46,8 +52,10 @@ function maps(layers, data) {
       const row = Math.min(one.byWord ? one.layer.rows.word_of[step] ?? 0 : step, one.matrix.rows - 1);
       const column = readState().column === undefined ? null : whole(readState().column, 0, 0, one.matrix.columns - 1);
       say(one, row, column);
-      return heatmap({ ...one.matrix, rowLabels: one.rowLabels, columnLabels: one.columnLabels, top: 1, marked: [row, column], label: `attention of ${one.layer.name}`,
-        rowTitle: { cross: "output", decoder: "output so far", encoder: "input", pooling: "" }[one.layer.kind], columnTitle: one.layer.kind === "decoder" ? "earlier output" : "input",
+      const top = one.layer.sums_to_one ? 1 : largest(one.matrix);
+      colourBox.replaceChildren(one.layer.sums_to_one ? colourBar("0", "1") : colourBar(number(-top, 2), number(top, 2), true));
+      return heatmap({ ...one.matrix, rowLabels: one.rowLabels, columnLabels: one.columnLabels, top, signed: !one.layer.sums_to_one, marked: [row, column], label: `attention of ${one.layer.name}`,
+        rowTitle: { cross: "output", decoder: earlier.replace("earlier ", ""), encoder: "input", pooling: "" }[one.layer.kind], columnTitle: one.layer.kind === "decoder" ? earlier : "input",
         hover: (r, c) => { hovered = r === null ? null : [r, c]; say(one, ...(hovered ?? [row, column])); },
         pick: (r, c) => setState({ step: one.byWord ? one.layer.rows.word_of.indexOf(r) : r, column: c }) });
     },
@@ -60,9 +68,10 @@ function maps(layers, data) {
 
   function say(one, row, column) {
     if (row === null || row === undefined) return;
-    const cells = one.columnLabels.map((name, index) => [one.matrix.at(row, index), name, index]).sort((a, b) => b[0] - a[0]);
-    const parts = [el("strong", { dir: "auto" }, one.rowLabels[row] ?? ""), " looks at "];
-    cells.slice(0, 4).filter((cell) => cell[0] > 0.005).forEach(([weight, name], index) => parts.push(index ? ", " : "", el("span", { dir: "auto" }, name), ` ${percent(weight)}`));
+    const shares = one.layer.sums_to_one;
+    const cells = one.columnLabels.map((name, index) => [one.matrix.at(row, index), name, index]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
+    const parts = [el("strong", { dir: "auto" }, one.rowLabels[row] ?? ""), shares ? " looks at " : " weighs "];
+    cells.slice(0, 4).filter((cell) => Math.abs(cell[0]) > 0.005).forEach(([weight, name], index) => parts.push(index ? ", " : "", el("span", { dir: "auto" }, name), ` ${shares ? percent(weight) : number(weight, 3)}`));
     if (column !== null && column !== undefined) parts.push(" · ", el("span", { dir: "auto" }, one.columnLabels[column] ?? ""), `: ${number(one.matrix.at(row, column), 4)}`);
     const total = cells.reduce((sum, cell) => sum + cell[0], 0);
     readout.replaceChildren(el("div", {}, parts), sum(one, cells, total));
@@ -72,7 +81,7 @@ function maps(layers, data) {
   function sum(one, cells, total) {
     const shown = cells.slice(0, 3);
     return el("div", { class: "sum" }, "context = ", shown.flatMap(([weight, name], index) => [index ? " + " : "", el("span", { class: "num" }, number(weight, 3)), ` · v(`, el("bdi", {}, shortened(name, 10)), ")"]),
-      cells.length > 3 ? " + …" : "", `     Σ weights = ${number(total, 3)}`);
+      cells.length > 3 ? " + …" : "", `     Σ weights = ${number(total, 3)}`, one.layer.sums_to_one ? "" : "; these weights are learned numbers, which need not sum to 1 and may be negative");
   }
 
   function update() {
@@ -82,11 +91,11 @@ function maps(layers, data) {
       select("layer", layers.map((layer, index) => [index, `${layer.name} (${layer.about})`]), one.index, (value) => setState({ layer: value, head: null, column: null })),
       heads > 1 ? select("head", [["mean", "mean of all"], ...Array.from({ length: heads }, (_, head) => [head, `head ${head + 1}`])], one.head ?? "mean", (value) => setState({ head: value })) : null,
       wordsHelp(one.layer.rows, one.layer.columns) || one.byWord ? toggle("words", one.byWord, (now) => setState({ level: now ? "words" : "tokens", column: null })) : null);
-    const entropy = tensor(one.layer.entropy);
-    entropies.replaceChildren(el("h3", {}, "Entropy of each head"), el("p", { class: "small soft" }, `0 bits: it looks at one place; ${number(one.layer.max_entropy, 2)} bits: at all alike.${heads > 1 ? " Pick a head to see its map." : ""}`),
+    const entropy = one.layer.entropy ? tensor(one.layer.entropy) : null;
+    if (!entropy) entropies.replaceChildren();
+    else entropies.replaceChildren(el("h3", {}, "Entropy of each head"), el("p", { class: "small soft" }, `0 bits: it looks at one place; ${number(one.layer.max_entropy, 2)} bits: at all alike.${heads > 1 ? " Pick a head to see its map." : ""}`),
       fitted(() => bars({ rows: Array.from(entropy.values, (value, head) => ({ label: `head ${head + 1}`, value, text: `${number(value, 2)} bits`, marked: head === one.head })), high: one.layer.max_entropy, low: 0,
         pick: heads > 1 ? (head) => setState({ head: head === one.head ? "mean" : head }) : null, label: "entropy of each head" })));
-    colourBox.replaceChildren(colourBar("0", "1"));
     frame.draw();
   }
   onState(update);
@@ -95,7 +104,7 @@ function maps(layers, data) {
   return box;
 }
 
-function inputs(attribution, source, target, prefix) {
+function inputs({ attribution, source, target, prefix, measure, earlier }) {
   const names = { "input-x-gradient": "input × gradient", "integrated-gradients": "integrated gradients" };
   const methods = Object.keys(attribution);
   const cache = new Map();
@@ -120,12 +129,6 @@ function inputs(attribution, source, target, prefix) {
       rowLabels: byWord ? words(rowAxis) : rowAxis.tokens, columnLabels: byWord ? words(columnsAxis) : columnsAxis.tokens };
   }
 
-  function top(one) {
-    let largest = 1e-9;
-    for (let row = 0; row < one.matrix.rows; row += 1) for (let column = 0; column < one.matrix.columns; column += 1) largest = Math.max(largest, Math.abs(one.matrix.at(row, column)));
-    return largest;
-  }
-
   const bar = el("div", {});
   const frame = figure({
     name: "attribution", title: "attribution", under: bar,
@@ -133,15 +136,15 @@ function inputs(attribution, source, target, prefix) {
       const one = chosen();
       const step = whole(readState().step, 0, 0, one.rowAxis.tokens.length - 1);
       const row = one.byWord ? one.rowAxis.word_of[step] ?? 0 : step;
-      const largest = top(one);
-      bar.replaceChildren(colourBar(number(-largest, 1), number(largest, 1), true));
+      const top = largest(one.matrix);
+      bar.replaceChildren(colourBar(number(-top, 1), number(top, 1), true));
       const say = (r) => {
         const cells = one.columnLabels.map((name, index) => [one.matrix.at(r, index), name]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0])).slice(0, 4);
-        readout.replaceChildren("log p of ", el("strong", { dir: "auto" }, one.rowLabels[r] ?? ""), " gets ", ...cells.flatMap(([value, name], index) => [index ? ", " : "", `${value >= 0 ? "+" : ""}${number(value, 2)} from `, el("span", { dir: "auto" }, name)]));
+        readout.replaceChildren(`${measure} of `, el("strong", { dir: "auto" }, one.rowLabels[r] ?? ""), " gets ", ...cells.flatMap(([value, name], index) => [index ? ", " : "", `${value >= 0 ? "+" : ""}${number(value, 2)} from `, el("span", { dir: "auto" }, name)]));
       };
       say(row);
-      return heatmap({ ...one.matrix, rowLabels: one.rowLabels, columnLabels: one.columnLabels, top: largest, signed: true, marked: [row, null], label: names[one.method],
-        rowTitle: "output", columnTitle: one.side === "source" ? "input" : "earlier output", hover: (r) => say(r ?? row), pick: (r) => setState({ step: one.byWord ? one.rowAxis.word_of.indexOf(r) : r }) });
+      return heatmap({ ...one.matrix, rowLabels: one.rowLabels, columnLabels: one.columnLabels, top, signed: true, marked: [row, null], label: names[one.method],
+        rowTitle: "output", columnTitle: one.side === "source" ? "input" : earlier, hover: (r) => say(r ?? row), pick: (r) => setState({ step: one.byWord ? one.rowAxis.word_of.indexOf(r) : r }) });
     },
     rows: () => {
       const one = chosen();
@@ -154,7 +157,7 @@ function inputs(attribution, source, target, prefix) {
     const one = chosen();
     put(controls, 
       methods.length > 1 ? select("method", methods.map((method) => [method, names[method]]), one.method, (value) => setState({ method: value })) : null,
-      one.sides.length > 1 ? select("of", one.sides.map((side) => [side, side === "source" ? `input ${source.unit}s` : "earlier output"]), one.side, (value) => setState({ side: value })) : null);
+      one.sides.length > 1 ? select("of", one.sides.map((side) => [side, side === "source" ? `input ${source.unit}s` : earlier]), one.side, (value) => setState({ side: value })) : null);
     frame.draw();
   }
   onState(update);

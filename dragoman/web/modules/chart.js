@@ -32,7 +32,7 @@ export function colourOf(index) {
   return `var(--${SERIES[index % SERIES.length]})`;
 }
 
-// series: [{name, points: [[x, y, low?, high?]], dash?, colour?, dots?}]; a log axis leaves out values of 0 and below.
+// series: [{name, points: [[x, y, low?, high?]], dash?, colour?, dots?, band?}]; low and high are bars, or a band. A log axis leaves out values of 0 and below.
 export function lineChart({ series, xTitle, yTitle, logX = false, logY = false, zero = false, marked = null, labels = null, label = "line chart",
   height = 300, categories = null }) {
   const width = Math.min(700, room());
@@ -75,7 +75,11 @@ export function lineChart({ series, xTitle, yTitle, logX = false, logY = false, 
     const points = one.points.filter(good);
     const shift = categories && !alone ? (index - (series.length - 1) / 2) * Math.min(10, 60 / series.length) : 0;
     const clamp = (value) => Math.min(Math.max(value, above), height - below);
-    for (const point of points) {
+    if (one.band) {
+      const edge = (place) => points.map((point) => `${x(point[0]).toFixed(1)},${clamp(y(point[place])).toFixed(1)}`);
+      picture.append(svg("polygon", { points: [...edge(2), ...edge(3).reverse()].join(" "), fill: stroke, "fill-opacity": 0.16, stroke: "none" }));
+    }
+    for (const point of one.band ? [] : points) {
       if (point[2] === undefined || point[2] === null) continue;
       picture.append(svg("line", { x1: x(point[0]) + shift, x2: x(point[0]) + shift, y1: clamp(y(point[2])), y2: clamp(y(point[3])), stroke, "stroke-width": 1.5, "stroke-opacity": 0.55 }));
     }

@@ -12,10 +12,11 @@ import { drawMedia } from "./media.js";
 import { drawLayers, drawPositions } from "./model.js";
 import { drawTables } from "./tables.js";
 import { drawWhatIf } from "./whatif.js";
+import { drawLexicon, drawPhrases, drawSeries } from "./classical.js";
 
 const VIEWS = {
   overview: drawOverview, attention: drawAttention, beam: drawBeam, states: drawStates, gradients: drawGradients, next: drawNext, labels: drawLabels,
-  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf,
+  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries,
 };
 
 export function themeButton() {
@@ -32,7 +33,7 @@ export function themeButton() {
 export function showInspection(data, root) {
   const header = [el("h1", { dir: "auto" }, data.title), el("p", { class: "small soft" }, `${data.run.task} · ${[data.run.model, ...data.run.parts.map((part) => `${part.part}: ${part.kind}`)].join(" · ")}`),
     el("dl", { class: "text-pair" }, data.source ? [el("dt", {}, "input"), el("dd", { dir: "auto" }, data.source.text)] : null,
-      el("dt", {}, data.target.given ? "given target" : "output"), el("dd", { dir: "auto" }, data.target.text || "(empty)"))];
+      el("dt", {}, data.target.name ?? "output"), el("dd", { dir: "auto" }, data.target.text || "(empty)"))];
   showViews(data, root, VIEWS, header, data.target.tokens);
 }
 

@@ -10,14 +10,15 @@ export function drawMedia(view, data) {
   const cross = data.views.find((one) => one.kind === "attention")?.data.layers.findLast((layer) => layer.kind === "cross");
   const weights = cross ? tensor(cross.weights) : null;
   const wide = Math.min(720, window.innerWidth - 80);
+  // Before the figure, which draws at once.
+  const mean = (row, column) => { let sum = 0; for (let head = 0; head < weights.shape[0]; head += 1) sum += weights.at(head, row, column); return sum / weights.shape[0]; };
+  const strongest = (row) => { let best = 0; for (let column = 1; column < weights.shape[2]; column += 1) if (mean(row, column) > mean(row, best)) best = column; return best; };
   const frame = figure({
     name: "input", title: "input of the model",
     drawing: () => (picture ? image() : recording()),
     rows: () => [["token", "place of most weight"], target.tokens.map((token, row) => [shown(token), weights && row < weights.shape[1] ? strongest(row) + 1 : ""]), { numeric: [1] }],
     data: () => view.data,
   });
-  const mean = (row, column) => { let sum = 0; for (let head = 0; head < weights.shape[0]; head += 1) sum += weights.at(head, row, column); return sum / weights.shape[0]; };
-  const strongest = (row) => { let best = 0; for (let column = 1; column < weights.shape[2]; column += 1) if (mean(row, column) > mean(row, best)) best = column; return best; };
 
   function image() {
     const side = length;

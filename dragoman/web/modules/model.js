@@ -5,7 +5,7 @@ import { colourBar, heatmap } from "./heat.js";
 import { bars, lineChart } from "./chart.js";
 
 export function drawPositions(view) {
-  const { pictures } = view.data;
+  const { pictures, rows } = view.data;
   const chosen = () => pictures[whole(readState().part, 0, 0, pictures.length - 1)];
   const controls = el("div", { class: "controls" });
   const count = (size, every = 1) => Array.from({ length: size }, (_, index) => String(index * every));
@@ -42,18 +42,20 @@ export function drawPositions(view) {
   };
   onState(update);
   update();
-  return [controls, map, bar, el("h3", {}, "Dot product by distance"), curve];
+  const given = rows ? [el("h3", {}, "What is added up for each token"), table(["", ...rows.tokens], [["segment", ...rows.segment], ["position", ...rows.position]].map((row) => row.map(String)), { numeric: rows.tokens.map((_, index) => index + 1) })] : [];
+  return [...given, controls, map, bar, el("h3", {}, "Dot product by distance"), curve];
 }
 
 export function drawLayers(view) {
-  const { rows, total } = view.data;
+  const { rows, total, noun } = view.data;
+  const head = noun === "numbers" ? ["tensor", "kind", "shape", noun] : ["layer", "kind", "output", noun];
   const tops = rows.filter((row) => !row.name.includes(".") && row.parameters);
   const frame = figure({
-    name: "parameters", title: "parameters by part",
-    drawing: () => bars({ rows: tops.map((row) => ({ label: row.name, value: row.parameters, text: `${row.parameters.toLocaleString("en")}` })), low: 0, label: "parameters by part" }),
-    rows: () => [["layer", "kind", "output", "parameters"], rows.map((row) => [row.name, row.kind, row.shape, row.parameters.toLocaleString("en")]), { numeric: [3] }],
+    name: "parameters", title: `${noun} by part`,
+    drawing: () => bars({ rows: tops.map((row) => ({ label: row.name, value: row.parameters, text: `${row.parameters.toLocaleString("en")}` })), low: 0, label: `${noun} by part` }),
+    rows: () => [head, rows.map((row) => [row.name, row.kind, row.shape, row.parameters.toLocaleString("en")]), { numeric: [3] }],
     data: () => view.data,
   });
-  return [el("p", {}, `${total.toLocaleString("en")} parameters in all; a shared table counts once.`), frame,
-    table(["layer", "kind", "output", "parameters"], rows.map((row) => [el("code", {}, row.name), row.kind, row.shape, row.parameters.toLocaleString("en")]), { numeric: [3] })];
+  return [el("p", {}, `${total.toLocaleString("en")} ${noun} in all${noun === "parameters" ? "; a shared table counts once" : ""}.`), frame,
+    table(head, rows.map((row) => [el("code", {}, row.name), row.kind, row.shape, row.parameters.toLocaleString("en")]), { numeric: [3] })];
 }

@@ -21,7 +21,7 @@ export function tempered(logits, rest, temperature, topK, topP) {
 }
 
 export function drawNext(view) {
-  const { pieces, tokens, temperatures, chosen, target } = view.data;
+  const { pieces, tokens, temperatures, chosen, target, masks } = view.data;
   const logits = tensor(view.data.logits);
   const rest = tensor(view.data.rest);
   const state = () => {
@@ -50,7 +50,7 @@ export function drawNext(view) {
     const before = target.tokens.slice(Math.max(0, step - 6), step).map(shown).join(" ");
     const entropy = shares.reduce((sum, one) => sum - (one > 0 ? one * Math.log2(one) : 0), 0);
     frame.draw();
-    readout.replaceChildren(el("div", {}, "after ", el("strong", { dir: "auto" }, before || "the start"), " the output has ", el("strong", { dir: "auto" }, shown(target.tokens[step] ?? "")), place >= 0 ? ` with probability ${percent(shares[place])}` : " (not among the most probable)", `; ${number(entropy, 2)} bits of choice in the bars`),
+    readout.replaceChildren(el("div", {}, masks ? `[MASK] ${step + 1} of ${pieces.length} is filled with ` : ["after ", el("strong", { dir: "auto" }, before || "the start"), " the output has "], el("strong", { dir: "auto" }, shown(target.tokens[step] ?? "")), place >= 0 ? ` with probability ${percent(shares[place])}` : " (not among the most probable)", `; ${number(entropy, 2)} bits of choice in the bars`),
       el("div", { class: "sum" }, "p = exp(", el("span", { class: "num" }, number(logits.at(step, 0), 3)), " / ", el("span", { class: "num" }, number(temperatures[index], 2)), ") / Σ exp(logit / T) = ", el("span", { class: "num" }, number(shares[0], 4)), topK ? `     top-k: ${topK}` : "", topP < 1 ? `     top-p: ${number(topP, 2)}` : ""));
   };
   onState(update);

@@ -1,12 +1,11 @@
 // The first view: input words or letters above, output below, lines between them, and the parts of the model.
 
-import { el, number, onState, percent, readState, setState, shortened, svg, tensor, whole } from "./core.js";
+import { el, onState, percent, readState, setState, shortened, svg, tensor, whole } from "./core.js";
 import { merged, words } from "./words.js";
 
 
 export function drawOverview(view, data, open) {
-  const scores = tensor(view.data.log_probabilities);
-  const has = new Set(view.data.views);
+  const scores = view.data.log_probabilities ? tensor(view.data.log_probabilities) : null;
   const place = el("div", {});
   const readout = el("div", { class: "readout", "aria-live": "polite" });
   const links = alignment(data);
@@ -19,8 +18,7 @@ export function drawOverview(view, data, open) {
   onState(draw);
   draw();
   return [
-    place, readout, flow(data, view.data, has, open),
-    el("p", { class: "small soft" }, `${data.run.parameters.toLocaleString("en")} parameters. The output's log-probability is ${number(scores.values.reduce((a, b) => a + b, 0), 2)}.`),
+    place, readout, flow(view.data.boxes, open), el("p", { class: "small soft" }, view.data.summary),
   ];
 }
 
@@ -36,12 +34,14 @@ function alignment(data) {
     const mean = (row, column) => { let sum = 0; for (let head = 0; head < heads; head += 1) sum += weights.at(head, row, column); return sum / heads; };
     return { ...merged({ rows, columns, at: mean }, layer.rows, layer.columns), what: `attention of ${layer.name}, mean over heads` };
   }
-  const shares = view.data.attribution["input-x-gradient"]?.source;
-  if (!shares || shares.shape[0] !== data.target.tokens.length) return null;
-  const values = tensor(shares);
+  const packed = view.data.attribution["input-x-gradient"]?.source;
+  if (!packed || packed.shape[0] !== data.target.tokens.length) return null;
+  const values = tensor(packed);
   const [rows, columns] = values.shape;
   const sums = Array.from({ length: rows }, (_, row) => values.row(row).reduce((sum, one) => sum + Math.abs(one), 0) || 1);
-  return { ...merged({ rows, columns, at: (row, column) => Math.abs(values.at(row, column)) / sums[row] }, data.target, view.data.source), what: "size of input × gradient", verb: "depends most on" };
+  const shares = merged({ rows, columns, at: (row, column) => Math.abs(values.at(row, column)) / sums[row] }, data.target, view.data.source);
+  const before = Math.max(0, shares.columns - data.source.words.length); // [CLS], which the encoder adds
+  return { rows: shares.rows, columns: shares.columns - before, at: (row, column) => shares.at(row, column + before), what: "size of input × gradient", verb: "depends most on" };
 }
 
 function placed(labels, y, most) {
@@ -88,13 +88,13 @@ function picture(data, links, step, scores) {
   target.forEach((text, index) => {
     const box = bottom.boxes[index];
     const tokens = data.target.word_of.flatMap((word, token) => (word === index ? [token] : []));
-    const score = tokens.reduce((sum, token) => sum + (scores.values[token] ?? 0), 0);
+    const score = scores ? tokens.reduce((sum, token) => sum + (scores.values[token] ?? 0), 0) : null;
     const choose = () => setState({ step: tokens[0] });
-    const group = svg("g", { tabindex: "0", role: "button", "aria-pressed": String(index === current), "aria-label": `${text}, probability ${percent(Math.exp(score))}`, onclick: choose,
+    const group = svg("g", { tabindex: "0", role: "button", "aria-pressed": String(index === current), "aria-label": score === null ? text : `${text}, probability ${percent(Math.exp(score))}`, onclick: choose,
       onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(); } } },
       svg("rect", { x: box.x, y: box.y, width: box.size, height: 32, rx: 8, fill: index === current ? "var(--accent)" : "var(--card)", stroke: index === current ? "var(--accent)" : "var(--line)" }),
       svg("text", { x: box.x + box.size / 2, y: box.y + 17, "text-anchor": "middle", "dominant-baseline": "central", style: index === current ? { fill: "var(--on-accent)" } : {} }, shortened(text, 14)),
-      svg("rect", { x: box.x + 3, y: box.y + 34, width: Math.max(1, (box.size - 6) * Math.exp(score)), height: 3, rx: 1.5, fill: "var(--good)" }));
+      score === null ? null : svg("rect", { x: box.x + 3, y: box.y + 34, width: Math.max(1, (box.size - 6) * Math.exp(score)), height: 3, rx: 1.5, fill: "var(--good)" }));
     image.append(group);
   });
   return el("div", { class: "drawing" }, image);
@@ -103,28 +103,17 @@ function picture(data, links, step, scores) {
 function describe(data, links, step, scores) {
   const word = data.target.word_of[step] ?? 0;
   const names = words(data.target);
-  const parts = [el("strong", { dir: "auto" }, names[word] ?? ""), ` has probability ${percent(Math.exp(data.target.word_of.reduce((sum, one, token) => sum + (one === word ? scores.values[token] ?? 0 : 0), 0)))}`];
+  const parts = [el("strong", { dir: "auto" }, names[word] ?? "")];
+  if (scores) parts.push(` has probability ${percent(Math.exp(data.target.word_of.reduce((sum, one, token) => sum + (one === word ? scores.values[token] ?? 0 : 0), 0)))}`);
   if (links && word < links.rows) {
     const from = Array.from({ length: links.columns }, (_, column) => [links.at(word, column), words(data.source)[column]]).sort((a, b) => b[0] - a[0]).slice(0, 3).filter(([weight], index) => index === 0 || weight >= 0.005);
-    parts.push(`; it ${links.verb ?? "looks most at"} `, ...from.flatMap(([weight, name], index) => [index ? ", " : "", el("span", { dir: "auto" }, name ?? ""), ` (${percent(weight)})`]), el("span", { class: "soft" }, ` · ${links.what}`));
+    parts.push(`${scores ? "; it " : " "}${links.verb ?? "looks most at"} `, ...from.flatMap(([weight, name], index) => [index ? ", " : "", el("span", { dir: "auto" }, name ?? ""), ` (${percent(weight)})`]), el("span", { class: "soft" }, ` · ${links.what}`));
   }
   return el("span", {}, parts);
 }
 
-function flow(data, { attention, softmax }, has, open) {
-  const kinds = Object.fromEntries(data.run.parts.map((part) => [part.part, part.kind]));
-  const boxes = [];
-  const box = (title, text, ...targets) => boxes.push([title, text, targets.find((one) => has.has(one))]);
-  if (data.source) box("Input", `${data.source.tokens.length} tokens`, "media", "layers");
-  box("Vectors", "embeddings and positions", "positions", "layers");
-  if (kinds.encoder) box("Encoder", kinds.encoder, kinds.encoder === "recurrent" || kinds.encoder === "frames" ? "states" : "attention", "attention", "layers");
-  if (has.has("attention")) box(attention ? "Attention" : "Attribution", attention ? "who looks where" : "which input counts", "attention");
-  if (kinds.decoder || kinds.stack) box(kinds.decoder ? "Decoder" : "Layers", kinds.decoder ?? kinds.stack, has.has("states") ? "states" : "attention", "layers");
-  if (kinds.pooling) box("Pooling", kinds.pooling, "attention", "labels");
-  box(softmax === "one number" ? "Output" : "Probabilities", softmax, "next", "labels", "surprise", "tables");
-  if (has.has("beam")) box("Search", "beam of hypotheses", "beam");
-  return el("ol", { class: "flow", "aria-label": "parts of the model" }, boxes.map(([title, text, target]) => el("li", {},
-    target ? el("button", { type: "button", onclick: () => open(target) }, el("strong", {}, title), el("span", {}, text))
+function flow(boxes, open) {
+  return el("ol", { class: "flow", "aria-label": "parts of the model" }, boxes.map(({ title, text, view }) => el("li", {},
+    view ? el("button", { type: "button", onclick: () => open(view) }, el("strong", {}, title), el("span", {}, text))
       : el("div", { class: "box" }, el("strong", {}, title), el("span", {}, text)))));
 }
-

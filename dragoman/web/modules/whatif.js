@@ -10,7 +10,7 @@ function signed(value) {
 }
 
 export function drawWhatIf(view, data) {
-  const { changes, before, target, unit } = view.data;
+  const { changes, before, measure, target, unit } = view.data;
   const names = { word: `leave out a ${unit}`, ...NAMES };
   const kinds = [...new Set(changes.map((change) => change.kind))];
   const kind = () => (kinds.includes(readState().kind) ? readState().kind : kinds.includes("word") ? "word" : kinds[0]);
@@ -19,9 +19,9 @@ export function drawWhatIf(view, data) {
   const readout = el("div", { class: "readout", "aria-live": "polite" });
   const controls = el("div", { class: "controls" });
   const frame = figure({
-    name: "what-if", title: "change of log-probability",
-    drawing: () => bars({ rows: own().map((change) => ({ label: change.name, value: change.difference, text: signed(change.difference), marked: changes[change.index] === selected() })), layers: kind() === "gate" || kind() === "head", pick: (index) => setState({ change: own()[index].index }), label: "change of log-probability" }),
-    rows: () => [["change", "log p after", "difference", "output"], own().map((change) => [change.name, change.score, change.difference, change.output ?? ""]), { numeric: [1, 2] }],
+    name: "what-if", title: `change of ${measure}`,
+    drawing: () => bars({ rows: own().map((change) => ({ label: change.name, value: change.difference, text: signed(change.difference), marked: changes[change.index] === selected() })), layers: kind() === "gate" || kind() === "head", pick: (index) => setState({ change: own()[index].index }), label: `change of ${measure}` }),
+    rows: () => [["change", `${measure} after`, "difference", "output"], own().map((change) => [change.name, change.score, change.difference, change.output ?? ""]), { numeric: [1, 2] }],
     data: () => view.data,
   });
   const tokens = figure({
@@ -32,13 +32,13 @@ export function drawWhatIf(view, data) {
   });
   const caption = el("h3", {}, "Token by token");
   const update = () => {
-    put(controls, select("what if we", kinds.map((one) => [one, names[one]]), kind(), (value) => setState({ kind: value, change: null })), el("span", { class: "small soft" }, `log p of the output as it is: ${number(before, 2)}`));
+    put(controls, select("what if we", kinds.map((one) => [one, names[one]]), kind(), (value) => setState({ kind: value, change: null })), el("span", { class: "small soft" }, `${measure}${measure === "log p" ? " of the output" : ""} as it is: ${number(before, 2)}`));
     const change = selected();
     frame.draw();
     tokens.draw();
     tokens.hidden = !change.tokens.length;
     caption.hidden = tokens.hidden;
-    readout.replaceChildren(el("strong", { dir: "auto" }, change.name), change.kind === "token" ? `: log p of the output that follows ${number(change.score, 2)}, of the original ${number(before, 2)}` : `: log p ${number(before, 2)} → ${number(change.score, 2)}`,
+    readout.replaceChildren(el("strong", { dir: "auto" }, change.name), change.kind === "token" ? `: ${measure} of the output that follows ${number(change.score, 2)}, of the original ${number(before, 2)}` : `: ${measure} ${number(before, 2)} → ${number(change.score, 2)}`,
       change.output === null ? "" : el("div", {}, change.output === data.target.text ? "the model's own output stays the same: " : "the model's own output becomes: ", el("strong", { dir: "auto" }, change.output || "(empty)")));
   };
   onState(update);
