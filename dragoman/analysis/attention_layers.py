@@ -22,6 +22,8 @@ ABOUT: dict[AttentionKind, str] = {
     "pooling": "the whole input for one label",
 }
 
+ENDS = ("<eos>", "[SEP]")
+
 
 @dataclass(frozen=True)
 class AttentionLayer:
@@ -46,6 +48,23 @@ class AttentionLayer:
     def max_entropy(self) -> float:
         """The entropy of equal weights over all columns."""
         return math.log2(max(1, self.weights.shape[2]))
+
+    def summaries(self) -> list[str]:
+        """Where each head looks most, if that is over half of its weight: the token before, itself, the end, …"""
+        rows, columns = self.weights.shape[1:]
+        if not self.sums_to_one or min(rows, columns) < 3:
+            return [""] * len(self.weights)
+        at, over = torch.arange(rows)[:, None], torch.arange(columns)
+        ends = torch.tensor([token in ENDS for token in self.columns.tokens])
+        places = {"first token": over == 0, "end": ends}
+        if self.kind != "cross" and rows == columns:
+            places |= {"previous token": over == at - 1, "same position": over == at, "next token": over == at + 1}
+        shares = {name: (self.weights * where).sum(-1).mean(-1) for name, where in places.items()}  # (H,)
+        names = []
+        for head in range(len(self.weights)):
+            name = max(shares, key=lambda name: float(shares[name][head]))
+            names.append(f"{name} {float(shares[name][head]):.0%}" if shares[name][head] > 0.5 else "")
+        return names
 
 
 def merge_words(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tensor:

@@ -65,6 +65,10 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     "--view", "kind", metavar="NAME", help="The figure of .svg, .png or .pdf. [default: the first that the run has]"
 )
 @click.option("--layer", metavar="NAME", help="Layer of --view attention, states or positions. [default: the last]")
+@click.option(
+    "--cell", metavar="LAYER,HEAD,ROW",
+    help="Print the attention of one position as a worked sum instead: numbers from 1, or names of layer and token.",
+)  # fmt: skip
 @beam_option
 @tag_option
 @device_option
@@ -75,6 +79,7 @@ def inspect(
     output: str,
     kind: str | None,
     layer: str | None,
+    cell: str | None,
     beam: int | None,
     tag: str | None,
     device: str,
@@ -83,12 +88,14 @@ def inspect(
 
     \b
     attention   every layer and head over words, with input x gradient beside it
+    inside      one attention step by step: q, k, q·k, scale, mask, softmax, values, W^O
+    lens        what the model would say after each layer; lengths of the vectors
     next        probabilities of the next token, with temperature, top-k and top-p
     beam        beam search as a tree; what would have followed a pruned branch
     states      gates, hidden and cell states of recurrent layers over time
     gradients   how far gradients reach back in time
     whatif      the output without a head, a gate or a word
-    labels, surprise, media, tables, positions, layers
+    phrases, lexicon, series, labels, surprise, media, tables, positions, layers
 
     A run has the views that its model has parts for. TEXT is the path of a file for a run that captions or transcribes.
 
@@ -97,6 +104,7 @@ def inspect(
     dragoman inspect runs/my "ein kleiner Hund" --target "a big dog" --output page.html
     dragoman inspect runs/my "ein kleiner Hund" --view attention --output attention.svg
     dragoman inspect runs/my "ein kleiner Hund" --output numbers.json
+    dragoman inspect runs/my "ein kleiner Hund" --cell 1,2,3         layer 1, head 2, third token
     """
     from dragoman.inference.load import load_run
     from dragoman.reports.inspection import inspect as look
@@ -104,6 +112,15 @@ def inspect(
     from dragoman.reports.plots import check_plot_path
     from dragoman.web.page import build_page, plain
 
+    if cell is not None:
+        refuse_options(None, {"run", "text", "target", "cell", "tag", "device"}, "does not go with --cell")
+        from dragoman.analysis.inside_attention import attention_sums, chosen_sum, worked_example
+        from dragoman.analysis.subject import open_subject
+
+        as_utf8()
+        sums = attention_sums(open_subject(load_run(run, device), text, target, tag))
+        click.echo("\n".join(worked_example(*chosen_sum(sums, cell))))
+        return
     suffix = Path(output).suffix.lower()
     if suffix not in (".html", ".json", *PICTURES):
         raise DataError(f"--output: found {output!r}, expected a file that ends in .html, .json, .svg, .png or .pdf")

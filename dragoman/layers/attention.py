@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,30 @@ SCORES: dict[str, type[ScaledDot]] = {"scaled-dot": ScaledDot, "dot": Dot, "cosi
 
 Observer = Callable[[nn.Module, Tensor], None]
 _observer: ContextVar[Observer | None] = ContextVar("attention_observer", default=None)
+
+
+class Products(NamedTuple):
+    """What the weights of one attention are computed from; key heads are repeated for the heads that share them."""
+
+    query: Tensor  # (N, H, T, d)
+    key: Tensor  # (N, H, S, d)
+    value: Tensor  # (N, H, S, d)
+    scale: float
+    bias: Tensor | None  # added to the scaled scores, broadcastable to (N, H, T, S)
+    mask: Tensor | None  # True = visible, broadcastable to (N, H, T, S)
+
+
+_watcher: ContextVar[Callable[[nn.Module, Products], None] | None] = ContextVar("product_watcher", default=None)
+
+
+@contextmanager
+def watch_products(watcher: Callable[[nn.Module, Products], None]) -> Iterator[None]:
+    """Call `watcher(module, products)` for all scaled dot-product attention that an observer sees in the block."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 @contextmanager
@@ -131,6 +155,10 @@ def attend(
         mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
     if observed():
         out, weights = plain_attention(query, key, value, mask, bias, dropout, scale)
+        if watcher := _watcher.get():
+            shared = query.shape[1] // key.shape[1]
+            keys, values = (tensor.repeat_interleave(shared, 1) for tensor in (key, value))
+            watcher(module, Products(query, keys, values, depth**-0.5 if scale is None else scale, bias, mask))
         if hypotheses > 1:
             weights = weights.view(-1, heads, hypotheses, length, key.shape[2]).transpose(1, 2).flatten(0, 1)
         show(module, F.pad(weights, (dropped, 0)))  # (N, H, T, S)

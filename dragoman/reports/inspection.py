@@ -33,6 +33,7 @@ from dragoman.models.contracts import CTCEmissions, decodes
 from dragoman.models.encoders.bert import BertEncoder
 from dragoman.models.tagger import Tagger
 from dragoman.reports.classical_views import lexicon_view, phrase_view, series_view
+from dragoman.reports.inside_views import inside_view, lens_view
 from dragoman.reports.view import View, listed, packed
 from dragoman.scoring.edit import align_edits
 
@@ -246,6 +247,7 @@ def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
                     **vars(layer),
                     "about": "text over earlier text" if earlier == "earlier text" else ABOUT[layer.kind],
                     "sums_to_one": layer.sums_to_one,
+                    "summaries": layer.summaries(),
                     "entropy": layer.entropy() if layer.sums_to_one else None,
                     "max_entropy": layer.max_entropy(),
                     "rows": layer.rows.as_dict(),
@@ -463,7 +465,7 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
         words = [label.rpartition("/")[0] for label in subject.target.tokens]
         path = hmm_table(model.transitions, model.lattice(subject.batch)[0][0])
         about = "log-probability of the best path that ends in this tag, up to a term that all paths share"
-        tables.append(_table("Viterbi", about, path, list(loaded.labels), words))  # type: ignore[union-attr]
+        tables.append(_table("Viterbi", about, path, list(loaded.labels), words))
     if isinstance(model, Tagger) and model.chain is not None and not isinstance(loaded, Predictor | Completer):
         path = viterbi_table(model.chain, model.outputs(subject.batch)[0][0])
         words = [label.rpartition("/")[0] for label in subject.target.tokens]
@@ -574,7 +576,8 @@ def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
 
 MakeView = Callable[[Subject, int | None], Iterator[View]]
 NEURAL: tuple[MakeView, ...] = (
-    _attention, _labels, _surprise, _media, _next, _beam, _states, _gradients, _what_if, _tables, _positions, _layers,
+    _attention, inside_view, lens_view, _labels, _surprise, _media, _next, _beam, _states, _gradients, _what_if,
+    _tables, _positions, _layers,
 )  # fmt: skip
 FITTED: tuple[MakeView, ...] = (
     phrase_view, series_view, _attention, lexicon_view, _labels, _surprise, _what_if, _tables, _layers,

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.analysis.attention_layers import attention_layers, merge_words
+from dragoman.analysis.attention_layers import AttentionLayer, attention_layers, merge_words
 from dragoman.analysis.attribution import attribute
 from dragoman.analysis.beam_tree import next_tokens
 from dragoman.analysis.gradients import decay_slope, gradient_flow, state_gradients, step_jacobians
+from dragoman.analysis.inside_attention import AttentionSums, attention_sums, chosen_sum, worked_example
+from dragoman.analysis.logit_lens import block_norms, logit_lens, recorded_blocks
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
 from dragoman.analysis.subject import Axis, Subject, plain_axis, target_log_probabilities, text_axis
@@ -34,6 +36,7 @@ from dragoman.layers.cells import (
 )
 from dragoman.layers.crf import LinearChainCRF
 from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.relative_positions import RelativeBiasConfig
 from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -293,6 +296,74 @@ def zero_inputs(subject: Subject) -> Tensor:
     for handle in handles:
         handle.remove()
     return out
+
+
+def test_sums_of_attention_are_those_of_the_layer() -> None:
+    subject = subject_of(model_of(SMALL, replace(SMALL, norm="pre", positions=RelativeBiasConfig())))
+    given: dict[str, Tensor] = {}
+    for name, module in subject.model.named_modules():
+        if hasattr(module, "heads") and isinstance(getattr(module, "output", None), torch.nn.Linear):
+            module.output.register_forward_hook(lambda _, __, out, name=name: given.setdefault(name, out[0]))
+    sums = attention_sums(subject)
+    assert [one.layer.kind for one in sums] == ["encoder", "decoder", "cross"]
+    for one in sums:
+        scores = one.products * one.scale + (0 if one.bias is None else one.bias)
+        if one.visible is not None:
+            scores = scores.masked_fill(one.visible == 0, -torch.inf)
+        torch.testing.assert_close(scores.softmax(-1), one.layer.weights)
+        torch.testing.assert_close(one.output, given[one.layer.name].detach())
+    assert sums[1].bias is not None
+    assert sums[1].visible is not None
+
+
+def test_a_worked_example_is_that_of_the_textbooks() -> None:
+    """q·k of 112 and 96 with d = 64 give 14 and 12, and weights of 0.88 and 0.12 (Alammar 2018)."""
+    key = torch.zeros(1, 2, 64)
+    key[0, 0, 0], key[0, 1, 0] = 112.0, 96.0
+    query = torch.zeros(1, 1, 64)
+    query[0, 0, 0] = 1.0
+    weights = (query @ key.transpose(1, 2) / 8).softmax(-1)
+    layer = AttentionLayer("layer", "encoder", weights, plain_axis(["Thinking"]), plain_axis(["Thinking", "Machines"]))
+    sums = AttentionSums(layer, query, key, key, 0.125, None, None, None, torch.zeros(1, 64))
+    lines = worked_example(*chosen_sum([sums], "layer,1,Thinking"))
+    assert [line.split() for line in lines[3:5]] == [
+        ["Thinking", "112.000", "14.000", "0.000", "1.0000", "0.8808"],
+        ["Machines", "96.000", "12.000", "0.000", "0.1353", "0.1192"],
+    ]
+    with pytest.raises(DataError, match="found head '2', expected 1 to 1"):
+        chosen_sum([sums], "1,2,1")
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_lens_of_the_last_layer_is_the_model(norm: Any) -> None:
+    config = replace(SMALL, layers=2, norm=norm)
+    subject = subject_of(model_of(config, config))
+    blocks = recorded_blocks(subject)
+    lens = logit_lens(subject, blocks)
+    assert lens is not None
+    assert lens.layers == ["embeddings", "layer 1", "layer 2"]
+    torch.testing.assert_close(lens.chosen[-1], subject.log_probabilities().detach().exp(), atol=1e-6, rtol=1e-5)
+    norms = block_norms(subject, blocks)
+    assert [one.name for one in norms] == [f"{side}.blocks.{n}" for side in ("encoder", "decoder") for n in (0, 1)]
+    for one in norms:
+        parts = blocks[one.name]
+        if norm == "pre":  # the residual sum
+            added = sum(vectors for part, vectors in parts.items() if part != "output")
+            torch.testing.assert_close(added, parts["output"], atol=1e-5, rtol=1e-5)
+        assert list(one.parts)[0 :: len(one.parts) - 1] == ["input", "output"]
+
+
+def test_heads_are_summed_up_in_words() -> None:
+    axis = plain_axis(["a", "b", "c", "d", "<eos>"])
+    before = torch.zeros(5, 5)
+    before[0, 0] = 1.0
+    before[torch.arange(1, 5), torch.arange(4)] = 1.0
+    end = torch.zeros(5, 5)
+    end[:, 4] = 1.0
+    layer = AttentionLayer(
+        "l", "encoder", torch.stack([before, torch.eye(5), end, torch.full((5, 5), 0.2)]), axis, axis
+    )
+    assert layer.summaries() == ["previous token 80%", "same position 100%", "end 100%", ""]
 
 
 def test_words_are_merged_by_sums_and_means() -> None:

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from dragoman.config import settings
+from dragoman.data.examples import Example
 from dragoman.errors import DataError
 from dragoman.inference.load import load_run
+from dragoman.reports.comparison import compare_runs, story_view
 from dragoman.reports.inspection import Inspection, inspect
 from dragoman.runs import train
 from dragoman.tasks.config import build
@@ -23,7 +25,7 @@ from dragoman.tasks.table import TASKS
 from tests.conftest import quiet_machine, words
 from tests.tasks import test_media_end_to_end as media
 from tests.tasks.test_masked_language_model import BERT, sentence
-from tests.web.test_browser import Opened, browser, playwright, pytestmark, written  # noqa: F401
+from tests.web.test_browser import Opened, browser, compared, playwright, pytestmark, written  # noqa: F401
 
 pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")
 
@@ -151,6 +153,26 @@ def test_every_tab_of_every_page(browser: Any, pages: Pages, tmp_path: Path) -> 
         assert not opened.complaints, (name, opened.complaints)
         opened.check()
         opened.page.context.close()
+
+
+def test_every_tab_of_a_comparison(browser: Any, pages: Pages, tmp_path: Path) -> None:  # noqa: F811
+    """A phrase-based system had no panel beside the attention of the others."""
+    names = ("phrases", "transformer", "aligner", "chunks")
+    runs = {name: [pages(name).subject.loaded.run.folder] for name in names}
+    pairs = (("der kleine Hund", "DER KLEINE HUND"), ("Hund der", "HUND DER"))
+    test = [Example(source, (target,), "test.tsv", line) for line, (source, target) in enumerate(pairs, 1)]
+    chosen: dict[str, Any] = {"metrics": ("bleu",), "draws": 20, "seed": 1, "device": "cpu", "sentence": None}
+    views = compare_runs(runs, test, **chosen, cost=False, say=lambda line: None)
+    scores = next(view for view in views if view.kind == "scores").data
+    views.insert(0, story_view([(name, "Something changes.", "It helps.") for name in names], scores))
+    opened = Opened(browser, compared(tmp_path / "c.html", views))
+    clicked = opened.page.evaluate(CLICK_ALL)
+    assert [title for title, _ in clicked] == [view.title for view in views], opened.complaints
+    for title, shown in clicked:
+        assert not re.search(r"undefined|NaN|\[object|BLEU \(lower", shown), title
+    opened.check()
+    maps = next(view for view in views if view.kind == "attentions").data["maps"]
+    assert [(one["name"], one["weights"] is not None) for one in maps] == [(name, True) for name in names[:3]]
 
 
 def test_masked_language_models_show_their_masks(pages: Pages) -> None:

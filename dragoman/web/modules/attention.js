@@ -1,7 +1,7 @@
 // Attention by layer and head over words or tokens, entropy of every head, and attribution beside it.
 
 import { el, figure, fitted, number, onState, percent, put, readState, select, setState, shortened, tensor, toggle, whole } from "./core.js";
-import { colourBar, heatmap } from "./heat.js";
+import { colourBar, heatmap, pixels, shades } from "./heat.js";
 import { bars } from "./chart.js";
 import { merged, words, wordsHelp } from "./words.js";
 
@@ -9,8 +9,52 @@ export function drawAttention(view, data) {
   const { layers, attribution } = view.data;
   const out = [];
   if (layers.length) out.push(maps(layers, view.data));
+  const deleted = new Map((data.views.find((one) => one.kind === "whatif")?.data.changes ?? []).filter((one) => one.kind === "head").map((one) => [one.place.join(" "), one.difference]));
   if (Object.keys(attribution).length) out.push(inputs(view.data));
-  return [el("div", { class: out.length > 1 ? "columns" : null }, out)];
+  const heads = layers.reduce((sum, layer) => sum + layer.weights.shape[0], 0);
+  return [heads > 1 ? glance(layers, deleted, view.data.measure) : null, el("div", { class: out.length > 1 ? "columns" : null }, out)].filter(Boolean);
+}
+
+const THUMB = 48; // pixels of a side; of long texts a pixel shows the largest weight of its cells
+
+// All layers and heads as small pictures; one of them is chosen.
+function glance(layers, deleted, measure) {
+  const scale = () => shades(1);
+  const box = el("section", { class: "glance" });
+  const places = [];
+  layers.forEach((layer, index) => {
+    const weights = tensor(layer.weights);
+    const [heads, rows, columns] = weights.shape;
+    const [tall, wide] = [Math.min(rows, THUMB), Math.min(columns, THUMB)];
+    const line = el("div", { class: "heads" });
+    for (let head = 0; head < heads; head += 1) {
+      const largestIn = (row, column) => {
+        let most = 0;
+        for (let r = Math.floor((row * rows) / tall); r < Math.ceil(((row + 1) * rows) / tall); r += 1) for (let c = Math.floor((column * columns) / wide); c < Math.ceil(((column + 1) * columns) / wide); c += 1) most = Math.max(most, Math.abs(weights.at(head, r, c)));
+        return most;
+      };
+      const change = deleted.get(`${index} ${head}`);
+      const says = layer.summaries[head];
+      const title = [`${layer.name}, head ${head + 1}`, says, change === undefined ? "" : `without it ${measure} changes by ${number(change, 2)}`].filter(Boolean).join("; ");
+      const picture = el("img", { alt: "", width: 64, height: 64 });
+      const button = el("button", { type: "button", title, "aria-label": title, onclick: () => setState({ layer: index, head: heads > 1 ? head : null, column: null }) }, picture, el("span", { class: "small" }, says || " "));
+      places.push({ index, head, heads, button, draw: () => { const shade = scale(); picture.src = pixels(tall, wide, (row, column) => shade(largestIn(row, column))); } });
+      line.append(button);
+    }
+    box.append(el("div", { class: "layer" }, el("span", { class: "small soft", dir: "auto" }, `${layer.name} (${layer.about})`), line));
+  });
+  const first = Math.max(0, layers.findLastIndex((layer) => layer.kind === "cross"));
+  const update = () => {
+    const state = readState();
+    const layer = whole(state.layer, first, 0, layers.length - 1);
+    for (const one of places) {
+      one.draw();
+      one.button.setAttribute("aria-pressed", String(one.index === layer && (one.heads === 1 || String(one.head) === state.head)));
+    }
+  };
+  onState(update);
+  update();
+  return el("div", {}, el("h3", {}, "All layers and heads"), el("p", { class: "small soft" }, "Pick a picture to see it large. The words under it say where the head looks most, if that is most of the time."), box);
 }
 
 function largest(matrix) {

@@ -12,11 +12,12 @@ import { drawMedia } from "./media.js";
 import { drawLayers, drawPositions } from "./model.js";
 import { drawTables } from "./tables.js";
 import { drawWhatIf } from "./whatif.js";
+import { drawInside, drawLens } from "./inside.js";
 import { drawLexicon, drawPhrases, drawSeries } from "./classical.js";
 
 const VIEWS = {
   overview: drawOverview, attention: drawAttention, beam: drawBeam, states: drawStates, gradients: drawGradients, next: drawNext, labels: drawLabels,
-  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries,
+  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries,
 };
 
 export function themeButton() {

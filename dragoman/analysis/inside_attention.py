@@ -1,0 +1,136 @@
+"""Inside one attention: queries, keys, products, mask, softmax, values and output; and a worked example as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.analysis.attention import record_attention
+from dragoman.analysis.attention_layers import AttentionLayer, attention_layers
+from dragoman.analysis.subject import Subject
+from dragoman.errors import DataError
+from dragoman.layers.attention import Products, watch_products
+
+MAX_NUMBERS = 1_500_000  # in the vectors of all layers of a page: six megabytes
+
+
+@dataclass(frozen=True)
+class AttentionSums:
+    """The vectors of one layer; every other number of the sum follows from them."""
+
+    layer: AttentionLayer
+    query: Tensor  # (H, T, d)
+    key: Tensor  # (H, S, d)
+    value: Tensor  # (H, S, d)
+    scale: float  # factor of q·k: 1/√d
+    bias: Tensor | None  # (H, T, S) of relative positions
+    visible: Tensor | None  # (T, S), 0 where the mask hides a column; None: all are visible
+    shares: Tensor | None  # (H, T) ‖W^O of one head's context‖; None: there is no W^O
+    output: Tensor  # (T, D) what the layer gives
+
+    @property
+    def context(self) -> Tensor:
+        """Σ weights · v (H, T, d)."""
+        return self.layer.weights @ self.value
+
+    @property
+    def products(self) -> Tensor:
+        """q·k (H, T, S)."""
+        return self.query @ self.key.transpose(1, 2)
+
+    @property
+    def size(self) -> int:
+        return sum(part.numel() for part in (self.query, self.key, self.value, self.output))
+
+
+@torch.no_grad()
+def attention_sums(subject: Subject) -> list[AttentionSums]:
+    """The sums of every scaled dot-product attention, in the order of computation."""
+    names = {id(module): name for name, module in subject.model.named_modules()}
+    watched: dict[str, list[Products]] = {}
+
+    def watch(module: nn.Module, products: Products) -> None:
+        watched.setdefault(names.get(id(module), ""), []).append(products)
+
+    with record_attention(subject.model), watch_products(watch):
+        subject.log_probabilities()
+    sums = []
+    for layer in attention_layers(subject):
+        parts = watched.get(layer.name, [])
+        if len(parts) == 1 and parts[0].query.shape[0] == 1:  # a recurrent decoder attends step by step
+            sums.append(_sums(layer, subject.model.get_submodule(layer.name), parts[0]))
+    return sums
+
+
+def _sums(layer: AttentionLayer, module: nn.Module, products: Products) -> AttentionSums:
+    heads, rows, columns = layer.weights.shape
+    query, key, value = (part[0].float().cpu() for part in products[:3])
+    context = layer.weights @ value  # (H, T, d)
+    output, shares = context.transpose(0, 1).flatten(1), None
+    last = getattr(module, "output", None)
+    if isinstance(last, nn.Linear):
+        weight = last.weight.detach().float().cpu().view(last.out_features, heads, -1)
+        each = torch.einsum("ohd,htd->hto", weight, context)
+        shares, output = each.norm(dim=-1), each.sum(0)
+        output = output if last.bias is None else output + last.bias.detach().float().cpu()
+    shape = (1, heads, rows, columns)
+    bias = None if products.bias is None else products.bias.float().cpu().expand(shape)[0]
+    visible = None if products.mask is None else products.mask.cpu().expand(shape)[0, 0].float()
+    return AttentionSums(layer, query, key, value, products.scale, bias, visible, shares, output)
+
+
+def chosen_sum(sums: Sequence[AttentionSums], cell: str) -> tuple[AttentionSums, int, int]:
+    """The layer, head and row of "LAYER,HEAD,ROW", each a number from 1; the layer may be a name, the row a token."""
+    if not sums:
+        raise DataError("--cell: this run has no scaled dot-product attention, as Transformers have")
+    layer, head, row = (*cell.split(",", 2), "", "")[:3]
+    names = [one.layer.name for one in sums]
+    place = _place(layer, names, "layer")
+    own = sums[place]
+    return own, _place(head or "1", [""] * len(own.query), "head"), _place(row or "1", own.layer.rows.tokens, "row")
+
+
+def _place(text: str, names: Sequence[str], what: str) -> int:
+    if text.strip().isdigit() and 1 <= int(text) <= len(names):
+        return int(text) - 1
+    if text in names:
+        return list(names).index(text)
+    known = ", ".join(name for name in names if name)
+    raise DataError(
+        f"--cell: found {what} {text!r}, expected 1 to {len(names)}{f' or one of {known}' if known else ''}"
+    )
+
+
+def worked_example(sums: AttentionSums, head: int, row: int) -> list[str]:
+    """The attention of one position in plain text: products, scaled scores, softmax, and the context."""
+    layer, depth = sums.layer, sums.query.shape[2]
+    products, weights = sums.products[head, row], layer.weights[head, row]
+    width = max(len("column"), *(len(token) for token in layer.columns.tokens))
+    lines = [
+        f"{layer.name}, head {head + 1} of {len(sums.query)}, row {row + 1}: {layer.rows.tokens[row]}",
+        f"q = {_vector(sums.query[head, row])}",
+        f"{'column':<{width}}  {'q·k':>9}  {f'× {sums.scale:.4g}':>9}  {'+ bias':>8}  {'exp':>9}  {'weight':>7}",
+    ]
+    scores = products * sums.scale
+    bias = torch.zeros_like(scores) if sums.bias is None else sums.bias[head, row]
+    hidden = torch.zeros_like(scores).bool() if sums.visible is None else sums.visible[row] == 0
+    top = float((scores + bias).masked_fill(hidden, -torch.inf).max())
+    for column, token in enumerate(layer.columns.tokens):
+        total = float(scores[column] + bias[column])
+        power = "masked" if hidden[column] else f"{torch.tensor(total - top).exp():.4f}"
+        numbers = f"{float(products[column]):9.3f}  {float(scores[column]):9.3f}  {float(bias[column]):8.3f}"
+        lines.append(f"{token:<{width}}  {numbers}  {power:>9}  {float(weights[column]):7.4f}")
+    lines.append(f"exp is of the score less the largest, {top:.3f}; a weight is its share of their sum. d = {depth}")
+    lines.append(f"Σ weights · v = {_vector(sums.context[head, row])}")
+    if sums.shares is not None:
+        shares = ", ".join(f"{float(share):.3f}" for share in sums.shares[:, row])
+        lines.append(f"W^O adds up all heads; length of what each gives: {shares}")
+    return lines
+
+
+def _vector(values: Tensor, most: int = 8) -> str:
+    shown = ", ".join(f"{float(value):.3f}" for value in values[:most])
+    return f"({shown}{', …' if len(values) > most else ''})"
