@@ -27,7 +27,7 @@ class AttentionSums:
     value: Tensor  # (H, S, d)
     scale: float  # factor of q·k: 1/√d
     bias: Tensor | None  # (H, T, S) of relative positions
-    visible: Tensor | None  # (T, S), 0 where the mask hides a column; None: all are visible
+    visible: Tensor | None  # (T, S), False where the mask hides a column; None: all are visible
     shares: Tensor | None  # (H, T) ‖W^O of one head's context‖; None: there is no W^O
     output: Tensor  # (T, D) what the layer gives
 
@@ -42,8 +42,15 @@ class AttentionSums:
         return self.query @ self.key.transpose(1, 2)
 
     @property
+    def causal(self) -> bool:
+        """Whether the mask hides what comes later, and nothing else."""
+        return self.visible is not None and torch.equal(self.visible, torch.ones_like(self.visible).tril())
+
+    @property
     def size(self) -> int:
-        return sum(part.numel() for part in (self.query, self.key, self.value, self.output))
+        """Numbers that a page needs beside the weights."""
+        parts = (self.query, self.key, self.value, self.output, self.bias, None if self.causal else self.visible)
+        return sum(part.numel() for part in parts if part is not None)
 
 
 @torch.no_grad()
@@ -78,7 +85,8 @@ def _sums(layer: AttentionLayer, module: nn.Module, products: Products) -> Atten
         output = output if last.bias is None else output + last.bias.detach().float().cpu()
     shape = (1, heads, rows, columns)
     bias = None if products.bias is None else products.bias.float().cpu().expand(shape)[0]
-    visible = None if products.mask is None else products.mask.cpu().expand(shape)[0, 0].float()
+    visible = None if products.mask is None else products.mask.cpu().expand(shape)[0, 0]
+    visible = None if visible is None or bool(visible.all()) else visible
     return AttentionSums(layer, query, key, value, products.scale, bias, visible, shares, output)
 
 
@@ -116,7 +124,7 @@ def worked_example(sums: AttentionSums, head: int, row: int) -> list[str]:
     ]
     scores = products * sums.scale
     bias = torch.zeros_like(scores) if sums.bias is None else sums.bias[head, row]
-    hidden = torch.zeros_like(scores).bool() if sums.visible is None else sums.visible[row] == 0
+    hidden = torch.zeros_like(scores).bool() if sums.visible is None else ~sums.visible[row]
     top = float((scores + bias).masked_fill(hidden, -torch.inf).max())
     for column, token in enumerate(layer.columns.tokens):
         total = float(scores[column] + bias[column])

@@ -37,7 +37,7 @@ class LogitLens:
     chosen: Tensor  # (L, T) of the target
 
 
-def _output(value: Any) -> Tensor:
+def _output(value: Tensor | tuple[Tensor, Any]) -> Tensor:
     return value[0] if isinstance(value, tuple) else value
 
 
@@ -126,5 +126,5 @@ def _head(subject: Subject) -> tuple[str, Callable[[Tensor], Tensor]] | None:
     for name in ("decoder", "stack"):
         stack = getattr(model, name, None)
         if isinstance(stack, DecoderStack) and isinstance(getattr(model, "output", None), nn.Module):
-            return name, lambda x, stack=stack: model.output(stack.norm(x))  # type: ignore[misc]
+            return name, lambda x, stack=stack: model.output(stack.norm(x))
     return None

@@ -22,9 +22,9 @@ def inside_view(subject: Subject, beam: int | None) -> Iterator[View]:
         layers.append(
             {
                 "name": one.layer.name, "rows": one.layer.rows.as_dict(), "columns": one.layer.columns.as_dict(),
-                "weights": one.layer.weights, "query": one.query, "key": one.key, "value": one.value,
-                "scale": one.scale, "bias": one.bias, "visible": one.visible, "shares": one.shares,
-                "output": one.output,
+                "query": one.query, "key": one.key, "value": one.value, "scale": one.scale, "bias": one.bias,
+                "causal": one.causal, "visible": None if one.causal or one.visible is None else one.visible.float(),
+                "shares": one.shares, "output": one.output,
             }
         )  # fmt: skip
     if not layers:

@@ -67,10 +67,11 @@ def _attention(view: View, layer: str | None) -> Any:
     own = chosen(view.data["layers"], layer if layer or not crosses else crosses[-1]["name"])
     axes_of = (Axis("", *(own[side][key] for key in ("tokens", "words", "word_of"))) for side in ("rows", "columns"))
     weights, row_names, column_names = over_words(own["weights"], *axes_of)
-    heads = weights.shape[0]
+    heads, shares = weights.shape[0], own["sums_to_one"]
+    top = 1.0 if shares else float(weights.abs().max()) or 1.0
     shown = [("mean of all heads" if heads > 1 else "attention", weights.mean(0))]
     shown += [
-        (f"head {head + 1} ({float(own['entropy'][head]):.2f} bits)", weights[head])
+        (f"head {head + 1}" + (f" ({float(own['entropy'][head]):.2f} bits)" if shares else ""), weights[head])
         for head in range(heads)
         if heads > 1
     ]
@@ -82,9 +83,11 @@ def _attention(view: View, layer: str | None) -> Any:
     image = None
     for number, (name, values) in enumerate(shown, 1):
         axes = drawing.add_subplot(down, across, number)
-        image = draw_heat(axes, values, row_names, column_names)
-        axes.set_xlabel("earlier output" if own["kind"] == "decoder" else "input", fontsize=9, color=INK)
-        axes.set_ylabel("input" if own["kind"] == "encoder" else "output", fontsize=9, color=INK)
+        image = draw_heat(axes, values, row_names, column_names, signed=not shares, top=top)
+        earlier = view.data["earlier"]
+        axes.set_xlabel(earlier if own["kind"] == "decoder" else "input", fontsize=9, color=INK)
+        written = earlier.removeprefix("earlier ")
+        axes.set_ylabel("input" if own["kind"] == "encoder" else written, fontsize=9, color=INK)
         axes.set_title(name, fontsize=9, color=INK, pad=4)
     drawing.colorbar(image, ax=drawing.axes, shrink=0.6, label="attention weight")
     return drawing

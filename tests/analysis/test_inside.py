@@ -309,7 +309,7 @@ def test_sums_of_attention_are_those_of_the_layer() -> None:
     for one in sums:
         scores = one.products * one.scale + (0 if one.bias is None else one.bias)
         if one.visible is not None:
-            scores = scores.masked_fill(one.visible == 0, -torch.inf)
+            scores = scores.masked_fill(~one.visible, -torch.inf)
         torch.testing.assert_close(scores.softmax(-1), one.layer.weights)
         torch.testing.assert_close(one.output, given[one.layer.name].detach())
     assert sums[1].bias is not None

@@ -111,7 +111,11 @@ def test_a_phrase_based_model_is_a_run(tmp_path: Path, cached: Path) -> None:
     several = json.loads(call("predict", run, "--json", "--n-best", "3", "--beam", "3", stdin=b"a big cat\n").out)
     assert len(several["alternatives"]) == 2
     told = call("inspect", run, "the dog", "--output", tmp_path / "seen.json")
-    assert (told.code, "neither layers nor probabilities" in told.err) == (2, True)
+    assert told.code == 0, told.err
+    views = {view["kind"]: view["data"] for view in json.loads((tmp_path / "seen.json").read_text())["views"]}
+    assert [phrase["target"] for phrase in views["phrases"]["phrases"]][-1] == ["<eos>"]
+    told = call("inspect", run, "the dog", "--target", "das Tier", "--output", tmp_path / "other.json")
+    assert (told.code, "explains its own outputs" in told.err) == (2, True)
     check_noisy_channel(run, tmp_path, lines)
 
 

@@ -210,7 +210,7 @@ def test_large_pictures_are_fast(browser: Any, tmp_path: Path) -> None:
     }
     layer = {
         "name": "layer", "kind": "cross", "about": "", "weights": torch.rand(1, size, size).softmax(-1), "rows": axis,
-        "entropy": torch.ones(1), "max_entropy": 9.0, "columns": axis,
+        "entropy": torch.ones(1), "max_entropy": 9.0, "columns": axis, "sums_to_one": True, "summaries": [""],
     }  # fmt: skip
     nodes = []
     for step in range(1, 65):  # beam 16 × length 64, twice as many candidates
@@ -224,7 +224,10 @@ def test_large_pictures_are_fast(browser: Any, tmp_path: Path) -> None:
                     "group": 1, "log_probability": -1.0, "score": -1.0 * step - place, "normalised": -1.0, "fate": fate,
                 }
             )  # fmt: skip
-    attention = {"layers": [layer], "attribution": {}, "source": axis, "target": axis, "prefix": axis}
+    attention = {
+        "layers": [layer], "attribution": {}, "source": axis, "target": axis, "prefix": axis, "measure": "log p",
+        "earlier": "earlier output",
+    }  # fmt: skip
     data = {
         "title": "large", "run": {"task": "t", "model": "m", "parts": [], "parameters": 1}, "notes": [],
         "source": {"text": "", **axis}, "target": {"text": "", "given": False, **axis},

@@ -1,6 +1,6 @@
 // Attention by layer and head over words or tokens, entropy of every head, and attribution beside it.
 
-import { el, figure, fitted, number, onState, percent, put, readState, select, setState, shortened, tensor, toggle, whole } from "./core.js";
+import { colour, el, figure, fitted, number, onState, percent, put, readState, select, setState, shortened, tensor, toggle, whole } from "./core.js";
 import { colourBar, heatmap, pixels, shades } from "./heat.js";
 import { bars } from "./chart.js";
 import { merged, words, wordsHelp } from "./words.js";
@@ -28,33 +28,41 @@ function glance(layers, deleted, measure) {
     const [tall, wide] = [Math.min(rows, THUMB), Math.min(columns, THUMB)];
     const line = el("div", { class: "heads" });
     for (let head = 0; head < heads; head += 1) {
-      const largestIn = (row, column) => {
-        let most = 0;
-        for (let r = Math.floor((row * rows) / tall); r < Math.ceil(((row + 1) * rows) / tall); r += 1) for (let c = Math.floor((column * columns) / wide); c < Math.ceil(((column + 1) * columns) / wide); c += 1) most = Math.max(most, Math.abs(weights.at(head, r, c)));
-        return most;
-      };
+      const most = new Float32Array(tall * wide);
+      const own = weights.row(head);
+      for (let row = 0, place = 0; row < rows; row += 1) {
+        const line = Math.floor((row * tall) / rows) * wide;
+        for (let column = 0; column < columns; column += 1, place += 1) {
+          const at = line + Math.floor((column * wide) / columns);
+          most[at] = Math.max(most[at], Math.abs(own[place]));
+        }
+      }
       const change = deleted.get(`${index} ${head}`);
       const says = layer.summaries[head];
       const title = [`${layer.name}, head ${head + 1}`, says, change === undefined ? "" : `without it ${measure} changes by ${number(change, 2)}`].filter(Boolean).join("; ");
       const picture = el("img", { alt: "", width: 64, height: 64 });
-      const button = el("button", { type: "button", title, "aria-label": title, onclick: () => setState({ layer: index, head: heads > 1 ? head : null, column: null }) }, picture, el("span", { class: "small" }, says || " "));
-      places.push({ index, head, heads, button, draw: () => { const shade = scale(); picture.src = pixels(tall, wide, (row, column) => shade(largestIn(row, column))); } });
+      const button = el("button", { type: "button", title, "aria-label": title, onclick: () => setState({ layer: index, head: heads > 1 ? head : null, column: null }) }, picture, says ? el("span", { class: "small" }, says) : null,
+        change === undefined ? null : el("span", { class: "small soft" }, `without: ${change > 0 ? "+" : ""}${number(change, 2)}`));
+      places.push({ index, head, heads, button, draw: () => { const shade = scale(); picture.src = pixels(tall, wide, (row, column) => shade(most[row * wide + column])); } });
       line.append(button);
     }
     box.append(el("div", { class: "layer" }, el("span", { class: "small soft", dir: "auto" }, `${layer.name} (${layer.about})`), line));
   });
   const first = Math.max(0, layers.findLastIndex((layer) => layer.kind === "cross"));
+  let theme = null;
   const update = () => {
     const state = readState();
     const layer = whole(state.layer, first, 0, layers.length - 1);
+    const now = colour("heat-1"); // pictures have the colours of the theme
     for (const one of places) {
-      one.draw();
+      if (theme !== now) one.draw();
       one.button.setAttribute("aria-pressed", String(one.index === layer && (one.heads === 1 || String(one.head) === state.head)));
     }
+    theme = now;
   };
   onState(update);
   update();
-  return el("div", {}, el("h3", {}, "All layers and heads"), el("p", { class: "small soft" }, "Pick a picture to see it large. The words under it say where the head looks most, if that is most of the time."), box);
+  return el("div", {}, el("h3", {}, "All layers and heads"), el("p", { class: "small soft" }, `Pick a picture to see it large. The words under it say where the head looks with most of its weight; the number is the change of ${measure} without it.`), box);
 }
 
 function largest(matrix) {

@@ -15,11 +15,12 @@ function strips(names, rows, label) {
   return heatmap({ rows: rows.length, columns: rows[0].length, at: (row, column) => rows[row][column], rowLabels: names, columnLabels: count(rows[0].length), top: extent(rows), signed: true, label, columnTitle: "dimension", cell: Math.max(6, Math.min(24, 600 / rows[0].length)) });
 }
 
-export function drawInside(view) {
+export function drawInside(view, data) {
   const { layers, left_out: leftOut } = view.data;
   const cache = new Map();
+  const attention = data.views.find((one) => one.kind === "attention").data.layers; // has the weights
   const parts = (index) => {
-    if (!cache.has(index)) cache.set(index, Object.fromEntries(["weights", "query", "key", "value", "bias", "visible", "shares", "output"].map((name) => [name, layers[index][name] ? tensor(layers[index][name]) : null])));
+    if (!cache.has(index)) cache.set(index, Object.fromEntries([["weights", tensor(attention.find((one) => one.name === layers[index].name).weights)], ...["query", "key", "value", "bias", "visible", "shares", "output"].map((name) => [name, layers[index][name] ? tensor(layers[index][name]) : null])]));
     return cache.get(index);
   };
   function chosen() {
@@ -34,7 +35,7 @@ export function drawInside(view) {
     const cells = Array.from({ length: columns }, (_, column) => {
       const key = one.key.row(head, column);
       const product = query.reduce((sum, value, place) => sum + value * key[place], 0);
-      const hidden = one.visible ? one.visible.at(row, column) === 0 : false;
+      const hidden = one.visible ? one.visible.at(row, column) === 0 : layer.causal && column > row;
       const bias = one.bias ? one.bias.at(head, row, column) : 0;
       return { product, scaled: product * layer.scale, bias, hidden, weight: one.weights.at(head, row, column) };
     });
