@@ -128,6 +128,7 @@ class InputLines:
     as_json: bool  # one object per output, which names its file
     unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
     refused: Refused = field(default_factory=Refused)
+    remembered: int = 0  # outputs that the memory has
     uncertain: int = 0  # outputs left out by min_confidence
     sources: deque[str] = field(default_factory=deque)  # names of files that were read and have no output yet
 
@@ -197,6 +198,7 @@ class InputLines:
     def line(self, prediction: Prediction | LabelPrediction, number: int) -> str:
         """The line to print for the prediction of the input with this number."""
         self.uncertain += bool(getattr(prediction, "refused", ""))
+        self.remembered += bool(getattr(prediction, "from_memory", False))
         if not self.as_json:  # a sub-word model can output any byte; a line must stay a line
             return prediction.text.replace("\n", " ").replace("\r", " ")
         table: dict[str, Any] = {"source": self.sources.popleft()} if self.sources else {}
@@ -232,6 +234,8 @@ def write_predictions(lines: InputLines, options: DecodingOptions, beam_trace: s
         print_method_report(predictor)
     print_unseen(lines.unseen)
     inputs.print_unreadable([*lines.unreadable.values()], "each has an empty line")
+    if options.memory is not None:
+        print_message(f"{lines.remembered:,} outputs are those of the memory")
     if lines.uncertain:
         print_message(f"{lines.uncertain:,} outputs were below min_confidence = {options.min_confidence} and are empty")
     lines.refused.exit()

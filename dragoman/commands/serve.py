@@ -25,7 +25,15 @@ SCHEMA = Schema(ServeConfig, daily=FLAGS, without=("models",), old=OLD)
 @click.option("--config", "config_file", metavar="FILE", help="Settings as TOML; those of the command line go first.")
 @click.option("--languages", "pairs", multiple=True, metavar="SOURCE:TARGET",
               help="Language codes of a RUN, such as de:en, in the order of the runs.")  # fmt: skip
-def serve(runs: tuple[str, ...], config_file: str | None, pairs: tuple[str, ...], settings: Settings) -> None:
+@click.option("--memory", "memories", multiple=True, metavar="FILE",
+              help="Translation memory (.tsv, .tmx) of a RUN, in the order of the runs.")  # fmt: skip
+def serve(
+    runs: tuple[str, ...],
+    config_file: str | None,
+    pairs: tuple[str, ...],
+    memories: tuple[str, ...],
+    settings: Settings,
+) -> None:
     """Serve trained runs over HTTP, with a web page at /.
 
     \b
@@ -45,17 +53,21 @@ def serve(runs: tuple[str, ...], config_file: str | None, pairs: tuple[str, ...]
         raise MissingExtraError("a server", str(error.name), "serve") from None
     from dragoman.serving.server import serve as run_server
 
-    config = server_config(runs, config_file, pairs, settings)
+    config = server_config(runs, config_file, pairs, settings, memories)
     run_server(config, lambda line: click.echo(line, err=True))
 
 
 def server_config(
-    runs: tuple[str, ...], config_file: str | None, pairs: tuple[str, ...], settings: Settings
+    runs: tuple[str, ...],
+    config_file: str | None,
+    pairs: tuple[str, ...],
+    settings: Settings,
+    memories: tuple[str, ...] = (),
 ) -> ServeConfig:
     from dragoman.serving.config import load_config
 
     table = as_table(load_config(config_file) if config_file is not None else ServeConfig())
-    models = [*table.pop("models"), *map(as_table, named_models(runs, pairs))]  # type: ignore[misc]
+    models = [*table.pop("models"), *map(as_table, named_models(runs, pairs, memories))]  # type: ignore[misc]
     if not models:
         raise ConfigError("found no run to serve, expected RUN or models in --config")
     for place in settings.spelled:
@@ -65,13 +77,16 @@ def server_config(
     return build(ServeConfig, table | {"models": models})
 
 
-def named_models(runs: tuple[str, ...], pairs: tuple[str, ...]) -> list[ModelConfig]:
+def named_models(runs: tuple[str, ...], pairs: tuple[str, ...], memories: tuple[str, ...]) -> list[ModelConfig]:
+    if len(memories) > len(runs):
+        raise ConfigError(f"found {len(runs)} RUN and {len(memories)} times --memory, expected at most one for each")
     if pairs and len(pairs) != len(runs):
         raise ConfigError(f"found {len(runs)} RUN and {len(pairs)} times --languages, expected one for each or none")
     models = []
-    for run, pair in zip(runs, pairs or [":"] * len(runs), strict=True):
+    named = [*memories, *[""] * (len(runs) - len(memories))]
+    for run, pair, memory in zip(runs, pairs or [":"] * len(runs), named, strict=True):
         source, colon, target = pair.partition(":")
         if not colon:
             raise ConfigError(f"--languages: found '{pair}', expected SOURCE:TARGET such as de:en")
-        models.append(ModelConfig(run, source=source, target=target))
+        models.append(ModelConfig(run, source=source, target=target, memory=memory))
     return models

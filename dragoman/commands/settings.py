@@ -71,7 +71,7 @@ METHOD_FLAGS = (
 # Places with flags that people type daily; everything else is a setting.
 DAILY = {
     "search.beam": "--beam", "n_best": "--n-best", "tag": "--tag", "batch_size": "--batch-size",
-    "min_confidence": "--min-confidence",
+    "min_confidence": "--min-confidence", "memory": "--memory",
 }  # fmt: skip
 
 

@@ -29,8 +29,8 @@ SCHEMA = Schema(
     DecodingSettings,
     daily=DAILY,
     places=(
-        "search.beam", "search.length_penalty", "batch_size", "tag", "min_confidence", "constraints.terminology",
-        "constraints.forbid", "ensemble.runs", "ensemble.average", "engine", "precision",
+        "search.beam", "search.length_penalty", "batch_size", "tag", "min_confidence", "memory",
+        "constraints.terminology", "constraints.forbid", "ensemble.runs", "ensemble.average", "engine", "precision",
     ),
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dragoman.config import settings
+from dragoman.data.translation_memory import TranslationMemory
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Average
@@ -70,6 +71,8 @@ class DecodingOptions:
     placeholders: bool = False  # tags, variables and addresses of the source are copied
 
     min_confidence: float | None = None  # an output below it is left out and marked; needs a calibrated run
+    memory: str | Path | TranslationMemory | None = None  # translations that are taken as they are
+    min_match: float = 0.7  # fuzzy matches of the memory are shown from this score on
     tag: str | None = None  # of the target language, for a run trained with tags
     scores: bool = True  # False: only texts are needed, so neither scores nor confidences are computed
     batch_size: int = 64
@@ -78,6 +81,8 @@ class DecodingOptions:
 
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size, n_best=self.n_best)
+        if not 0.0 < self.min_match <= 1.0:
+            raise ConfigError(f"min_match: found {self.min_match}, expected a score above 0 and up to 1")
         if self.min_confidence is not None and not 0.0 <= self.min_confidence <= 1.0:
             raise ConfigError(f"min_confidence: found {self.min_confidence}, expected a probability from 0 to 1")
         for name in ("rerank", "ensemble"):

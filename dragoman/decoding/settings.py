@@ -112,6 +112,12 @@ class DecodingSettings:
     min_confidence: Annotated[float, Range(0.0, 1.0)] | None = setting(
         None, help="leave out outputs of a calibrated run whose confidence is lower, and mark them"
     )
+    memory: str | None = setting(
+        None, help="a translation memory (.tsv, .tmx): a source that it has gets the translation there, and is marked"
+    )
+    min_match: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True)] = setting(
+        0.7, help="with a memory: show the segment most like a source from this score on (--json)"
+    )
     batch_size: Annotated[int, Range(1, 100_000)] = setting(64, help="inputs in a batch")
     engine: Literal["auto", "torch", "ctranslate2"] = setting(
         "auto", help="ctranslate2 is faster on a CPU; auto uses it where it gives the same text"
@@ -129,7 +135,7 @@ def decoding_options(values: DecodingSettings, search: Mapping[str, Any], *, sco
     if method is not None and not method.uses_beam and "beam" in search and not runs:
         raise ConfigError(f'search.beam: found method = "{method.kind}" with it, which is no beam search')
     average: dict[str, Any] = {} if values.ensemble.average is None else {"average": values.ensemble.average}
-    same = ("n_best", "tag", "min_confidence", "batch_size", "engine", "precision", "method")
+    same = ("n_best", "tag", "min_confidence", "memory", "min_match", "batch_size", "engine", "precision", "method")
     return DecodingOptions(
         **{name: getattr(values.search, name) for name in search},
         **{name: getattr(values, name) for name in same},

@@ -29,6 +29,7 @@ class UnitTranslation(NamedTuple):
     markup: str  # with the inline tags of the unit, escaped as the format needs it
     text: str  # without them
     confidence: float | None = None  # geometric mean of the probabilities of its tokens
+    from_memory: bool = False  # a translation memory had all of its sentences
     refused: bool = False  # too uncertain: the markup is that of the source
 
 

@@ -88,7 +88,9 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
             text += output + sentence.space
             place += len(sentence.text) + len(sentence.space)
         confidence = mean_probability([prediction for prediction in row if prediction is not None])
-        outputs.append(UnitTranslation(place_markup(block, joined(text, links)), text, confidence))
+        predicted = [prediction for prediction in row if prediction is not None]
+        remembered = bool(predicted) and all(prediction.from_memory for prediction in predicted)
+        outputs.append(UnitTranslation(place_markup(block, joined(text, links)), text, confidence, remembered))
     return outputs
 
 
@@ -207,6 +209,7 @@ class DocumentTranslator:
             if isinstance(result, Exception):
                 translation.faults.append(f"{document.units[index].location}: {result}")
                 continue
+            translation.counts["from memory"] += result.from_memory
             if result.refused:
                 translation.counts["refused"] += 1
             if not result.refused or document.marks_refused:

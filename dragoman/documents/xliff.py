@@ -181,7 +181,12 @@ class XLIFFDocument(XMLDocument):
                 piece if isinstance(piece, str) else new[0] if (new := next(results)) else piece.existing
                 for piece in segment.pieces
             )
-            yield from self._target(segment, markup, quality)
+            remembered = all(
+                output is None or output.from_memory for piece in contents for output in piece.own(outputs)
+            )
+            yield from self._target(
+                segment, markup, quality, qualifier="exact-match" if remembered else "mt-suggestion"
+            )
             tag = self._start_tag(segment)
             if self.version2 and quality is not None:
                 identity = attributes_of(tag).get("id")
@@ -211,13 +216,13 @@ class XLIFFDocument(XMLDocument):
         """Mark a segment whose translation was too uncertain: it still needs one."""
         if not self.version2:
             existing = self._inside(segment.targets) if segment.targets else ""
-            yield from self._target(segment, existing, None, ("needs-translation", "rejected-inaccurate"))
+            yield from self._target(segment, existing, None, "needs-translation", "rejected-inaccurate")
             return
         tag = with_attribute(self.raw(segment.start), "state", "initial")
         yield Edit(segment.start.start, segment.start.end, with_attribute(tag, "subState", f"{ORIGIN}:refused"))
 
     def _target(
-        self, segment: _Segment, markup: str, quality: float | None, states: tuple[str, str] | None = None
+        self, segment: _Segment, markup: str, quality: float | None, state: str = "", qualifier: str = "mt-suggestion"
     ) -> Iterator[Edit]:
         first = segment.sources[0]
         prefix = first.name.removesuffix("source")  # of the namespace
@@ -230,8 +235,7 @@ class XLIFFDocument(XMLDocument):
         between = self.text[self.text.rfind(">", 0, first.start) + 1 : first.start]
         candidate = ""
         if not self.version2:
-            usual = "needs-review-translation" if self.reading.review else "translated"
-            state, qualifier = states or (usual, "mt-suggestion")
+            state = state or ("needs-review-translation" if self.reading.review else "translated")
             tag = with_attribute(with_attribute(tag, "state", state), "state-qualifier", qualifier)
             if quality is not None:
                 candidate = (

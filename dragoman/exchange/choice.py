@@ -96,7 +96,9 @@ SUPPORTED: dict[str, Callable[[Call], bool] | None] = {
     "ensemble": None,  # the engine is not even made for one
     # Inputs that have constraints are known later, and go to our own search one window at a time.
     **dict.fromkeys((*FIELDS, "terminology", "placeholders")),
-    **dict.fromkeys(("average", "tag", "min_confidence", "scores", "batch_size", "engine", "precision")),
+    **dict.fromkeys(
+        ("average", "tag", "min_confidence", "memory", "min_match", "scores", "batch_size", "engine", "precision")
+    ),
 }
 
 

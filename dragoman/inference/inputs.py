@@ -13,6 +13,7 @@ from dragoman.data.formats.labels import TagFormat
 from dragoman.data.readers.base import ReadOptions, SourceRow
 from dragoman.data.tokenizers.base import TextPairTokenizer
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
+from dragoman.data.translation_memory import TranslationMemory
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.constraints.spec import (
     FIELDS,
@@ -151,6 +152,8 @@ class DecodingKeywords(TypedDict, total=False):
     terminology: str | Path | Terminology | None
     placeholders: bool
     min_confidence: float | None
+    memory: str | Path | TranslationMemory | None
+    min_match: float
     tag: str | None
     scores: bool
     batch_size: int

@@ -88,7 +88,11 @@ class Work(ABC, Generic[Output]):
         """The outputs of the parts of an input as one."""
         raise NotImplementedError
 
-    def accepted(self, output: Output) -> Output:
+    def known(self, item: ConstrainedInput) -> Output | None:
+        """The output of an input that needs no work: a translation memory has it."""
+        return None
+
+    def accepted(self, output: Output, text: str) -> Output:
         """The output as the caller gets it: without its text where the caller wants none that is so uncertain."""
         return output
 
@@ -137,6 +141,7 @@ class Window(Generic[Output]):
     def __init__(self, work: Work[Output], stream: StreamOptions, first: int) -> None:
         self.work, self.stream, self.first = work, stream, first
         self.parts: dict[int, list[Part]] = {}  # of inputs that are read in parts, by their index
+        self.known: dict[int, Output] = {}  # outputs that need no work, by the index of their input
         self.failed: set[int] = set()
         self.texts: list[str] = []  # as the model reads them
         self.waiting: Counter[int] = Counter()  # rows without a result, by the index of their input
@@ -160,6 +165,10 @@ class Window(Generic[Output]):
             prepared = work.prepare(item, name)
             self.texts[index] = prepared.text
             if not (work.reads_empty or split_tag(prepared.text, work.run.tags)[1].strip()):
+                self.stream.done(1)
+                return []
+            if (known := work.known(prepared)) is not None:
+                self.known[index] = known
                 self.stream.done(1)
                 return []
             protected = work.protect(prepared)
@@ -273,7 +282,7 @@ class Window(Generic[Output]):
                 row, output = own[0]
                 nodes = self.work.trace_table(row)
             else:
-                output = self.work.empty
+                output = self.known.get(index, self.work.empty)
             if self.stream.on_trace is not None:
                 self.stream.on_trace(text, nodes)
-            yield self.work.accepted(output)
+            yield self.work.accepted(output, text)

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dragoman.data.translation_memory import Match
 from dragoman.files import atomic_write
 
 
@@ -42,6 +43,7 @@ class Prediction:
     alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
     confidence: float | None = None  # of a calibrated run: the probability that the whole output is the reference
     token_confidences: tuple[float, ...] = ()  # probability that each token is right, <eos> included
+    memory: Match | None = None  # of a translation memory: the text itself (score 1.0), or the segment most like it
     refused: str = ""  # why the text was left out, where the caller wants no output below some confidence
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
@@ -52,6 +54,11 @@ class Prediction:
         more = f", {len(self.alternatives)} alternatives" if self.alternatives else ""
         sure = "" if self.confidence is None else f", confidence={self.confidence:.3f}"
         return f"Prediction({self.text!r}, score={self.score:.4f}{sure}{more})"
+
+    @property
+    def from_memory(self) -> bool:
+        """Whether a translation memory had this very source."""
+        return self.memory is not None and self.memory.score == 1.0
 
     @property
     def probability(self) -> float:
@@ -77,6 +84,10 @@ class Prediction:
             table["probability"] = self.probability
         if self.confidence is None:
             del table["confidence"], table["token_confidences"]
+        if self.memory is None:
+            del table["memory"]
+        else:
+            table["memory"] = self.memory._asdict()
         if not self.refused:
             del table["refused"]
         if not self.alternatives:

@@ -14,6 +14,7 @@ from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Example
 from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, ensure_tag, split_tag
+from dragoman.data.translation_memory import Match, TranslationMemory
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.source import Terminology, add_numbers, add_source_constraints, restore_placeholders
@@ -242,12 +243,25 @@ class SearchWork(Work[Prediction]):
         own = next(confidences)
         return replace(prediction, confidence=self.calibration.scale(log_probability(own)), token_confidences=own)
 
-    def accepted(self, output: Prediction) -> Prediction:
+    def known(self, item: ConstrainedInput) -> Prediction | None:
+        """An exact match of the memory, unless the caller constrains outputs: a translation there may not comply."""
+        memory = cast("TranslationMemory | None", self.options.memory)
+        if memory is None or replace(item.constraints, placeholders=()):
+            return None
+        target = memory.exact(item.text)
+        return None if target is None else replace(NO_PREDICTION, text=target, memory=Match(1.0, item.text, target))
+
+    def accepted(self, output: Prediction, text: str) -> Prediction:
+        memory = cast("TranslationMemory | None", self.options.memory)
+        if memory is not None and output.memory is None and self.options.scores:
+            output = replace(output, memory=next(iter(memory.fuzzy(text, self.options.min_match)), None))
         least = self.options.min_confidence
         if least is None or output.confidence is None or output.confidence >= least:
             return output
         reason = f"confidence {output.confidence:.3f}, expected {least:g} or more"
-        return replace(NO_PREDICTION, score=output.score, confidence=output.confidence, refused=reason)
+        return replace(
+            output, text="", tokens=(), token_scores=(), token_confidences=(), alternatives=(), refused=reason
+        )
 
     def trace_table(self, row: Row) -> Nodes:
         pieces = self.backend.codec.target_of(row.text).pieces
@@ -307,6 +321,14 @@ class Predictor(Seq2SeqRun):
         if not method.names_files:  # opens nothing: not worth remembering
             return method.open(self, model)
         return self._once(("method", method, options.ensemble, options.average), lambda: method.open(self, model))
+
+    def memory(self, memory: str | Path | TranslationMemory) -> TranslationMemory:
+        """An open translation memory; a file is read once."""
+        if self.tags:
+            raise ConfigError(f"memory: {self.run.folder} has tags of several languages, a memory has one")
+        if isinstance(memory, TranslationMemory):
+            return memory
+        return self._once(("memory", str(memory)), lambda: TranslationMemory.read(memory))
 
     def reranker(self, options: DecodingOptions, on_warning: OnWarning | None = None) -> Reranker | None:
         """The reranker of some options with its runs open and checked; None: there is none."""
@@ -369,9 +391,11 @@ class Predictor(Seq2SeqRun):
         """Open and check all that a call needs: a mistake shows before any work."""
         if options.tag is not None:
             check_tag(options.tag, self.tags)
-        for name in ("terminology", "placeholders") if self.reads_files else ():
+        for name in ("terminology", "placeholders", "memory") if self.reads_files else ():
             if getattr(options, name):
                 raise ConfigError(f"{name}: needs the text of a source; {self.run.folder} reads files")
+        if options.memory is not None:
+            options = replace(options, memory=self.memory(options.memory))
         if isinstance(options.terminology, str | Path):
             options = replace(options, terminology=Terminology.read(options.terminology))
         config, method = options.search_config(self.config.search), self.method(options)

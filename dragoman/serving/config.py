@@ -25,6 +25,7 @@ class ModelConfig:
     name: str = setting("", help="what requests call it; the name of the folder if empty")
     source: str = setting("", help='language code of its sources, such as "de"; from a name like "de-en" if empty')
     target: str = setting("", help="language code of its outputs; its tags if it was trained with tags")
+    memory: str = setting("", help="translation memory (.tsv, .tmx): sources that it has get the translation there")
     default_format: str = setting("text", help='"html" reads texts as HTML unless a request says otherwise')
 
     def problems(self) -> Iterator[str]:
@@ -114,5 +115,8 @@ def load_config(path: str | Path) -> ServeConfig:
     table = read_toml(path)
     config = build(ServeConfig, table, origin=path)
     folder = Path(path).parent
-    models = [as_table(model) | {"run": str(folder / model.run)} for model in config.models]
+    models = [
+        as_table(model) | {"run": str(folder / model.run), "memory": str(folder / model.memory) if model.memory else ""}
+        for model in config.models
+    ]
     return build(ServeConfig, as_table(config) | {"models": models}, origin=path)

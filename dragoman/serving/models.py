@@ -85,9 +85,11 @@ class ServedModel:
         folder = Path(config.run)
         self.name = config.name or folder.resolve().name
         self.default_format = config.default_format
-        self.engine: Predictor | Labeler | Completer = load_run(folder, serve.device, decoding_defaults(folder, serve))
+        self.engine: Predictor | Labeler | Completer = load_run(folder, serve.device, decoding_defaults(config, serve))
         if serve.min_confidence is not None and self.engine.searches and not self.engine.is_calibrated:
             raise RunError(f"min_confidence: {folder} has no calibration; first: dragoman calibrate {folder}")
+        if config.memory:
+            self.predictor.memory(config.memory)  # a faulty one is an error at the start, not at the first request
         self.task = self.engine.run.task.name
         self.batch_size = serve.batch_size
         source, target = languages_of_name(self.name)
@@ -345,11 +347,13 @@ def _refuse(line: str) -> None:
     raise RunError(line)
 
 
-def decoding_defaults(folder: Path, serve: ServeConfig) -> DecodingOptions:
+def decoding_defaults(config: ModelConfig, serve: ServeConfig) -> DecodingOptions:
     """How a run decodes where a request does not say it; all but the engine is for runs that search."""
     given: dict[str, Any] = {}
-    if Run(folder).task.searches:
-        given = {**serve.search.given(), "min_confidence": serve.min_confidence}
+    if Run(config.run).task.searches:
+        given = {**serve.search.given(), "min_confidence": serve.min_confidence, "memory": config.memory or None}
+    elif config.memory:
+        raise RunError(f"memory: {config.run} does not search for an output text, expected none")
     return DecodingOptions(**given, engine=serve.engine)  # type: ignore[arg-type]
 
 
