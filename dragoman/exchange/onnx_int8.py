@@ -6,7 +6,7 @@ do once, when they open it: files shrink to a quarter, arithmetic and speed stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from dragoman.data.store import source_rows
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.errors import DragomanError, MissingExtraError
-from dragoman.exchange.onnx import LONGEST
 from dragoman.exchange.onnx_greedy import GreedyDecoder
 from dragoman.runs import Run
 from dragoman.runs.resume import check_same_data
 from dragoman.scoring.registry import select_metrics
 
+LINEAR = {"MatMul", "Gemm", "Gather", "Transpose"}  # nodes that read weights; tables of positions have others
 SMALLEST = 1024  # numbers; smaller matrices stay as they are
 CHECKED = 200  # validation lines
 ROWS = 32  # decoded together
@@ -57,12 +57,13 @@ def write_int8(graph: Path, target: Path) -> None:
         raise MissingExtraError("--precision int8", "onnx", "onnx") from None
     model = onnx.load(str(graph))
     kept, nodes = [], []
+    users: dict[str, set[str]] = {}
+    for name, kind in uses(model.graph):
+        users.setdefault(name, set()).add(kind)
     for tensor in model.graph.initializer:
-        if tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) != 2 or tensor.dims[0] == LONGEST:
-            kept.append(tensor)  # a table of positions has LONGEST rows
-            continue
+        is_matrix = tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2
         weights = numpy_helper.to_array(tensor)
-        if weights.size < SMALLEST:
+        if not is_matrix or weights.size < SMALLEST or not users.get(tensor.name, {""}) <= LINEAR:
             kept.append(tensor)
             continue
         integers, scale = quantized(weights)
@@ -78,6 +79,16 @@ def write_int8(graph: Path, target: Path) -> None:
     del model.graph.node[:]
     model.graph.node.extend([*nodes, *before])
     onnx.save(model, str(target))
+
+
+def uses(graph: Any) -> Iterator[tuple[str, str]]:
+    """(tensor, kind of node) for every input of a node, also of nodes inside loops."""
+    for node in graph.node:
+        for name in node.input:
+            yield name, node.op_type
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from uses(attribute.g)
 
 
 def quantized(weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
