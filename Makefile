@@ -9,15 +9,28 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 setup: $(VENV)/.ready
 
-# The constraints pin every version, so the same environment installs every time.
-$(VENV)/.ready: pyproject.toml constraints.txt
+# The constraints pin every version, so the same environment installs every time. pip would compile every module of
+# torch and its dependencies, one after the other; most of them are never imported.
+INSTALL = $(PIP) install --quiet --no-compile -c constraints.txt
+
+# What the demonstration needs, without the developers' tools.
+$(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet -c constraints.txt setuptools hatchling editables
-	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[data,demo,plots,tensorboard,dev]'
+	$(INSTALL) setuptools hatchling editables
+	$(INSTALL) --no-build-isolation -e '.[demo]'
 	touch $@
 
-demo: setup
-	$(BIN)/dragoman demo
+# Everything. The tests start hundreds of processes, so all modules are compiled, on all cores. Some packages have
+# templates that are no valid modules: compileall goes on and fails at the end.
+$(VENV)/.ready: $(VENV)/.demo
+	$(INSTALL) --no-build-isolation -e '.[data,demo,plots,tensorboard,dev]'
+	$(BIN)/python -m compileall -q -q -j 0 $(VENV)/lib dragoman || true
+	touch $@
+
+# The demonstration keeps the modules that it compiles, even where the environment forbids it: the next command starts
+# seconds sooner.
+demo: $(VENV)/.demo
+	PYTHONDONTWRITEBYTECODE= $(BIN)/dragoman demo
 
 test: lint types tests
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import click
 
-from dragoman.analysis.attention import attention_map
 from dragoman.data.examples import Example
 from dragoman.errors import MissingExtraError
 from dragoman.inference.load import load_predictor
-from dragoman.reports.plots import draw_attention
+from dragoman.inference.predictor import Predictor
 from dragoman.runs import train
 from dragoman.tasks import config as configuration
 from dragoman.training.display import Display, duration
 
+NGRAMS, NETWORK = "demo-ngrams", "demo-rnn"  # presets
+NETWORK_MINUTES = 0.75  # of the network to look into: too short to beat the n-grams, long enough for its attention
 TEST_SHARE = 0.02  # of the words, chosen by hash, never shown in training
 WORD = re.compile(r"[a-z][a-z'.-]*")
 
@@ -53,8 +54,15 @@ def split() -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
     return list(pairs), held
 
 
+def learn(preset: str, training: Path, folder: Path, overrides: Sequence[str] = ()) -> tuple[Predictor, str]:
+    """Train a preset in a folder; returns the run and how long training took."""
+    config = configuration.build({"preset": preset, "data": {"train": str(training)}}, overrides)
+    progress = train(config, folder, Display())
+    return load_predictor(folder), duration(progress.seconds)
+
+
 def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
-    """Train, score, pronounce ten unseen words and draw the attention."""
+    """Train, score, pronounce ten unseen words, and write a page that shows a network at work."""
     configuration.build({"preset": preset, "data": {"train": "unwritten"}}, overrides)  # mistakes before any work
     pairs, held = split()
     folder = Path(run)
@@ -66,14 +74,11 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
         f"The CMU Pronouncing Dictionary: {len(pairs):,} pronunciations to learn from, "
         f"{len(held):,} words held out for the test."
     )
-    display = Display()
-    config = configuration.build({"preset": preset, "data": {"train": str(training)}}, overrides)
-    progress = train(config, folder, display)
-    predictor = load_predictor(folder)
+    predictor, took = learn(preset, training, folder, overrides)
     examples = [Example(word, tuple(sounds), "held out", place) for place, (word, sounds) in enumerate(held.items(), 1)]
-    scores, _ = predictor.evaluate(examples, beam=1, batch_size=256)
+    scores, _ = predictor.evaluate(examples, batch_size=256)
     click.echo(
-        f"\nTrained {progress.step:,} steps in {duration(progress.seconds)}. On {len(held):,} held-out words: "
+        f"\nTrained in {took}. On {len(held):,} held-out words: "
         f"PER {100 * scores['per']:.1f} %, WER {100 * scores['wer']:.1f} %."
     )
     unseen = sorted(held, key=hashed)
@@ -83,10 +88,14 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
         truth = held[word]
         mark = "✓" if prediction.text in truth else f"✗  dictionary: {' / '.join(truth)}"
         click.echo(f"  {word:<12} {prediction.text:<34} {mark}")
-    picture = draw_attention(
-        [attention_map(predictor, word) for word in shown[:3]],
-        folder / "attention.png",
-        title="Attention of each phoneme over the letters",
+    click.echo(f"\nTry your own word:  echo dragoman | .venv/bin/dragoman predict {run}")
+    if preset == NGRAMS:
+        click.echo("\nNow a network with attention, for a look inside:")
+        beside = folder.with_name(f"{folder.name}-network")
+        predictor, _ = learn(NETWORK, training, beside, [f"train.minutes={NETWORK_MINUTES}"])
+    outputs = zip(shown, predictor.predict(shown), strict=True)
+    word = next((word for word, prediction in outputs if prediction.text in held[word]), shown[0])
+    page = predictor.inspect(word).save(folder / "inspect.html")
+    click.echo(
+        f"\nSee how the network pronounces {word}, step by step. Open in a browser:\n  {page.resolve().as_uri()}"
     )
-    click.echo(f"\nAttention picture: {picture}")
-    click.echo(f"Try your own word:  echo dragoman | .venv/bin/dragoman predict {run}")

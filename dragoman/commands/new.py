@@ -59,13 +59,21 @@ def presets(name: str | None) -> None:
 
 @click.command()
 @click.option("--run", "run_folder", default="runs/demo", help="The run folder.")
-@click.option("--preset", default="demo-rnn", help="demo-rnn or demo-transformer.")
+@click.option("--preset", default="demo-ngrams", help="demo-ngrams, demo-rnn or demo-transformer.")
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
 def demo(run_folder: str, preset: str, overrides: tuple[str, ...]) -> None:
-    """Learn English pronunciation from the CMU dictionary, in about three minutes on two CPU cores.
+    """Learn English pronunciation from the CMU dictionary, in two minutes on two CPU cores.
+
+    Ends with a page that shows a network at work.
+
+    \b
+    demo-ngrams        n-grams of aligned letters and sounds in one minute, then a small network for the page
+    demo-rnn           the network alone, trained for three minutes; it makes more mistakes than the n-grams
+    demo-transformer   a Transformer, as long
 
     \b
     dragoman demo
+    dragoman demo --preset demo-rnn --run runs/demo-rnn
     dragoman demo --preset demo-transformer --run runs/other train.steps=500
     """
     from dragoman.commands.demonstration import demo as show_off
