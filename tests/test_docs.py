@@ -81,17 +81,10 @@ def prose_and_code(names: tuple[str, ...]) -> str:
 
 
 # Options of torchrun, SLURM, pytest and of scripts under recipes/ and benchmarks/.
-OTHER_OPTIONS = {
-    "--nproc-per-node",
-    "--directory",
-    "--array",
-    "--gres",
-    "--requeue",
-    "--data",
-    "--device",
-    "--model",
-    "--only",
-}
+TORCHRUN = {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"}
+TORCHRUN |= {"--rdzv-backend", "--rdzv-endpoint"}
+SLURM = {"--array", "--gres", "--nodes", "--ntasks-per-node", "--requeue"}
+OTHER_OPTIONS = {*TORCHRUN, *SLURM, "--data", "--device", "--directory", "--model", "--only"}
 
 
 def test_options_that_the_pages_name_exist() -> None:
