@@ -19,7 +19,7 @@ from dragoman.tasks import config as configuration
 from dragoman.training.display import Display, duration
 
 NGRAMS, NETWORK = "demo-ngrams", "demo-rnn"  # presets
-NETWORK_MINUTES = 0.75  # of the network to look into: too short to beat the n-grams, long enough for its attention
+NETWORK_STEPS = 350  # of the network to look into: too few to beat the n-grams, enough to see attention follow the word
 TEST_SHARE = 0.02  # of the words, chosen by hash, never shown in training
 WORD = re.compile(r"[a-z][a-z'.-]*")
 
@@ -92,10 +92,9 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
     if preset == NGRAMS:
         click.echo("\nNow a network with attention, for a look inside:")
         beside = folder.with_name(f"{folder.name}-network")
-        predictor, _ = learn(NETWORK, training, beside, [f"train.minutes={NETWORK_MINUTES}"])
+        predictor, _ = learn(NETWORK, training, beside, [f"train.steps={NETWORK_STEPS}"])
     outputs = zip(shown, predictor.predict(shown), strict=True)
     word = next((word for word, prediction in outputs if prediction.text in held[word]), shown[0])
     page = predictor.inspect(word).save(folder / "inspect.html")
-    click.echo(
-        f"\nSee how the network pronounces {word}, step by step. Open in a browser:\n  {page.resolve().as_uri()}"
-    )
+    click.echo(f"\nSee how the network pronounces {word}, step by step: open this page in a browser.")
+    click.echo(f"  {page.resolve().as_uri()}")

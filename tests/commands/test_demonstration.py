@@ -16,7 +16,7 @@ def test_the_demo_scores_ten_words_and_ends_with_a_page(tmp_path: Path, monkeypa
     spelled = words(300, shortest=6, longest=8)
     monkeypatch.setattr(demonstration, "dictionary", lambda: ((word, " ".join(word.upper())) for word in spelled))
     monkeypatch.setattr(demonstration, "TEST_SHARE", 0.1)
-    monkeypatch.setattr(demonstration, "NETWORK_MINUTES", 1e-3)
+    monkeypatch.setattr(demonstration, "NETWORK_STEPS", 2)
     result = call("demo", "--run", tmp_path / "demo")
     assert result.code == 0, result.err
     lines = result.lines
