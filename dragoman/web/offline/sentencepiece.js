@@ -165,7 +165,7 @@ export class SentencePieceModel {
         const id = this.ids.get(piece);
         if (id === undefined || this.spec.types[id] === UNUSED) continue;
         const own = this.spec.types[id] === USER_DEFINED;
-        reach(end, own ? Math.fround(new TextEncoder().encode(piece).length * this.high) - 0.1 : this.spec.scores[id]);
+        reach(end, own ? Math.fround((end - start) * this.high) - 0.1 : this.spec.scores[id]);
         if (end === start + 1) single = true;
       }
       if (!single) reach(start + 1, unknown);
