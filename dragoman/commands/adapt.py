@@ -80,6 +80,8 @@ def adapt(
         click.echo(f"version {result.version} is in use now; go back with: dragoman adapt {run} --rollback")
     else:
         click.echo(f"the new version was not kept: {result.reason}; the old one stays in use")
+        if result.held_out.better:
+            click.echo(f"more general pairs keep more of it: --mix {4 * max(1.0, given['mix']):g}")
 
 
 def show_rollback(folder: str, number: int | None, as_json: bool) -> None:
