@@ -101,6 +101,7 @@ def test_the_summary_of_a_run_shows_names_as_text(terminal: Terminal, monkeypatc
         "data": {"train": counts, "valid": counts}, "running": False, "fitted": False, "weights": "", "imported": None,
         "source_unit": "", "about": {"source": HOSTILE}, "members": [], "size": "1 parameter",
         "labels": ["[red]", HOSTILE], "tags": [HOSTILE], "steps": (1, 2), "seconds": 3, "train": [], "valid": [],
+        "versions": [],
     }  # fmt: skip
     print_run_information(information)
     said = terminal.read()

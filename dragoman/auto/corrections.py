@@ -92,7 +92,7 @@ def filter_corrections(items: Sequence[Example | Fault], usual: Sequence[Example
     profile = Profile()
     for example in usual:
         profile.add(example.source, example.references[0])
-    rules = [rule for rule in chosen_rules(("contradiction",), ()) if suits(rule, profile, usual)]
+    rules = [rule for rule in chosen_rules(("contradiction",), ()) if accepts_training_pairs(rule, profile, usual)]
     report, kept = Report(rules), []
     for verdict in judge(lambda: iter(items), rules, SETTINGS, lambda doing, count: None, profile):
         report.add(verdict)
@@ -101,8 +101,8 @@ def filter_corrections(items: Sequence[Example | Fault], usual: Sequence[Example
     return kept, report
 
 
-def suits(rule: Rule, profile: Profile, usual: Sequence[Example]) -> bool:
-    """Whether a rule spares the training pairs of a run: one that corrects spelling has sources as targets."""
+def accepts_training_pairs(rule: Rule, profile: Profile, usual: Sequence[Example]) -> bool:
+    """Whether a rule accepts the training pairs of a run: one that corrects spelling has sources as targets."""
     check = rule.build(profile, SETTINGS)
     if check is None or not usual:
         return True

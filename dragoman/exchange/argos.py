@@ -25,6 +25,7 @@ class ArgosExporter(Exporter):
 
     name = "argos"
     about = "an .argosmodel file for Argos Translate and LibreTranslate"
+    options = ("precision", "source_language", "target_language")
 
     def blockers(self, run: Run) -> list[str]:
         """What CTranslate2 cannot run, and tokenizers other than one SentencePiece model for both sides."""

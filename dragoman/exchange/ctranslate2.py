@@ -328,6 +328,7 @@ class CTranslate2Exporter(Exporter):
 
     name = "ctranslate2"
     about = "a model folder of CTranslate2 (float32, float16 or int8), for Transformers that translate"
+    options = ("precision",)
 
     def blockers(self, run: Run) -> list[str]:
         return blockers(run.config.model)

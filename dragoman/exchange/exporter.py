@@ -22,6 +22,7 @@ class Exporter(Protocol):
 
     name: ClassVar[str]  # what `--to` calls it
     about: ClassVar[str]  # one line for help
+    options: ClassVar[tuple[str, ...]] = ()  # of `dragoman export` that it reads; a user who gives another is told
 
     def blockers(self, run: Run) -> list[str]:
         """Every setting of the run that the format cannot express: setting, found, expected. Empty: it can be exported.
@@ -32,7 +33,7 @@ class Exporter(Protocol):
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
         """Write the run to a new path: a folder that the exporter makes, or a file.
 
-        `options` are further options of `dragoman export`: precision, source_language, target_language.
+        `options` are those that the user gave, of the names in `self.options`.
         """
 
     def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]] | None:

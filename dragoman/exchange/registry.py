@@ -55,6 +55,11 @@ BUILT_IN: tuple[Exporter, ...] = (
 EXPORTERS = Table("exporter", lambda exporter: [exporter.name], BUILT_IN)
 
 
+def flag_of(option: str) -> str:
+    """An option as users write it."""
+    return f"--{option.replace('_', '-')}"
+
+
 def export_run(run: str | Path, output: str | Path, name: str, options: Mapping[str, str] | None = None) -> Path:
     """Write a trained run in the format of this name to a new file or folder: whole, or not at all."""
     if name not in EXPORTERS:
@@ -62,6 +67,10 @@ def export_run(run: str | Path, output: str | Path, name: str, options: Mapping[
     exporter, opened, path = EXPORTERS[name], Run(run), Path(output)
     opened.check_single(f"{name} has no ensembles")
     opened.weights_path()  # an untrained run is refused before anything else is said about it
+    for option in options or ():
+        if option not in exporter.options:
+            expected = ", ".join(map(flag_of, exporter.options)) or "no further options"
+            raise ConfigError(f"{flag_of(option)}: {name} has no such option, expected {expected}")
     if reasons := exporter.blockers(opened):
         raise ConfigError(f"{name} cannot express this run: " + "; ".join(reasons))
     if path.exists():

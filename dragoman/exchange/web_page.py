@@ -57,6 +57,7 @@ class WebExporter(Exporter):
 
     name = "web"
     about = "a web page that runs the model in the browser, without a server: a folder, or with --single one file"
+    options = ("precision", "source_language", "target_language", "single", "runtime")
 
     def blockers(self, run: Run) -> list[str]:
         if run.task.name not in TASKS:

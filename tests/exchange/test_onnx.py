@@ -96,4 +96,7 @@ def test_all_reasons_are_said_at_once(place: Path) -> None:
         "model.decoder.kind: found 'convs2s', expected one of 'transformer', 'recurrent'",
     ):
         assert reason in result.err
+    result = call("export", run, "--to", "onnx", "--single", "--output", place / "none")
+    assert result.code == 2
+    assert "--single: onnx has no such option, expected no further options" in result.err
     assert not (place / "none").exists()

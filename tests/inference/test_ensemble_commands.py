@@ -81,6 +81,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         write_rows(folder / "test.tsv", rows[:24])
         (folder / "in.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
         (folder / "in.md").write_text("abc *def* hid\n", encoding="utf-8")
+        (folder / "suite.toml").write_text('[[case]]\nsource = "abc def"\nmax_ratio = 100\n', encoding="utf-8")
         for name, data in (("three", "pairs.tsv"), ("back", "back.tsv")):
             train_ensemble(folder / name, folder / data)
         yield Place(folder)
@@ -132,12 +133,14 @@ WHOLE: dict[str, Callable[[Place], CommandResult]] = {
     "calibrate": lambda place: call("calibrate", place.run, "test.tsv"),
     "bench": lambda place: call("bench", place.run, "test.tsv", "--rounds", "1", "--pairs", "8"),
     "repl": lambda place: call("repl", place.run, stdin=b"abc def\n"),
+    "test": lambda place: call("test", place.run, "suite.toml"),
 }
 REFUSES: dict[str, Callable[[Place], CommandResult]] = {
     "train": lambda place: call("train", place.run),
     "check": lambda place: call("check", place.run),
     "inspect": lambda place: call("inspect", place.run, "abc def", "--output", "page.html"),
     "shortlist": lambda place: call("shortlist", place.run),
+    "adapt": lambda place: call("adapt", place.run, "test.tsv"),
     "export": lambda place: call("export", place.run, "--to", "onnx", "--output", "out"),
 }
 ELSEWHERE = {"info", "distil", "serve", "complete"}  # tests of their own below
