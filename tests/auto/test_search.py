@@ -465,6 +465,11 @@ def test_members_outside_the_run_are_refused(tmp_path: Path) -> None:
         member_folders(tmp_path)
 
 
+def slow(*names: str) -> list[Any]:
+    """Cases that are like others of the same test: `make campaign` runs them."""
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 @pytest.fixture
 def unfinished_search(searched: Path, tmp_path: Path) -> Path:
     """A search whose models are trained, but which is not marked as done."""
@@ -474,7 +479,7 @@ def unfinished_search(searched: Path, tmp_path: Path) -> Path:
     return run
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "best/mine", "ensemble.json"])
+@pytest.mark.parametrize("name", ["best/mine", *slow("metrics.jsonl", "ensemble.json")])
 def test_a_search_writes_through_no_link(name: str, unfinished_search: Path, tmp_path: Path) -> None:
     """The folder of a stranger, whose best run is copied over links to a file of the user's."""
     mine, link = tmp_path / "mine.txt", unfinished_search / name
@@ -488,7 +493,7 @@ def test_a_search_writes_through_no_link(name: str, unfinished_search: Path, tmp
     assert link.is_symlink() == (name == "best/mine")
 
 
-@pytest.mark.parametrize("name", ["trials", "best", "trials/0"])
+@pytest.mark.parametrize("name", ["trials", *slow("best", "trials/0")])
 def test_a_search_writes_into_no_linked_folder(name: str, unfinished_search: Path, tmp_path: Path) -> None:
     state = load_search(unfinished_search)
     mine, link = tmp_path / "mine", unfinished_search / name.replace("0", state.members[0])
