@@ -45,9 +45,8 @@ types: setup
 tests: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
 
-# Between two edits: lint, types, and the tests that take seconds and still touch every layer, in under two minutes.
-QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py config data layers kernels scoring classical \
-	reports runs)
+# Between two edits: lint, types, and tests that take seconds and train, predict and evaluate once, in under two minutes.
+QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py config data layers kernels reports runs)
 quick: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(QUICK)
 
