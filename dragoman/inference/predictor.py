@@ -297,7 +297,7 @@ class Predictor(Seq2SeqRun):
     def scorer(self) -> Any:
         return self.backend(self.defaults).model
 
-    @property
+    @cached_property
     def search(self) -> SearchConfig:
         """How calls search that do not say it."""
         return self.defaults.search_config(self.config.search)

@@ -364,8 +364,10 @@ class Models:
         if not config.models:
             raise RunError("found no run to serve, expected at least one: dragoman serve RUN")
         self.models = {model.name: model for model in (ServedModel(entry, config) for entry in config.models)}
-        if config.search.given() and not any(model.engine.searches for model in self):
-            raise ConfigError("search: found settings, but no run of the server searches for an output text")
+        given = {"search": config.search.given(), "min_confidence": config.min_confidence}
+        for name in given if not any(model.engine.searches for model in self) else ():
+            if given[name] not in ({}, None):
+                raise ConfigError(f"{name}: found {given[name]}, but no run of the server searches for an output text")
 
     def __getitem__(self, name: str) -> ServedModel:
         return self.models[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_origin, get_type_hints
 
@@ -36,8 +37,11 @@ def test_the_search_of_a_server_is_for_its_runs_that_search(runs: dict[str, Path
         expected = predictor.predict(words, beam=options.beam or 2, length_penalty=0.0)
         assert [output.score for output in served.run(work, inputs)] == [output.score for output in expected]
         assert {cost.rows for cost in served.costs(work, inputs)} == {options.beam or 2}
-    with pytest.raises(ConfigError, match="search: found settings, but no run"):
-        Models(config_of(runs, "tag"))
+    tagger = config_of(runs, "tag")
+    uncertain = replace(tagger, search=SearchOverrides(), min_confidence=0.5)
+    for name, config in (("search", tagger), ("min_confidence", uncertain)):
+        with pytest.raises(ConfigError, match=f"{name}: found .*, but no run"):
+            Models(config)
 
 
 def config_of(runs: dict[str, Path], *names: str) -> ServeConfig:
