@@ -29,6 +29,7 @@ from tests.web.test_browser import Opened, browser, compared, playwright, pytest
 
 pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")
 
+DOCS = Path(__file__).parents[2] / "docs"
 TINY: dict[str, Any] = {"steps": 2, "validate_every": 2, "batch_tokens": 400, "optimizer": {"warmup": 1}}
 SHORT = {"search": {"max_length": 4, "beam": 2}, "train": {"decode": 2}}  # outputs of untrained models have no end
 STACK = {"kind": "transformer", "layers": 2, "width": 16, "heads": 2, "feedforward": 16, "dropout": 0.0}
@@ -173,6 +174,21 @@ def test_every_tab_of_a_comparison(browser: Any, pages: Pages, tmp_path: Path) -
     opened.check()
     maps = next(view for view in views if view.kind == "attentions").data["maps"]
     assert [(one["name"], one["weights"] is not None) for one in maps] == [(name, True) for name in names[:3]]
+
+
+def test_the_published_ladder(browser: Any) -> None:  # noqa: F811
+    """It said "BLEU (lower is better)" and "undefined of the source", and had no panel for the first step."""
+    opened = Opened(browser, DOCS / "ladder.html")
+    clicked = dict(opened.page.evaluate(CLICK_ALL))
+    for title, shown in clicked.items():
+        assert not re.search(r"undefined|NaN|\[object|BLEU \(lower", shown), title
+    assert "BLEU (higher is better)" in clicked["Score by length"]
+    opened.page.locator("#tab-story").click()
+    steps = opened.page.locator("main ol h3").all_inner_texts()
+    opened.page.locator("#tab-attentions").click()
+    panels = opened.page.locator("main section h3").all_inner_texts()
+    assert panels == steps
+    opened.check()
 
 
 def test_masked_language_models_show_their_masks(pages: Pages) -> None:
