@@ -133,6 +133,18 @@ def test_help_is_quick_and_imports_no_torch() -> None:
     assert time.perf_counter() - started < 3  # 0.1 s on a quiet machine
 
 
+def test_modules_import_without_packages_that_only_some_work_needs() -> None:
+    """Machines where nothing can be installed train and predict all the same. Only the server imports its framework."""
+    script = (
+        "import importlib, pkgutil, sys, dragoman\n"
+        "sys.modules |= dict.fromkeys(('rapidfuzz', 'snowballstemmer', 'ctranslate2', 'onnx', 'PIL', 'soundfile'))\n"
+        "for module in pkgutil.walk_packages(dragoman.__path__, 'dragoman.'):\n"
+        "    if not module.name.endswith(('_triton', '__main__')) and '.serving' not in module.name:\n"
+        "        importlib.import_module(module.name)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
 def test_prediction_imports_nothing_it_does_not_need() -> None:
     """torch itself takes two seconds; its compiler, which optimisers bring in, would take as long again."""
     heavy = "{'torch._dynamo', 'sympy', 'rich', 'sacrebleu', 'matplotlib', 'ctranslate2', 'transformers'}"

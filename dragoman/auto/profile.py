@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from rapidfuzz.distance import LCSseq
 
 from dragoman.auto.relation import (
     ALIGNED,
@@ -28,6 +27,7 @@ from dragoman.data.readers.columns import LARGE_FILE
 from dragoman.data.split import Progress, read_examples, source_hash, too_few, usable_examples
 from dragoman.data.tokenizers.characters import find_features, split_features
 from dragoman.data.tokenizers.words import split_punctuation
+from dragoman.scoring.edit import common_length
 
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted
 CHARACTERS_PER_SUBWORD = 3.5  # roughly
@@ -235,7 +235,7 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
     as_words = "characters" not in (source.unit, target.unit)
     left, right = (split if as_words or side.closed else list for side in (source, target))
     rows = [(left(text), right(written)) for text, written in kept]
-    matches = clipped_matches if as_words else LCSseq.similarity
+    matches = clipped_matches if as_words else common_length
     matched = sum(matches(tokens[:200], others[:200]) for tokens, others in rows)
     copied = matched / max(1, sum(len(tokens[:200]) for _, tokens in rows))
     leaked, swapped = look_at_validation(data, hashes, sources, targets)

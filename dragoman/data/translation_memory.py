@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rapidfuzz.distance import Levenshtein
 
 from dragoman.data.cleaning.clean import text_hash
 from dragoman.data.examples import Example, Fault
@@ -128,6 +127,8 @@ class TranslationMemory:
         return sorted((match for match in matches if match.score >= least), reverse=True)[:count]
 
     def _match(self, query: list[str], text: str, index: int, least: float) -> Match:
+        from rapidfuzz.distance import Levenshtein
+
         source = self.sources[index]
         score = Levenshtein.normalized_similarity(query, tokens_of(source), score_cutoff=least)
         if score == 1.0 and source.split() != text.split():

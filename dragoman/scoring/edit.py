@@ -23,6 +23,15 @@ def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     return Levenshtein.distance(left, right)
 
 
+def common_length(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
+    """Length of the longest common subsequence."""
+    try:
+        from rapidfuzz.distance import LCSseq
+    except ImportError:  # see edit_distance
+        return (len(left) + len(right) - align_edits(left, right, substitution=2).cost) // 2
+    return LCSseq.similarity(left, right)
+
+
 class EditOperation(NamedTuple):
     """One step of an edit alignment; an insertion has no left symbol (None), a deletion no right one."""
 

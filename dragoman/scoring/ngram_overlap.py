@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from dragoman.scoring.edit import common_length
 from dragoman.scoring.metric import References, Statistics, TextMetric, as_rows, mean_score, signature
 
 MAX_ORDER, SIGMA, SCALE = 4, 6.0, 10.0  # of CIDEr
@@ -51,9 +52,7 @@ def ngram_overlap(order: int) -> Callable[[list[str], list[str]], tuple[int, int
 
 
 def subsequence_overlap(left: list[str], right: list[str]) -> tuple[int, int, int]:
-    from rapidfuzz.distance import LCSseq
-
-    return LCSseq.similarity(left, right), len(left), len(right)
+    return common_length(left, right), len(left), len(right)
 
 
 def rouge_counter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import pytest
@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
-from dragoman.scoring.edit import EditAlignment, EditOperation, align_edits, all_edit_alignments, edit_distance
+from dragoman.scoring.edit import (
+    EditAlignment,
+    EditOperation,
+    align_edits,
+    all_edit_alignments,
+    common_length,
+    edit_distance,
+)
 
 ALPHABETS = ("ab", "abcdefgh", "aäßñ語🦊\u0301 \n")
 texts = st.text(alphabet="abcé語", max_size=90)
@@ -20,12 +27,15 @@ short_texts = st.text(alphabet="abc", max_size=7)
 costs = st.integers(min_value=0, max_value=4)
 
 
-def test_distances_without_rapidfuzz_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("measure", [edit_distance, common_length])
+def test_lengths_without_rapidfuzz_are_the_same(
+    measure: Callable[[str, str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pairs = random_pairs(200, 30)
-    distances = [edit_distance(left, right) for left, right in pairs]
+    measured = [measure(left, right) for left, right in pairs]
     for name in [name for name in sys.modules if name.startswith("rapidfuzz")]:
         monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
-    assert [edit_distance(left, right) for left, right in pairs] == distances
+    assert [measure(left, right) for left, right in pairs] == measured
 
 
 def random_pairs(count: int, longest: int) -> list[tuple[str, str]]:
