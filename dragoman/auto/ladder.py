@@ -30,6 +30,7 @@ class LadderStep(NamedTuple):
     why: str  # what the theory expects
     model: dict[str, Any]
     learning_rate: float
+    figures: tuple[str, ...]  # views of the comparison that show it
 
 
 def neural_steps(width: int) -> list[LadderStep]:
@@ -67,6 +68,7 @@ def neural_steps(width: int) -> list[LadderStep]:
             "The state passes through the same matrix at every step, so gradients shrink exponentially with distance.",
             encoder_decoder({"kind": "rnn", "recurrent_init": "uniform"}),
             1e-3,
+            ("flows",),
         ),
         LadderStep(
             "LSTM",
@@ -74,6 +76,7 @@ def neural_steps(width: int) -> list[LadderStep]:
             "The forget gate keeps a path open along which gradients survive, so far words can be learned from.",
             encoder_decoder("lstm"),
             3e-3,
+            ("flows", "lengths"),
         ),
         LadderStep(
             "LSTM + attention",
@@ -81,6 +84,7 @@ def neural_steps(width: int) -> list[LadderStep]:
             "The source no longer has to fit into one vector, so long sentences should lose no more than short ones.",
             attention,
             3e-3,
+            ("attentions", "lengths"),
         ),
         LadderStep(
             "ConvS2S",
@@ -92,6 +96,7 @@ def neural_steps(width: int) -> list[LadderStep]:
                 "decoder": {"kind": "convs2s", "kernel": 3, **convolution},
             },
             1e-3,
+            ("curves",),
         ),
         LadderStep(
             "Transformer",
@@ -99,6 +104,7 @@ def neural_steps(width: int) -> list[LadderStep]:
             "Any two words are one step apart, at a cost that grows with the square of the length.",
             {"tie": "target", "encoder": transformer, "decoder": transformer},
             1e-3,
+            ("attentions", "cost"),
         ),
     ]
 
@@ -113,6 +119,7 @@ def classical(config: Config) -> LadderStep:
             "Counts remember what they saw and generalise to nothing else, so few pairs suffice and more help slowly.",
             {"kind": PhraseBasedConfig.kind},
             0.0,
+            ("attentions",),
         )
     return LadderStep(
         "n-gram transducer",
@@ -120,6 +127,7 @@ def classical(config: Config) -> LadderStep:
         "Counts see a few chunks of context, so few pairs suffice, and what lies further away is lost.",
         {"kind": NGramTransducerConfig.kind},
         0.0,
+        (),
     )
 
 

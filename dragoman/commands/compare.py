@@ -171,7 +171,14 @@ def compare_ladder(pairs: str, output: str | None, options: dict[str, Any]) -> N
     device = () if options["device"] == "auto" else (f"train.device={options['device']}",)
     configs, steps = ladder(pairs, (*device, *options["overrides"]))
     runs = train_configs(configs, options)
-    finish("The ladder", runs, test, output, options, [(step.name, step.change, step.why) for step in steps])
+    finish(
+        "The ladder",
+        runs,
+        test,
+        output,
+        options,
+        [(step.name, f"{step.change} {step.why}", step.figures) for step in steps],
+    )
 
 
 def finish(
@@ -180,7 +187,7 @@ def finish(
     test: list[Example] | None,
     output: str | None,
     options: dict[str, Any],
-    steps: list[tuple[str, str, str]] | None = None,
+    steps: list[tuple[str, str, tuple[str, ...]]] | None = None,
 ) -> None:
     """Test all runs on `test`, or on the pairs of --test, print their scores and write the report."""
     from dragoman.reports.comparison import compare_runs, story_view

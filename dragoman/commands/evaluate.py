@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dragoman.data.config import DataConfig
     from dragoman.inference.prediction import Prediction
     from dragoman.runs import Run
+    from dragoman.scoring.metric import TextMetric
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ScoringSettings:
         False, help="beside every score the best of copying, memorising and the nearest training pair"
     )
     alignment: bool = setting(False, help="show every output aligned with its reference, with S, I and D counts")
+    ngrams: bool = setting(False, help="take BLEU apart: precisions, brevity penalty, matching n-grams of every output")
     characters: bool = setting(False, help="align characters instead of words")
     skip_unknown: bool = setting(False, help="leave out and count examples whose labels training did not have")
 
@@ -99,8 +101,10 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     path of a recording or picture, then its text or texts.
     """
     from dragoman.inference.baselines import baselines_of
+    from dragoman.inference.evaluation import metric_names
     from dragoman.inference.labeler import labeler_of
     from dragoman.inference.load import load_predictor
+    from dragoman.reports.score_files import check_apart
     from dragoman.runs import Run
     from dragoman.scoring.registry import select_metrics
 
@@ -116,7 +120,10 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     if searches:
         if scoring.skip_unknown:
             raise DataError(f'evaluation.skip_unknown is for labels and tags; {run} has task = "{opened.task.name}"')
-        select_metrics(scoring.metrics, opened.config.data.units)
+        units = opened.config.data.units
+        chosen = select_metrics(metric_names(scoring.metrics, opened.task, units), units)
+        if scoring.ngrams:
+            check_apart(chosen)
         loaded: Any = load_predictor(run, device, settings.decoding(scores=False))
         draws = {name: value for name in ("draws", "draws_seed") if (value := getattr(scoring, name)) is not None}
         arguments |= {"intervals": scoring.intervals, **draws}
@@ -146,6 +153,8 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
         print_method_report(loaded)
         if scoring.alignment:
             scores["alignment"] = align_outputs(predictions, examples, scoring.characters, show=not as_json)
+        if scoring.ngrams:
+            scores["ngrams"] = take_apart(predictions, examples, chosen, show=not as_json)
         warn_of_columns(files, data, examples)
         few = sum(len(example.references[0].split()) for example in examples) / len(examples) < FEW_WORDS
         hidden = {"bleu"} if few and not scoring.metrics and opened.config.train.metric != "bleu" else set()
@@ -178,18 +187,36 @@ def warn_of_columns(files: str | Pairs, data: DataConfig, pairs: list[Example]) 
         )
 
 
+def take_apart(
+    predictions: list[Prediction], pairs: list[Example], metrics: dict[str, TextMetric], show: bool
+) -> dict[str, dict[str, Any]]:
+    """The terms of BLEU; with `show` also print them."""
+    from dragoman.reports.score_files import taken_apart
+    from dragoman.reports.text_tables import ngram_lines
+
+    apart = taken_apart(*readable_texts(predictions, pairs), metrics)
+    for name, terms in apart.items() if show else ():
+        click.echo("\n".join((*ngram_lines(metrics[name].label, terms), "")))
+    return apart
+
+
+def readable_texts(predictions: list[Prediction], pairs: list[Example]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The outputs and references of all inputs that could be read."""
+    from dragoman.inference.prediction import NO_PREDICTION
+
+    readable = [pair for pair in zip(predictions, pairs, strict=True) if pair[0] is not NO_PREDICTION]
+    return [output.text for output, _ in readable], [pair.references for _, pair in readable]
+
+
 def align_outputs(
     predictions: list[Prediction], pairs: list[Example], characters: bool, show: bool
 ) -> list[dict[str, int]]:
     """The edit counts of every output against its reference; with `show` also print the alignments."""
-    from dragoman.inference.prediction import NO_PREDICTION
     from dragoman.reports.text_tables import alignment_lines
     from dragoman.scoring.error_rates import edit_alignments
 
     unit: Any = "characters" if characters else "words"
-    readable = [pair for pair in zip(predictions, pairs, strict=True) if pair[0] is not NO_PREDICTION]
-    texts, references = [output.text for output, _ in readable], [pair.references for _, pair in readable]
-    alignments = edit_alignments(texts, references, units=unit)
+    alignments = edit_alignments(*readable_texts(predictions, pairs), units=unit)
     if show:
         click.echo("each reference above its output; S substituted, I inserted, D deleted\n")
         for line in alignment_lines(alignments, unit, table=False):

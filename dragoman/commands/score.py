@@ -23,6 +23,7 @@ from dragoman.errors import DataError
 @click.option("--by-length", is_flag=True, help="Also by words of the source, or without --source of the reference.")
 @click.option("--by-frequency", metavar="FILE", help="Also by the frequency of the rarest source word in FILE.")
 @click.option("--by-tag", metavar="FILE", help="Also by the label on each line of FILE; that of '<2de> text' is de.")
+@click.option("--ngrams", is_flag=True, help="Take BLEU apart: precisions, brevity penalty, matching n-grams by line.")
 @click.option("--alignment", is_flag=True, help="Show every line aligned with its reference, with S, I and D counts.")
 @click.option("--characters", is_flag=True, help="Align characters instead of words.")
 @click.option(
@@ -43,6 +44,7 @@ def score(hypotheses: str, references: tuple[str, ...], **options: Any) -> None:
     \b
     dragoman score out.txt ref.txt --intervals
     dragoman score out.txt ref.txt --source src.txt --by-length --metric bleu --plot lengths.png
+    dragoman score out.txt ref.txt --metric bleu --ngrams
     dragoman score out.txt ref.txt --alignment --characters --substitution 2
     """
     from dragoman.reports.score_files import ScoreOptions, score_report

@@ -10,8 +10,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dragoman.analysis.attention_layers import attention_layers, over_words
-from dragoman.analysis.cost import LayerCost, benchmarked_layers, growth_exponents, measure_layers, saved_bytes
+from dragoman.analysis.cost import THEORY, LayerCost, benchmarked_layers, growth_exponents, measure_layers, saved_bytes
 from dragoman.analysis.gradients import GradientFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
@@ -259,23 +261,61 @@ def significance_view(
     )
 
 
+def ngrams_view(
+    systems: Sequence[System], references: Sequence[Sequence[str]], metrics: Mapping[str, TextMetric]
+) -> View | None:
+    """The terms of BLEU for every system, and which n-grams of some outputs match."""
+    metric = next((metric for metric in metrics.values() if metric.apart is not None), None)
+    if metric is None or metric.apart is None or in_letters([texts[0] for texts in references]):
+        return None  # single words have no n-grams
+    apart = {system.name: metric.apart(system.outputs, references) for system in systems}
+    picked = shown_rows(len(references))
+    segments = {name: terms.pop("segments") for name, terms in apart.items()}
+    return View(
+        "ngrams",
+        f"{metric.label} taken apart",
+        f"{metric.label} is the geometric mean of four precisions: the shares of 1- to 4-grams of an output that its "
+        "reference has too. Outputs shorter than their references are punished by the brevity penalty.",
+        {
+            "metric": metric.label,
+            "systems": [{"name": name, **terms} for name, terms in apart.items()],
+            "rows": [
+                {"reference": references[index][0], "outputs": [segments[name][index] for name in apart]}
+                for index in picked
+            ],
+        },
+    )
+
+
+def shown_rows(count: int) -> range:
+    """Numbers of some test pairs, spread evenly."""
+    return range(0, count, max(1, count // SHOWN))[:SHOWN]
+
+
 def outputs_view(systems: Sequence[System], sources: Sequence[str] | None, references: Sequence[Sequence[str]]) -> View:
     """Outputs side by side; words, or letters of single words, that differ from the reference are marked."""
     letters = in_letters([texts[0] for texts in references])
     unit, split = ("letters", list[str]) if letters else ("words", str.split)
-    step = max(1, len(references) // SHOWN)
+    how = metrics_for("words")["cer" if letters else "wer"]
+    rates = np.stack([how.combine(how.statistics(system.outputs, references).rows) for system in systems])
+    spread = rates.max(0) - rates.min(0)  # (S,), of the error rates
     rows = []
-    for index in range(0, len(references), step)[:SHOWN]:
+    for index in sorted({*shown_rows(len(references)), *np.argsort(-spread, kind="stable")[:SHOWN].tolist()}):
         reference = references[index][0]
         edits = [align_edits(split(reference), split(system.outputs[index])) for system in systems]
         outputs = [list(map(list, edit.operations)) for edit in edits]
         source = None if sources is None else sources[index]
-        rows.append({"source": source, "reference": reference, "outputs": outputs})
+        rows.append(
+            {
+                "number": index + 1, "source": source, "reference": reference, "outputs": outputs,
+                "rates": rates[:, index].tolist(), "spread": float(spread[index]),
+            }
+        )  # fmt: skip
     return View(
         "outputs",
         "Outputs",
-        f"The output of every system for some sources, spread evenly over the test set. Green {unit} are not in the "
-        f"reference, struck {unit} of the reference are missing.",
+        f"The output of every system for some sources: spread evenly over the test set, and those where the systems "
+        f"differ most. Green {unit} are not in the reference, struck {unit} of the reference are missing.",
         {"systems": [system.name for system in systems], "rows": rows, "unit": unit},
     )
 
@@ -364,12 +404,15 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
         "cost",
         "Cost against length",
         "Time and memory of one layer of each kind that these systems have, measured on one CPU core; the "
-        "exponent is the slope on the longer half, 1 for a cost in proportion to the length, 2 for its square.",
+        "exponent is the slope on the longer half, 1 for a cost in proportion to the length, 2 for its square. "
+        "Operations, how many must wait for each other, and the longest path between two positions are those of theory "
+        "(Vaswani et al. 2017): n tokens, width d, kernel k, window r.",
         {
             "layers": [
                 {
                     "name": fit.layer, "seconds_exponent": fit.seconds, "saved_exponent": fit.saved,
                     "expected": fit.expected, "expected_saved": fit.expected_saved,
+                    **{name: getattr(THEORY[fit.layer], name) for name in ("operations", "sequential", "path")},
                     "points": [(cost.length, cost.seconds, cost.saved) for cost in costs if cost.layer == fit.layer],
                 }
                 for fit in fits
@@ -378,11 +421,11 @@ def cost_view(systems: Sequence[System], say: Say) -> View | None:
     )  # fmt: skip
 
 
-def story_view(steps: Sequence[tuple[str, str, str]], scores: Mapping[str, Any]) -> View:
-    """One paragraph for each step of a ladder: what changes, what theory expects, and the score of its run."""
+def story_view(steps: Sequence[tuple[str, str, Sequence[str]]], scores: Mapping[str, Any]) -> View:
+    """One paragraph for each step of a ladder: its name, what changes and why, the views that show it, its score."""
     rows, metric = {row["name"]: row["scores"] for row in scores["rows"]}, scores["metrics"][0]
     told: list[dict[str, Any]] = []
-    for name, change, why in steps:
+    for name, change, figures in steps:
         own = rows[name][metric["name"]]
         line = f"Here it scores {own['score']:.1f} {metric['label']} ({own['low']:.1f} to {own['high']:.1f})"
         if told:
@@ -390,7 +433,7 @@ def story_view(steps: Sequence[tuple[str, str, str]], scores: Mapping[str, Any])
             difference = own["score"] - told[-1]["score"]
             more = f"{abs(difference):.1f} {'more' if difference > 0 else 'less'} than"
             line += f", {more if abs(difference) >= 0.05 else 'as much as'} the {before}"
-        told.append({"name": name, "text": f"{change} {why} {line}.", "score": own["score"]})
+        told.append({"name": name, "text": f"{change} {line}.", "score": own["score"], "figures": list(figures)})
     return View(
         "story",
         "The ladder",
@@ -428,6 +471,7 @@ def compare_runs(
         curves_view(systems),
         length_view(systems, sources, chosen, draws),
         significance_view(systems, chosen, draws, seed),
+        ngrams_view(systems, references, chosen),
         outputs_view(systems, sources, references),
         *inside_views(systems, test, sentence, device),
     ]
@@ -474,6 +518,7 @@ def compare_texts(
         table_view(compared, metrics, draws, seed),
         length_view(compared, sources or [texts[0] for texts in references], metrics, draws),
         significance_view(compared, metrics, draws, seed),
+        ngrams_view(compared, references, metrics),
         outputs_view(compared, sources, references),
     ]
     return [view for view in views if view is not None]

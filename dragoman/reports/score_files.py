@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,11 +11,11 @@ from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
 from dragoman.reports.plots import check_plot_path
 from dragoman.reports.score_plots import draw_buckets, draw_comparison, draw_edit_table
-from dragoman.reports.text_tables import alignment_lines, bucket_lines
+from dragoman.reports.text_tables import alignment_lines, bucket_lines, ngram_lines
 from dragoman.scoring.buckets import Bucket, by_frequency, by_length, by_tag, score_buckets
 from dragoman.scoring.edit import MARKS, all_edit_alignments
 from dragoman.scoring.error_rates import edit_alignments
-from dragoman.scoring.metric import TextMetric, Units
+from dragoman.scoring.metric import References, TextMetric, Units
 from dragoman.scoring.registry import select_metrics, text_statistics
 from dragoman.scoring.report import read_parallel_lines, read_references
 from dragoman.scoring.significance import DEFAULT_DRAWS, SystemScore, intervals
@@ -37,6 +37,7 @@ class ScoreOptions:
     by_length: bool = False
     by_frequency: str | None = None
     by_tag: str | None = None
+    ngrams: bool = False
     alignment: bool = False
     characters: bool = False
     all_alignments: bool = False
@@ -75,6 +76,8 @@ def score_report(request: ScoreOptions) -> tuple[dict[str, Any], list[str]]:
     """The scores for JSON, and lines of text for alignments and buckets."""
     request.check()
     metrics = select_metrics(request.metrics, request.units)
+    if request.ngrams:
+        check_apart(metrics)
     hypotheses = list(read_lines(request.hypotheses))
     check_line_lengths(hypotheses, request.hypotheses)
     references = read_references(request.references, request.hypotheses, len(hypotheses))
@@ -82,6 +85,10 @@ def score_report(request: ScoreOptions) -> tuple[dict[str, Any], list[str]]:
     scores: dict[str, Any] = {"segments": len(hypotheses)}
     scores |= {name: metric.score(counts[name]) for name, metric in metrics.items()}
     lines: list[str] = []
+    if request.ngrams:
+        scores["ngrams"] = taken_apart(hypotheses, references, metrics)
+        for name, apart in scores["ngrams"].items():
+            lines += [*ngram_lines(metrics[name].label, apart), ""]
     if request.alignment:
         unit: Literal["characters", "words"] = "characters" if request.characters else "words"
         alignments = edit_alignments(hypotheses, references, units=unit, substitution=request.substitution)
@@ -109,6 +116,19 @@ def score_report(request: ScoreOptions) -> tuple[dict[str, Any], list[str]]:
         scores["intervals"] = intervals(metrics, counts, request.draws, request.seed)
     scores["signatures"] = {name: counted.signature for name, counted in counts.items()}
     return scores, lines
+
+
+def taken_apart(
+    hypotheses: Sequence[str], references: References, metrics: Mapping[str, TextMetric]
+) -> dict[str, dict[str, Any]]:
+    """The terms of every score that has them, by metric."""
+    return {name: metric.apart(hypotheses, references) for name, metric in metrics.items() if metric.apart is not None}
+
+
+def check_apart(metrics: Mapping[str, TextMetric]) -> None:
+    """Raise DataError if no metric can be taken apart."""
+    if not any(metric.apart for metric in metrics.values()):
+        raise DataError(f"no n-grams to show: found the metrics {', '.join(metrics)}, expected bleu among them")
 
 
 def _groups(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import Any
 
 from dragoman.analysis.probes import PROBES, REJECTED, ProbeResult
 from dragoman.scoring.buckets import BucketScore
@@ -57,6 +58,29 @@ def bucket_lines(metric: TextMetric, groups: Sequence[BucketScore], along: str) 
     for group in groups:
         low, high = (metric.format(bound) for bound in group.interval)
         yield f"{group.label:<{width}}  {group.segments:>8,}  {metric.format(group.score):>11}  {low} to {high}"
+
+
+def ngram_lines(label: str, apart: Mapping[str, Any]) -> Iterator[str]:
+    """The terms of a BLEU score, then every line with its n-grams; those that match stand between [ and ]."""
+    for number, segment in enumerate(apart["segments"], 1):
+        yield f"line {number}: {' '.join(segment['tokens'])}"
+        for order, found in enumerate(segment["matched"], 1):
+            starts = (" ".join(segment["tokens"][start : start + order]) for start in range(len(found)))
+            shown = "  ".join(f"[{ngram}]" if match else ngram for ngram, match in zip(starts, found, strict=True))
+            yield f"  {order}-grams {sum(found):>4} of {len(found):<4}  {shown}".rstrip()
+        yield ""
+    yield f"{label} taken apart   " + "".join(f"{order}-grams".rjust(11) for order in range(1, 5))
+    for name in ("matches", "totals"):
+        yield f"{name:<{len(label) + 15}}" + "".join(f"{count:>11,}" for count in apart[name])
+    smoothed = any(
+        count == 0 < precision for count, precision in zip(apart["matches"], apart["precisions"], strict=True)
+    )
+    precisions = "".join(f"{100 * precision:>9.2f} %" for precision in apart["precisions"])
+    yield f"{'precision':<{len(label) + 15}}{precisions}{'   smoothed where 0 match' if smoothed else ''}"
+    lengths = f"{apart['output_length']:,} tokens of output, {apart['reference_length']:,} of references"
+    yield f"brevity penalty {apart['brevity_penalty']:.4f}: {lengths}"
+    product = " · ".join(f"{100 * precision:.2f}" for precision in apart["precisions"])
+    yield f"{label} = {apart['brevity_penalty']:.4f} · ({product})^(1/4) = {apart['score']:.2f}"
 
 
 def comparison_lines(scores: Sequence[SystemScore], metrics: Mapping[str, TextMetric]) -> Iterator[str]:

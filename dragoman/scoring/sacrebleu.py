@@ -86,6 +86,40 @@ def bleu_costs(hypotheses: Sequence[str], references: References, tokenizer: str
     return [1.0 - metric.sentence_score(hypothesis, list(texts)).score / 100 for hypothesis, texts in pairs]
 
 
+def bleu_apart(hypotheses: Sequence[str], references: References, tokenizer: str | None = None) -> dict[str, Any]:
+    """The terms of BLEU by sacreBLEU, and for every segment which of its n-grams match.
+
+    `matched[n - 1][i]` says whether the n-gram that begins at token i counts as a match. An n-gram counts as often as
+    in the reference that has most of it (clipping): of too many occurrences the first ones count.
+    """
+    metric = _bleu(tokenizer, references, force=True)
+    whole = metric.corpus_score(list(hypotheses), list(zip_longest(*references)))
+    segments = []
+    for hypothesis, texts in zip(hypotheses, references, strict=True):
+        tokens, *others = (metric._preprocess_segment(text).split() for text in (hypothesis, *texts))
+        matched = []
+        for order in range(1, MAX_ORDER + 1):
+            allowed: Counter[tuple[str, ...]] = Counter()
+            for other in others:
+                allowed |= Counter(zip(*(other[start:] for start in range(order)), strict=False))
+            found = []
+            for ngram in zip(*(tokens[start:] for start in range(order)), strict=False):
+                found.append(allowed[ngram] > 0)
+                allowed[ngram] -= 1
+            matched.append(found)
+        segments.append({"tokens": tokens, "matched": matched})
+    return {
+        "score": whole.score,
+        "precisions": [precision / 100 for precision in whole.precisions],
+        "matches": list(whole.counts),
+        "totals": list(whole.totals),
+        "brevity_penalty": whole.bp,
+        "output_length": whole.sys_len,
+        "reference_length": whole.ref_len,
+        "segments": segments,
+    }
+
+
 def counter(name: str, **options: Any) -> Callable[[Sequence[str], References], Statistics]:
 
     def count(hypotheses: Sequence[str], references: References) -> Statistics:
@@ -156,6 +190,7 @@ METRICS = (
         "word 1- to 4-gram precision with a brevity penalty",
         count=count_bleu,
         sentence_costs=bleu_costs,
+        apart=bleu_apart,
     ),
     *(
         bleu(
@@ -164,6 +199,7 @@ METRICS = (
             f"BLEU over {about}",
             count=partial(count_bleu, tokenizer=tokenizer),
             sentence_costs=partial(bleu_costs, tokenizer=tokenizer),
+            apart=partial(bleu_apart, tokenizer=tokenizer),
             needs=needs,
         )
         for tokenizer, (about, needs) in BLEU_TOKENIZERS.items()

@@ -92,6 +92,18 @@ def test_alignments_are_printed_and_drawn(folder: Path) -> None:
     assert counted[1]["deletions"] == 1
 
 
+def test_bleu_is_taken_apart(folder: Path) -> None:
+    (folder / "h").write_text("the cat sat on the mat\n")
+    (folder / "r").write_text("the cat is on the mat\n")
+    result = call("score", "h", "r", "--metric", "bleu", "--ngrams")
+    assert result.code == 0, result.err
+    assert "  3-grams    1 of 4     the cat sat  cat sat on  sat on the  [on the mat]" in result.lines
+    assert "brevity penalty 1.0000: 6 tokens of output, 6 of references" in result.lines
+    terms = json.loads(call("score", "h", "r", "--metric", "bleu", "--ngrams", "--json").out)
+    assert terms["ngrams"]["bleu"]["score"] == terms["bleu"]
+    assert terms["ngrams"]["bleu"]["matches"] == [5, 3, 1, 0]
+
+
 def test_buckets(folder: Path) -> None:
     options = ("--source", "refs", "--by-length", "--by-frequency", "worse", "--by-tag", "tags", "--metric", "chrf")
     found = json.loads(call("score", "base", "refs", *options, "--draws", "20", "--json").out)
@@ -133,6 +145,10 @@ def test_compare(folder: Path) -> None:
         ("score base refs --plot x.png --alignment --by-length", "found --by-length, --alignment, expected one of"),
         ("score base refs --plot x.jpg --by-length", "x.jpg: found ending '.jpg', expected .png, .svg or .pdf"),
         ("score base refs --by-tag short", "short: found 1 lines, expected 40 as in base"),
+        (
+            "score base refs --metric wer --ngrams",
+            "no n-grams to show: found the metrics wer, expected bleu among them",
+        ),
         ("compare refs base", "nothing to compare: found one system (base), expected a baseline and another"),
         ("compare refs base base", "base: found twice, expected each system once"),
         ("compare refs base short", "short: found 1 lines, expected 40 as in base"),

@@ -34,6 +34,27 @@ ORACLES = {
 LETTERS = st.text("ab c", max_size=9)
 
 
+def test_bleu_taken_apart_is_sacrebleu() -> None:
+    """The flags of single n-grams add up to sacreBLEU's counts, with clipping over several references."""
+    outputs, references = corpus(3, 30, 2)
+    outputs += ["the the the the", "", "a, b!"]
+    references += [["the cat", "the the dog"], ["a"], ["a, b!"]]
+    for name, metric in (("bleu", BLEU()), ("bleu-char", BLEU(tokenize="char"))):
+        apart = METRICS[name].apart
+        assert apart is not None
+        found = apart(outputs, references)
+        oracle = metric.corpus_score(outputs, list(itertools.zip_longest(*references)))
+        assert [found["score"], found["brevity_penalty"]] == [oracle.score, oracle.bp]
+        assert [100 * precision for precision in found["precisions"]] == pytest.approx(oracle.precisions)
+        assert [found["output_length"], found["reference_length"]] == [oracle.sys_len, oracle.ref_len]
+        for texts, output, segment in zip(references, outputs, found["segments"], strict=True):
+            single = metric.corpus_score([output], [[text] for text in texts])
+            assert [sum(flags) for flags in segment["matched"]] == single.counts
+            assert [len(flags) for flags in segment["matched"]] == single.totals
+        clipped = found["segments"][30]["matched"]
+        assert clipped[0].count(True) == (2 if name == "bleu" else 6)
+
+
 def test_bleu_splits_text_without_spaces_into_characters() -> None:
     references = [["今天天气很好。"], ["我喜欢读书。"]]
     outputs = ["今天天气好。", "我喜欢看书。"]

@@ -117,7 +117,7 @@ def test_single_words_are_shown_by_letter(browser: Any, inspection: Inspection, 
     metrics = select_metrics(("bleu", "cer", "exact_match"), "words")
     views = compare_texts(outputs, references, metrics, 20, 1, ["narozhiti", "on", "vkasano"])
     opened = Opened(browser, compared(tmp_path / "c.html", views), "#view=outputs")
-    cells = opened.page.locator("section").first.locator("td:nth-child(2)")
+    cells = opened.page.locator("section").first.locator("td:nth-child(3)")
     assert [cell.inner_html() for cell in cells.locator("del, ins").all()] == ["i", "č", "d"]
     by_length = next(view.data for view in views if view.kind == "lengths")
     assert (by_length["metric"], by_length["unit"]) == ("CER", "letters")
