@@ -80,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "lost", [pytest.param([(1, 6), (0, 15)], marks=pytest.mark.slow, id="both"), pytest.param([(0, 15)], id="first")]
+    "lost", [pytest.param([(1, 6), (0, 15)], marks=pytest.mark.slow, id="both"), pytest.param([], id="none")]
 )
 def test_two_processes_train_like_one_after_losses_and_a_stop(
     lost: list[tuple[int, int]], folder: Path, configure: Configure, tmp_path: Path
