@@ -5,13 +5,21 @@
     python benchmarks/portfolio_study.py --only inflection --candidates convs2s,luong-256 --device cpu --jobs 2
     python benchmarks/portfolio_study.py --table
 
---prepare writes carry/portfolio/SET/{train,valid,test}.tsv; a test line may have several references. Each job trains
-one candidate with one seed and scores its best weights on the test pairs, greedily and by beam search. A
-finished job is one line of results.jsonl; the same command skips it, so a stopped study goes on where it was. --minutes
-ends the study: jobs that still run are stopped and start again next time. The candidate "auto" is what `dragoman train`
-chooses by itself, with its own budget, "search=9m" what `dragoman train --time 9m` finds; a search has processes of its
-own. "entry=NAME" is an entry with the budget that the search would give it; the entry's name alone means the study's
-own budget. A candidate may have overrides: `auto+train.steps=4000`.
+What regularisation adds to the automatic choice; a job trains for the same time, whatever a step costs:
+
+    python benchmarks/portfolio_study.py --regularisation --seeds 3 --device cuda --jobs 14 --job-minutes 2 \
+        --only tatoeba-eng-fra,multi30k-7000,multi30k-en-de
+    python benchmarks/portfolio_study.py --regularisation --seeds 3 --device cuda --jobs 14 --job-minutes 1 \
+        --only wikipron-low-spa,wikipron-low-tha,wikipron-medium-ukr,inflection-low-german,inflection-medium-german
+
+--prepare writes carry/portfolio/SET/{train,valid,test}.tsv; a line of the last two may have several references. Each
+job trains one candidate with one seed and scores its best weights on the validation pairs, by which rules are chosen,
+greedily and by beam search; with --part test on the test pairs, for one report at the end. A finished job is one line
+of results.jsonl; the same command skips it, so a stopped study goes on where it was. --minutes ends the study: jobs
+that still run are stopped and start again next time. The candidate "auto" is what `dragoman train` chooses by itself,
+with its own budget, "search=9m" what `dragoman train --time 9m` finds; a search has processes of its own. "entry=NAME"
+is an entry with the budget that the search would give it; the entry's name alone means the study's own budget. A
+candidate may have overrides: `auto+train.steps=4000`.
 """
 
 from __future__ import annotations
@@ -36,7 +44,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 FOLDER = Path("carry/portfolio")
@@ -50,6 +58,10 @@ PARTS = ("train", "valid", "test", "generalisation")  # the last one in COGS onl
 OFFICIAL = ("train", "dev", "test")
 KEPT = 3000  # validation pairs
 SEARCHES = (("greedy", 1), ("beam", None))
+# Of --regularisation, in words that a table can show; those with sub-words are for sentences alone.
+REGULARISATION = ("train.objective=r-drop", "train.objective=simcut")
+DROPOUT = "tokenizer.source.dropout=0.1"
+SENTENCES = ("tatoeba", "multi30k", "paraphrases")
 OTHER_BEAMS = (("beam_2", 2), ("beam_5", 5), ("beam_10", 10))  # of the automatic choice
 SEARCH = "search="  # then the time
 ENTRY = "entry="  # then the name of an entry
@@ -207,11 +219,12 @@ class Job:
     threads: int
     minutes: float  # of training; 0: no limit
     keep: str  # folder for the run folders; "": they are removed
+    part: str  # that is scored: valid or test
 
     @property
-    def key(self) -> tuple[str, str, int, int]:
+    def key(self) -> tuple[str, str, int, int, str]:
         """What tells finished jobs apart."""
-        return (self.set, self.candidate, self.seed, self.steps)
+        return (self.set, self.candidate, self.seed, self.steps, self.part)
 
 
 def budget(pairs: int, steps: int) -> list[str]:
@@ -237,6 +250,16 @@ def candidate_settings(job: Job, pairs: int) -> list[str]:
         return [*common, *overrides]
     candidate = next(one for one in PORTFOLIO if one.name == name)
     return [*budget(pairs, job.steps), *candidate.settings, *common, *overrides]
+
+
+def regularised(name: str) -> list[str]:
+    """The automatic choice for a set, alone and with each kind of regularisation; for few sentences a neural one."""
+    if not name.startswith(SENTENCES):
+        return ["auto", *(f"auto+{setting}" for setting in REGULARISATION)]
+    neural = "entry=transformer-modern-dropout"
+    with_dropout = [f"{neural}+{DROPOUT}", *(f"{neural}+{setting}+{DROPOUT}" for setting in REGULARISATION)]
+    few = ["auto"] if name in ("tatoeba-eng-fra-2000", "tatoeba-eng-fra-4000") else []  # phrases
+    return [*few, neural, *(f"{neural}+{setting}" for setting in REGULARISATION), *with_dropout]
 
 
 def spread(rows: list[Any], count: int) -> list[Any]:
@@ -299,10 +322,11 @@ def run_job(job: Job) -> dict[str, Any]:
         config = run.config
         predictor = load_predictor(target, job.device, engine="torch")
         scores: dict[str, Any] = {}
-        for part in (part for part in PARTS[2:] if (folder / f"{part}.tsv").exists()):
+        parts = (job.part,) if job.part == "valid" else PARTS[2:]
+        for part in (part for part in parts if (folder / f"{part}.tsv").exists()):
             read = read_pairs(folder / f"{part}.tsv", ReadOptions(several_references=True))
             examples = spread([one for one in read if isinstance(one, Example)], job.test_size)
-            for how, beam in (*SEARCHES, *(OTHER_BEAMS if job.candidate == "auto" and part == "test" else ())):
+            for how, beam in (*SEARCHES, *(OTHER_BEAMS if job.candidate == "auto" and part == job.part else ())):
                 keywords = {} if beam is None else {"beam": beam}
                 found = predictor.evaluate(examples, **keywords)[0]
                 scores[f"{part}_{how}"] = {
@@ -310,7 +334,8 @@ def run_job(job: Job) -> dict[str, Any]:
                 }
         curve = [[row["step"], row["valid"].get(config.train.metric)] for row in run.metrics() if "valid" in row]
         return {
-            "set": job.set, "candidate": job.candidate, "seed": job.seed, "asked_steps": job.steps, "pairs": pairs,
+            "set": job.set, "candidate": job.candidate, "seed": job.seed, "asked_steps": job.steps, "part": job.part,
+            "pairs": pairs,
             "metric": metric_of(job.set), "steps": state.step if state else 0,
             "best_step": state.best[0][1] if state and state.best else 0,
             "train_metric": config.train.metric, "batch_tokens": config.train.batch_tokens,
@@ -389,10 +414,16 @@ def summary(row: dict[str, Any]) -> str:
         return f"{name} {row['error']}"
     metric = row["metric"]
     return (
-        f"{name} test {metric} {percent(row['test_beam'].get(metric), metric)} (greedy "
-        f"{percent(row['test_greedy'].get(metric), metric)}), {row['steps']} steps, best {row['best_step']}, "
+        f"{name} {part_of(row)} {metric} {percent(row[part_of(row) + '_beam'].get(metric), metric)} (greedy "
+        f"{percent(row[part_of(row) + '_greedy'].get(metric), metric)}), {row['steps']} steps, best "
+        f"{row['best_step']}, "
         f"{row['train_seconds']:.0f} s"
     )
+
+
+def part_of(row: dict[str, Any]) -> str:
+    """The part that a job scored."""
+    return str(row.get("part", "test"))
 
 
 def percent(value: float | None, metric: str) -> str:
@@ -401,25 +432,27 @@ def percent(value: float | None, metric: str) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Test scores by set and candidate, the mean over seeds; the best of each set in bold."""
+    """Scores by set and candidate, the mean over seeds and their standard deviation; the best of each set in bold."""
     candidates = list(dict.fromkeys(row["candidate"] for row in rows))
-    yield "| set | metric | " + " | ".join(candidates) + " |"
-    yield "|---|---|" + "---|" * len(candidates)
-    for name in dict.fromkeys(row["set"] for row in rows):
-        metric = metric_of(name)
-        scores = {
-            candidate: mean(found)
-            for candidate in candidates
-            if (found := [row["test_beam"][metric] for row in rows
-                          if row["set"] == name and row["candidate"] == candidate and metric in row["test_beam"]])
-        }  # fmt: skip
-        best = (min if metric in ("wer", "per", "cer") else max)(scores.values(), default=None)
-        cells = [
-            "–" if one not in scores else f"**{percent(scores[one], metric)}**" if scores[one] == best
-            else percent(scores[one], metric)
-            for one in candidates
-        ]  # fmt: skip
-        yield f"| {name} | {metric} | " + " | ".join(cells) + " |"
+    for part in dict.fromkeys(map(part_of, rows)):
+        yield f"| {part} | metric | " + " | ".join(candidates) + " |"
+        yield "|---|---|" + "---|" * len(candidates)
+        mine = [row for row in rows if part_of(row) == part]
+        for name in dict.fromkeys(row["set"] for row in mine):
+            metric = metric_of(name)
+            scores: dict[str, list[float]] = defaultdict(list)
+            for row in mine:
+                if row["set"] == name and metric in row[f"{part}_beam"]:
+                    scores[row["candidate"]].append(row[f"{part}_beam"][metric])
+            means = {candidate: mean(found) for candidate, found in scores.items()}
+            best = (min if metric in ("wer", "per", "cer") else max)(means.values(), default=None)
+            cells = []
+            for candidate in candidates:
+                found = scores.get(candidate, [])
+                cell = percent(means.get(candidate), metric)
+                spread_of_seeds = f" ± {percent(stdev(found), metric)}" if len(found) > 1 else ""
+                cells.append((f"**{cell}**" if found and means[candidate] == best else cell) + spread_of_seeds)
+            yield f"| {name} | {metric} | " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -430,9 +463,13 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="[results.jsonl in --data]")
     parser.add_argument("--only", default="", help="beginnings of names of sets, with commas")
     parser.add_argument("--candidates", default="", help="names of the portfolio, or auto, with commas [auto and all]")
+    parser.add_argument(
+        "--regularisation", action="store_true", help="candidates: what each kind of it adds to a set's"
+    )
+    parser.add_argument("--part", choices=("valid", "test"), default="valid", help="pairs that are scored [valid]")
     parser.add_argument("--seeds", type=int, default=1, help="seeds 1 to this number")
     parser.add_argument("--steps", type=int, default=0, help="[by the size of the set]")
-    parser.add_argument("--test-size", type=int, default=1000, help="test pairs that are scored, evenly spread")
+    parser.add_argument("--test-size", type=int, default=1000, help="pairs that are scored, evenly spread")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--job-minutes", type=float, default=0.0, help="training time of a job [no limit]")
     parser.add_argument("--keep", default="", help="folder in which the run folders are kept [they are removed]")
@@ -456,15 +493,18 @@ def main() -> None:
             "auto",
             *(one.name for one in PORTFOLIO),
         ]
-        finished = {(row["set"], row["candidate"], row["seed"], row["asked_steps"]) for row in read_results(results)}
+        finished = {
+            (row["set"], row["candidate"], row["seed"], row["asked_steps"], part_of(row))
+            for row in read_results(results)
+        }
         folder = str(options.data.resolve())
         common = (folder, options.device, options.steps, options.test_size, options.threads, options.job_minutes,
-                  options.keep)  # fmt: skip
+                  options.keep, options.part)  # fmt: skip
         jobs = [
             Job(name, candidate, seed, *common)
             for seed in range(1, options.seeds + 1)
             for name in sets
-            for candidate in candidates
+            for candidate in (regularised(name) if options.regularisation else candidates)
         ]  # fmt: skip
         jobs = [job for job in jobs if job.key not in finished]
         print(f"{len(jobs)} jobs, {len(finished)} finished before", flush=True)

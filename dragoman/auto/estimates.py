@@ -144,7 +144,8 @@ def training_time(
     step = timed(lambda: train_step(part), device) * rows / part
     if rows > part and step < SLOW_STEP:
         step = statistics.median(timed(lambda: train_step(rows), device) for _ in range(3))
-    total = step * config.train.accumulate * config.train.steps
+    passes = config.train.objective.memory_factor  # of the model, in every step
+    total = step * passes * config.train.accumulate * config.train.steps
     return (
         f"time: about {duration(total)} for {config.train.steps:,} steps on {device}, validations not counted "
         "(measured on a few batches; it may stop earlier by train.patience)"

@@ -21,6 +21,7 @@ import numpy as np
 from dragoman.config import settings
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.bpe_dropout import SampledStore, dropout_of
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, tags_of, weights_of
 from dragoman.data.examples import Example, Fault, file_of
@@ -62,8 +63,15 @@ class Corpus:
 
     def batches(self, tokens: int = 4096, seed: int = 1, epoch: int = 0) -> Iterator[Batch]:
         """One epoch of training batches of at most `tokens` tokens on either side, for a training loop of your own."""
-        plan = BatchPlan(self.train, tokens, seed, collator=self.collator)
-        return (read_batch(self.train, rows, plan) for rows in plan.epoch(epoch))
+        sampled = self.sampled(seed)
+        store = self.train if sampled is None else sampled.epoch(epoch)
+        plan = BatchPlan(store, tokens, seed, collator=self.collator)
+        return (read_batch(store, rows, plan) for rows in plan.epoch(epoch))
+
+    def sampled(self, seed: int) -> SampledStore | None:
+        """The training data with other sub-words in every epoch, where a tokenizer has BPE-dropout."""
+        readers = self.source_tokenizer, self.target_tokenizer
+        return SampledStore(self.train, readers, seed) if any(map(dropout_of, readers)) else None
 
 
 def file_digest(path: str) -> str:
@@ -119,7 +127,10 @@ def _tokenizer_table(tokenizers: TokenizersConfig) -> object:
     table = settings.as_table(tokenizers)
     for column in COLUMNS:
         if isinstance(config := getattr(tokenizers, column), RunTokenizerConfig):
-            table[column] = {"kind": config.kind, "fingerprint": load_run_tokenizer(config).fingerprint()}
+            loaded = load_run_tokenizer(config)
+            table[column] = {"kind": config.kind, "fingerprint": loaded.fingerprint(), "dropout": dropout_of(loaded)}
+        if not (table.get(column) or {}).get("dropout", True):  # as before there was such a setting
+            del table[column]["dropout"]
     return table
 
 

@@ -72,9 +72,11 @@ class WordDropout(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T) → (B, T)."""
-        if not (self.training and self.share):
-            return tokens
-        hit = (torch.rand(tokens.shape, device=tokens.device) < self.share) & (tokens >= len(SPECIALS))
+        return self.hide(tokens, self.share) if self.training and self.share else tokens
+
+    def hide(self, tokens: Tensor, share: float) -> Tensor:
+        """The tokens (B, T) with so large a share of them replaced."""
+        hit = (torch.rand(tokens.shape, device=tokens.device) < share) & (tokens >= len(SPECIALS))
         if self.keep_from is not None:
             hit &= tokens < self.keep_from
         if self.keep is not None:

@@ -190,6 +190,9 @@ class Criterion(Protocol):
     def __call__(self, hidden: Tensor, target: Tensor) -> Tensor:
         """Hidden vectors (N, T, D) and target tokens (N, T) → the summed loss, without padding."""
 
+    def scored(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of every token (N, T), zero on padding, and the log-probabilities (N, T, V)."""
+
 
 class Decoder(nn.Module):
     """An autoregressive decoder. One call serves training, prefill and decoding: any split gives the same.
@@ -247,6 +250,12 @@ class Decoder(nn.Module):
     def loss(self, inputs: Tensor, target: Tensor, state: State, criterion: Criterion) -> Tensor:
         """The summed loss of target tokens (N, T) under teacher forcing: one call reads inputs (N, T)."""
         return self.loss_of(self(inputs, self.without_cache(state))[0], target, criterion)
+
+    def scored_losses(
+        self, inputs: Tensor, target: Tensor, state: State, criterion: Criterion
+    ) -> tuple[Tensor, Tensor]:
+        """Like `loss`, for every token (N, T), with log-probabilities (N, T, V); `inputs` may hide target tokens."""
+        return criterion.scored(self(inputs, self.without_cache(state))[0], target)
 
     def loss_of(self, outputs: Tensor, target: Tensor, criterion: Criterion) -> Tensor:
         """The same from outputs of `forward` (N, T, D), where several calls read the inputs."""

@@ -212,9 +212,9 @@ class EncoderDecoder(TokenWriter, BaseModel):
     def set_step(self, step: int) -> None:
         self.num_steps = step
 
-    def encode(self, source: Tensor, mask: Tensor, copies: Tensor | None = None) -> Memory:
-        """The memory of sources (B, S); copies (B, S) as in `Batch`."""
-        memory = self.encoder(self.source_dropout(source), mask)
+    def encode(self, source: Tensor, mask: Tensor, copies: Tensor | None = None, read: Tensor | None = None) -> Memory:
+        """The memory of sources (B, S); copies (B, S) as in `Batch`; `read`: the sources with some tokens hidden."""
+        memory = self.encoder(self.source_dropout(source if read is None else read), mask)
         if self.copied is not None and self.encoder.entries_are_tokens:
             length = memory.mask.shape[1]
             tokens = self.copied[source[:, :length]]
@@ -278,14 +278,30 @@ class EncoderDecoder(TokenWriter, BaseModel):
         config, target = self.config, batch.target
         state = self.start(batch)
         inputs = self._teacher_inputs(target)
-        criterion = SoftmaxCriterion(self.output, self.cross_entropy)
-        if self.training:
-            criterion = replace(criterion, softmax=config.softmax, smoothing=config.label_smoothing, words=batch.words)
+        criterion = self._criterion(batch)
         if isinstance(config.forcing, TeacherForcingConfig) and not config.truncate:
             total = self.decoder.loss(inputs, target, state, criterion)
         else:
             total = self.decoder.loss_of(self._forced(inputs, state), target, criterion)
         return Loss(total, (target != PAD).sum())
+
+    def _criterion(self, batch: Batch) -> SoftmaxCriterion:
+        criterion = SoftmaxCriterion(self.output, self.cross_entropy)
+        if not self.training:
+            return criterion
+        config = self.config
+        return replace(criterion, softmax=config.softmax, smoothing=config.label_smoothing, words=batch.words)
+
+    def scored_losses(self, batch: Batch, read: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The loss of every target token (B, T), as `forward` sums it, and the log-probabilities (B, T, V).
+
+        `read`: sources (B, S) and shifted targets (B, T) with some tokens hidden, which encoder and decoder read.
+        """
+        source, inputs = read if read is not None else (None, teacher_inputs(batch.target))
+        memory = self.encode(batch.source.data, batch.source.mask, batch.copies, source)
+        return self.decoder.scored_losses(
+            self.target_dropout(inputs), batch.target, self.start_from(memory), self._criterion(batch)
+        )
 
     def _forced(self, inputs: Tensor, state: State) -> Tensor:
         """Hidden vectors under the forcing of this step."""

@@ -19,6 +19,7 @@ from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.media.feature_extractor import MediaConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress
+from dragoman.data.store import COLUMNS
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig
@@ -32,7 +33,7 @@ from dragoman.models.heads.softmax import PartitionedSoftmaxConfig
 from dragoman.scoring.metric import OutputKind, Units
 from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
 from dragoman.training.config import TrainConfig
-from dragoman.training.loaders import BatchLoader
+from dragoman.training.loaders import BatchLoader, SampledLoader
 from dragoman.training.objectives.base import LikelihoodConfig
 from dragoman.training.runtime import ProcessGroup
 from dragoman.training.validation.result import Validator
@@ -58,6 +59,7 @@ class Config:
     reads_media: ClassVar[bool] = False  # whether sources are recordings or images
     reads_series: ClassVar[bool] = False  # whether sources may be series of numbers
     uses_tags: ClassVar[bool] = False  # whether data files may have language tags
+    may_resplit: ClassVar[bool] = False  # whether BPE-dropout may split words anew: no target counts their pieces
 
     @property
     def task_setting(self) -> str:
@@ -85,6 +87,7 @@ class Config:
             yield from self.train.objective.conflicts(self)
         if tags_of(self.data.train) and not self.uses_tags:
             yield f'data.train: found a tag, which only task = "translate" uses; found {self.task_setting}'
+        yield from self._dropout_problems()
         encoder, source = encoder_of(self), self.tokenizer.source
         if isinstance(source, NumbersConfig) and not (self.reads_series or self.reads_media):
             yield (
@@ -103,6 +106,19 @@ class Config:
                 f'{name} goes with task = "transcribe", "caption", "classify", "regress" or "tag"; found '
                 f"{self.task_setting}"
             )
+
+    def _dropout_problems(self) -> Iterator[str]:
+        """Errors for BPE-dropout where no epoch can split words anew."""
+        softmax = getattr(self.model, "softmax", None)
+        reasons = {
+            f"{self.task_setting} counts the pieces of a word": not self.may_resplit,
+            f'model.kind = "{self.model.kind}" has no epochs': getattr(self.model, "fitted", False),
+            'model.softmax = "partitioned" knows the words of each part': isinstance(softmax, PartitionedSoftmaxConfig),
+        }
+        for side in COLUMNS:
+            if dropout := getattr(getattr(self.tokenizer, side), "dropout", 0.0):
+                for reason in (reason for reason, holds in reasons.items() if holds):
+                    yield f"tokenizer.{side}.dropout: found {dropout:g}, but {reason}; leave it out"
 
     def unused_settings(self, places: Sequence[str], reason: str) -> Iterator[str]:
         """Errors for settings that this task ignores.
@@ -199,6 +215,8 @@ class Task:
         return replace(corpus, collator=self.collator(config, corpus.source_tokenizer))
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
+        if (sampled := corpus.sampled(config.train.seed)) is not None:
+            return SampledLoader(corpus, config.train, sampled)
         softmax = getattr(config.model, "softmax", None)
         if not isinstance(softmax, PartitionedSoftmaxConfig):
             return BatchLoader(corpus, config.train)

@@ -129,6 +129,7 @@ class PooledTaskConfig(NoSearchConfig):
     """Settings of a task with one answer per example."""
 
     model: ClassifierConfig = setting(ClassifierConfig(), help="the model to train")
+    may_resplit = True
     reads_media = True
     reads_series = True
 

@@ -78,6 +78,7 @@ def feature_collator(source: FeatureExtractor) -> SourceCollator:
 class MediaConfig(Config):
     """Settings of a task that reads recordings or images and writes text."""
 
+    may_resplit = True
     reads_media = True
 
     def problems(self) -> Iterator[str]:

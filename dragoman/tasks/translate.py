@@ -38,6 +38,7 @@ class TranslateConfig(Config):
         EncoderDecoderConfig(), help="the model to train"
     )
     uses_tags = True
+    may_resplit = True
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()

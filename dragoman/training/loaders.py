@@ -16,8 +16,10 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, VocabularyParts, read_batch
+from dragoman.data.bpe_dropout import SampledStore
 from dragoman.data.bptt import BpttPlan, Segment, StoredStream
 from dragoman.data.corpus import Corpus
+from dragoman.data.store import TokenStore
 from dragoman.errors import DataError, RunError
 from dragoman.models.language_model import carried_tensors, restore_carried
 from dragoman.training.config import TrainConfig
@@ -58,6 +60,28 @@ class BatchLoader:
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
+
+
+class SampledLoader(BatchLoader):
+    """Batches of examples whose sub-words differ from epoch to epoch (BPE-dropout)."""
+
+    def __init__(self, corpus: Corpus, config: TrainConfig, sampled: SampledStore) -> None:
+        super().__init__(corpus, config)
+        self.sampled = sampled
+
+    def epoch(self, epoch: int) -> Sequence[tuple[TokenStore, BatchPlan, Any]]:
+        """A step may have batches of two epochs, so each has its store and plan with it."""
+        store = self.sampled.epoch(epoch)
+        plan = BatchPlan(store, self.plan.budget, self.plan.seed, collator=self.plan.collator)
+        plan.max_widths = self.plan.max_widths  # so that all epochs have the same batch shapes
+        return [(store, plan, rows) for rows in plan.epoch(epoch)]
+
+    def num_tokens(self, key: Any) -> int:
+        return int(key[1].tokens(key[2]))
+
+    def load(self, key: Any) -> Batch:
+        store, plan, rows = key
+        return read_batch(store, rows, plan)
 
 
 def check_streams(corpus: Corpus, streams: int, config: TrainConfig) -> None:

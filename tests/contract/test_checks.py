@@ -52,7 +52,10 @@ def test_metrics(name: str) -> None:
     check_metric(name)
 
 
-@pytest.mark.parametrize(("kind", "options"), [("likelihood", {}), ("minimum-risk", {"metric": "cer", "samples": 3})])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("likelihood", {}), ("minimum-risk", {"metric": "cer", "samples": 3}), ("r-drop", {}), ("simcut", {"cut": 0.0})],
+)
 def test_objectives(kind: str, options: dict[str, Any]) -> None:
     check_objective(kind, **options)
 

@@ -7,7 +7,7 @@ import io
 import json
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -61,6 +61,13 @@ class SubwordsConfig:
     character_coverage: Annotated[float, Range(0.98, 1)] = setting(
         1.0, help="share of the text's characters that get a piece of their own; the others become bytes"
     )
+    dropout: Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)] = setting(
+        0.0, help="BPE-dropout: probability that training leaves out a merge, anew in every epoch; 0.1 for few pairs"
+    )
+
+    def problems(self) -> Iterator[str]:
+        if self.dropout and self.algorithm != "bpe":
+            yield f'dropout: found {self.dropout:g} with algorithm = "{self.algorithm}", expected 0 or "bpe"'
 
 
 class SubwordTokenizer(Tokenizer):
@@ -130,6 +137,16 @@ class SubwordTokenizer(Tokenizer):
         """The piece of each id, with ▁ for a space."""
         pieces: list[str] = self._processor.id_to_piece([int(index) for index in ids])
         return pieces
+
+    def merge_scores(self) -> dict[int, float]:
+        """The score of every piece by its id; BPE makes the piece of the highest score first."""
+        processor = self._processor
+        special = (processor.is_byte, processor.is_control, processor.is_unknown)
+        return {
+            index: processor.get_score(index)
+            for index in range(len(self))
+            if not any(is_kind(index) for is_kind in special)
+        }
 
     def spans(self, text: str) -> list[Span]:
         """The characters of every piece, the space before a word included; the last byte of a character covers it."""

@@ -159,12 +159,23 @@ class MonotoneDecoder(CellDecoder):
         """
         if criterion.smoothing or observed():
             return super().loss(inputs, target, state, criterion)
+        return self._losses(inputs, target, state)[0].sum()
+
+    def scored_losses(
+        self, inputs: Tensor, target: Tensor, state: State, criterion: Criterion
+    ) -> tuple[Tensor, Tensor]:
+        losses, passed, actions = self._losses(inputs, target, state)
+        scores, _ = self.mixture(torch.stack(passed.weights, 1), actions.tokens, state.static)
+        return criterion.scored(scores, target) if criterion.smoothing else (losses, scores)
+
+    def _losses(self, inputs: Tensor, target: Tensor, state: State) -> tuple[Tensor, ForwardPass, Actions]:
+        """The loss of every token (N, T), and what it was computed from."""
         _, after, actions = self._read(inputs, state)
         written = self.written(actions.tokens, target, state.static)
         steps = list(zip(*(table.unbind(1) for table in actions.steps), strict=True))
         passed = forward_algorithm(after, partial(self.move, source=state.static), steps, written)
-        losses = self.combine(-torch.stack(passed.evidence, 1), passed, actions, target, state.static)  # (N, T)
-        return (losses * (target != PAD)).sum()
+        losses = self.combine(-torch.stack(passed.evidence, 1), passed, actions, target, state.static)
+        return losses * (target != PAD), passed, actions
 
     def combine(self, losses: Tensor, passed: ForwardPass, actions: Actions, target: Tensor, source: Source) -> Tensor:
         """The likelihood's losses (N, T) and whatever else a subclass trains with."""

@@ -138,13 +138,17 @@ class PointerGenerator(Decoder):
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → log-probabilities (N, T, V + copies) of the next tokens."""
         logits, attention, gate, after = self._read(tokens, state)
+        return self._mixture(logits, attention, gate, state), after
+
+    def _mixture(self, logits: Tensor, attention: Tensor, gate: Tensor, state: State) -> Tensor:
+        """What `_read` gives → log-probabilities (N, T, V + copies)."""
         copied = Source(state.static).tokens  # (B, S)
         weights = (attention * (-gate).sigmoid()).view(copied.shape[0], -1, copied.shape[1])  # (B, k·T, S)
         generated = F.pad(logits.softmax(-1) * gate.sigmoid(), (0, MAX_COPIES))
         mixed = generated.view(*weights.shape[:2], -1)  # (B, k·T, V + copies)
         mixed = mixed.scatter_add(2, copied[:, None].expand_as(weights), weights)
         tiny = torch.finfo(mixed.dtype).tiny
-        return mixed.clamp(min=tiny).log().view(*tokens.shape, -1), after
+        return mixed.clamp(min=tiny).log().view(*logits.shape[:2], -1)
 
     def suppress(self, scores: Tensor, state: State) -> Tensor:
         """Suppress the copies that a source does not have, in place."""
@@ -161,7 +165,19 @@ class PointerGenerator(Decoder):
         Label smoothing spreads its share over the softmax, not over the mixture.
         """
         logits, attention, gate, _ = self._read(inputs, self.without_cache(state))
-        smoothing = criterion.smoothing
+        return self._losses(logits, attention, gate, target, state, criterion.smoothing).sum()
+
+    def scored_losses(
+        self, inputs: Tensor, target: Tensor, state: State, criterion: Criterion
+    ) -> tuple[Tensor, Tensor]:
+        logits, attention, gate, _ = self._read(inputs, self.without_cache(state))
+        losses = self._losses(logits, attention, gate, target, state, criterion.smoothing)
+        return losses, self._mixture(logits, attention, gate, state)
+
+    def _losses(
+        self, logits: Tensor, attention: Tensor, gate: Tensor, target: Tensor, state: State, smoothing: float
+    ) -> Tensor:
+        """What `_read` gives → the loss of every token (N, T), zero on padding."""
         copied = Source(state.static).tokens
         same = copied[:, None] == target.reshape(copied.shape[0], -1, 1)  # (B, k·T, S)
         copy = (attention * same.view_as(attention)).sum(-1)  # (N, T)
@@ -174,7 +190,7 @@ class PointerGenerator(Decoder):
         losses: Tensor = -(1 - smoothing) * mixed.clamp(min=tiny).log()
         if smoothing:
             losses = losses - smoothing * (logits.mean(-1) - normaliser)
-        return (losses * (target != PAD)).sum()
+        return losses * (target != PAD)
 
     def loss_of(self, outputs: Tensor, target: Tensor, criterion: Criterion) -> Tensor:
         """From log-probabilities (N, T, V + copies); label smoothing covers the vocabulary, not the copies."""

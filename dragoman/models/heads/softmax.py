@@ -168,3 +168,14 @@ class SoftmaxCriterion:
         if full and isinstance(output, nn.Linear) and hidden.dtype == output.weight.dtype:
             return total_loss(hidden, target, output.weight[: output.out_features], output.bias, self.smoothing, PAD)
         return LOSSES[type(softmax)](softmax, hidden, target, output, self.smoothing, self.cross_entropy).sum()
+
+    def scored(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """From the full softmax, whatever is sampled elsewhere."""
+        output = self.output
+        logits = hidden if isinstance(output, LogProbabilities) else aligned_logits(hidden, output)
+        scores = log_probabilities(logits[..., : output.out_features])
+        chosen = scores.gather(-1, target[:, :, None])[:, :, 0]
+        losses = -(1 - self.smoothing) * chosen
+        if self.smoothing:
+            losses = losses - self.smoothing * scores.mean(-1)
+        return losses * (target != PAD), scores

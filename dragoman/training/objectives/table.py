@@ -8,12 +8,18 @@ from dragoman.config.table import Table
 from dragoman.data.corpus import Corpus
 from dragoman.training.objectives import base
 from dragoman.training.objectives.base import LikelihoodConfig, Objective, ObjectiveEntry
+from dragoman.training.objectives.consistency import RDrop, RDropConfig, SimCut, SimCutConfig
 from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig
 
 OBJECTIVES = Table(
     "objective",
     lambda entry: [entry.config.kind],
-    (ObjectiveEntry(LikelihoodConfig, Objective), ObjectiveEntry(MinimumRiskConfig, MinimumRisk)),
+    (
+        ObjectiveEntry(LikelihoodConfig, Objective),
+        ObjectiveEntry(MinimumRiskConfig, MinimumRisk),
+        ObjectiveEntry(RDropConfig, RDrop),
+        ObjectiveEntry(SimCutConfig, SimCut),
+    ),
 )
 ObjectiveConfig = Annotated[base.ObjectiveConfig, OBJECTIVES]
 

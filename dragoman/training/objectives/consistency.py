@@ -1,0 +1,111 @@
+"""Consistency training: two passes over the same pairs should predict the same (R-Drop, SimCut).
+
+Both passes are one call of the model with every row twice, so that a step stays one CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from dragoman.config.settings import Range, Share, setting
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import PAD
+from dragoman.models.contracts import Loss
+from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.heads.decoder_head import teacher_inputs
+from dragoman.training.objectives.base import Objective, ObjectiveConfig
+
+Weight = Annotated[float, Range(0.0, None)]
+
+
+@dataclass(frozen=True)
+class ConsistencyConfig(ObjectiveConfig):
+    """What both objectives have in common."""
+
+    includes: ClassVar[str] = "the divergence of two passes"
+
+    @property
+    def memory_factor(self) -> int:
+        return 2
+
+    def conflicts(self, config: Any) -> Iterator[str]:
+        model = config.model
+        if not isinstance(model, EncoderDecoderConfig):
+            yield (
+                f'train.objective: "{self.kind}" compares the distributions of target tokens, expected model.kind = '
+                f'"{EncoderDecoderConfig.kind}"; found "{model.kind}" with {config.task_setting}'
+            )
+            return
+        for name, choice in (("forcing", model.forcing), ("softmax", model.softmax)):
+            if choice.kind not in ("teacher", "full"):
+                yield f"model.{name}: found {choice.kind!r}, which {self.kind} training does not use; leave it out"
+        if model.truncate:
+            yield f"model.truncate: found {model.truncate}, expected 0 with {self.kind} training"
+
+
+@dataclass(frozen=True)
+class RDropConfig(ConsistencyConfig):
+    """R-Drop (Wu et al. 2021): two dropout masks give like distributions. A step takes twice the time."""
+
+    kind: ClassVar[str] = "r-drop"
+    weight: Weight = setting(5.0, help="α: weight of the divergence of both passes beside the two likelihoods")
+
+
+@dataclass(frozen=True)
+class SimCutConfig(ConsistencyConfig):
+    """SimCut (Gao et al. 2022): inputs with hidden tokens give like distributions. A step takes twice the time."""
+
+    kind: ClassVar[str] = "simcut"
+    weight: Weight = setting(3.0, help="α: weight of the divergence from the pass over hidden tokens")
+    cut: Share = setting(0.05, help="share of the tokens that one pass does not see, on both sides")
+
+
+def twice(batch: Batch) -> Batch:
+    """Every row a second time, after all others."""
+    return batch.map(lambda rows: torch.cat([rows, rows]))
+
+
+class RDrop(Objective):
+    """½ (CE₁ + CE₂) + α/4 (KL(p₁‖p₂) + KL(p₂‖p₁)), summed over target tokens.
+
+    This is half of equation 4 of the paper: a loss per token is as large as under maximum likelihood, and so are the
+    learning rates that suit it.
+    """
+
+    def loss(self, model: Any, batch: Batch) -> Loss:
+        losses, scores = model.scored_losses(twice(batch))
+        first, second = scores.chunk(2)  # (B, T, V)
+        real = batch.target != PAD
+        both = ((first.exp() - second.exp()) * (first - second)).sum(-1)  # KL(p₁‖p₂) + KL(p₂‖p₁)
+        return Loss(losses.sum() / 2 + self.config.weight / 4 * (both * real).sum(), real.sum())
+
+
+class SimCut(Objective):
+    """CE + α KL(p‖p_cut), summed over target tokens; gradients pass through both distributions.
+
+    A hidden token is read as <unk>, whose embedding is learned; the paper reads zeros. A pointer still copies the true
+    token.
+    """
+
+    def loss(self, model: Any, batch: Batch) -> Loss:
+        sources, inputs = batch.source.data, teacher_inputs(batch.target)
+        read = (
+            with_hidden(sources, model.source_dropout, self.config.cut),
+            with_hidden(inputs, model.target_dropout, self.config.cut),
+        )
+        losses, scores = model.scored_losses(twice(batch), read)
+        first, second = scores.chunk(2)  # (B, T, V)
+        real = batch.target != PAD
+        divergence = (first.exp() * (first - second)).sum(-1)
+        total = losses.chunk(2)[0].sum() + self.config.weight * (divergence * real).sum()
+        return Loss(total, real.sum())
+
+
+def with_hidden(tokens: Tensor, dropout: Any, share: float) -> Tensor:
+    """The rows (B, S) as they are, then with hidden tokens: (2B, S)."""
+    return torch.cat([tokens, dropout.hide(tokens, share)])
