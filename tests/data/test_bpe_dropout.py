@@ -23,24 +23,6 @@ from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
 
 WORDS = [f"{stem}{end}" for stem in ("low", "slow", "hous", "warm", "walk") for end in ("er", "ing", "est", "es")]
-    [
-        "the",
-        "lower",
-        "slower",
-        "newest",
-        "widest",
-        "house",
-        "houses",
-        "housing",
-        "warm",
-        "warmer",
-        "walk",
-        "walking",
-        "of",
-        "in",
-        "and",
-    ]
-)
 ODD = ["the  wide   house", "naïve œuvre 漢字 house", "", "▁ of", "a" * 40]  # spaces, characters that become bytes
 
 
