@@ -92,7 +92,9 @@ class SampledColumn:
         pieces, merging = self.splits.pieces, self.splits.scores
         size = max(len(pieces), int(tokens.max(initial=0)) + 1)  # language tags come after the vocabulary
         alone = np.array([index not in merging for index in range(size)])[tokens]
-        starts = np.array([index >= len(pieces) or pieces[index].startswith("▁") for index in range(size)])[tokens]
+        starts: NDArray[np.bool_] = np.array(
+            [index >= len(pieces) or pieces[index].startswith("▁") for index in range(size)]
+        )[tokens]
         starts |= alone
         starts[1:] |= alone[:-1]
         starts[rows[rows < len(tokens)]] = True
@@ -121,7 +123,8 @@ class SampledColumn:
             made.append(split)
             end += len(split)
         self._made = np.concatenate(made)
-        return self._span[keys, 1]
+        lengths: NDArray[np.int64] = self._span[keys, 1]
+        return lengths
 
     def _split(self, number: int, variant: int) -> NDArray[Any]:
         usual = self._words[number]

@@ -124,7 +124,7 @@ def _all_examples(config: DataConfig, example_format: ExampleFormat) -> Iterator
 
 def _tokenizer_table(tokenizers: TokenizersConfig) -> object:
     """The settings of both tokenizers; for the tokenizer of another run its content, not its path."""
-    table = settings.as_table(tokenizers)
+    table: dict[str, Any] = dict(settings.as_table(tokenizers))
     for column in COLUMNS:
         if isinstance(config := getattr(tokenizers, column), RunTokenizerConfig):
             loaded = load_run_tokenizer(config)
