@@ -77,6 +77,7 @@ campaign: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hostile_commands.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/serving_fuzz.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/request_limits.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/corrections.py 60
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/serving.py --seconds 2 --tries 20 --requests 20000
 	$(BIN)/python benchmarks/flat_memory.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/small_task.py

@@ -229,11 +229,13 @@ def adapt(
     mix: float = 1.0,
     tag: str | None = None,
     device: str = "auto",
+    from_server: bool = False,
     quiet: bool = False,
 ) -> Adaptation:
     """Make a new version of a run from corrected outputs; it is used from now on if it is better.
 
-    `corrections` are a file, or pairs of source and correction. `general` names pairs to mix in, `mix` of them for each
+    `corrections` are a file, or pairs of source and correction; with `from_server` the folder of a server, of which
+    accepted corrections of this run count. `general` names pairs to mix in, `mix` of them for each
     correction, and to judge by; by default they come from the data of the run. `method` says what is trained:
     "adapters" or the "whole" model. The result tells whether the new version was kept, and the scores that decided.
     """
@@ -241,7 +243,7 @@ def adapt(
     from dragoman.auto.adapt import adapt as adapt_run
     from dragoman.training.display import Display
 
-    options = AdaptOptions(general, method, mix, tag, overrides=overrides, device=device)
+    options = AdaptOptions(general, method, mix, tag, overrides=overrides, device=device, from_server=from_server)
     with Display(quiet=quiet) as display:
         return adapt_run(run, corrections, options, display)
 

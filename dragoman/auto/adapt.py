@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dragoman.auto.corrections import Corrections, prepare_corrections, read_corrections
+from dragoman.auto.corrections import Corrections, accepted_corrections, prepare_corrections, read_corrections
 from dragoman.auto.distil import write_rows
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
-from dragoman.data.examples import Example
+from dragoman.data.examples import Example, Fault
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.split import TrainValidSplit, source_hash
 from dragoman.errors import ConfigError, DataError, DragomanError, RunError, hint
@@ -57,6 +57,7 @@ class AdaptOptions:
     read: ReadOptions = ReadOptions()
     overrides: tuple[str, ...] = ()
     device: str = "auto"
+    from_server: bool = False  # whether the data are the folder of `dragoman serve --corrections`
 
 
 class General(NamedTuple):
@@ -121,7 +122,11 @@ def adapt(
     weights = check_adaptable(run, options)
     name = str(data) if isinstance(data, str | Path) else "corrections"
     general = read_general(run, options, display)
-    corrections = prepare_corrections(read_corrections(data, options.read), general.train[:PROFILED], options.tag, name)
+    if options.from_server:
+        items: Iterable[Example | Fault] = accepted_corrections(run, name, options.tag)
+    else:
+        items = read_corrections(data, options.read)
+    corrections = prepare_corrections(items, general.train[:PROFILED], options.tag, name)
     held_out = {example.model_input for example in (*corrections.test, *corrections.valid)}
     general = General([pair for pair in general.train if pair.model_input not in held_out], general.test)
     method = options.method if options.method != "auto" else usual_method(weights)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dragoman.data.cleaning.clean import Report, judge
 from dragoman.data.cleaning.rules import Profile, Rule, Settings, chosen_rules
+from dragoman.data.correction_log import Correction, CorrectionLog
 from dragoman.data.examples import Example, Fault, FaultError, make_example
 from dragoman.data.readers.base import READERS, ReadOptions, compression_of, suffix_of
 from dragoman.data.readers.header import looks_like_header
@@ -20,6 +21,8 @@ from dragoman.documents.base import MAX_BYTES
 from dragoman.documents.registry import FORMATS, open_document
 from dragoman.errors import DataError
 from dragoman.inference.evaluation import as_examples
+from dragoman.runs import Run
+from dragoman.runs.versions import list_versions
 
 FEWEST = 20  # usable corrections: with fewer nothing can be said of the result
 TESTED, VALIDATED = 0.2, 0.1  # shares that judge the new version, and that choose its checkpoint
@@ -55,6 +58,30 @@ def read_corrections(data: str | Path | Iterable[object], options: ReadOptions) 
     return read_pairs(path, with_layout(path, options))
 
 
+def accepted_corrections(run: Run, folder: str, tag: str | None) -> Iterator[Example | Fault]:
+    """The pairs of a server's corrections of this run, those that a reviewer has accepted.
+
+    A run is known by its folder, or by its weights where the folder has moved since.
+    """
+    weights = {run.weights_digest(), *(version.digest for version in list_versions(run))}
+    place = str(run.folder.resolve())
+    log = CorrectionLog(folder)
+    accepted = log.read("accepted")
+
+    def is_ours(item: Correction) -> bool:
+        return item.tag == (tag or "") and (item.run == place or item.weights in weights)
+
+    ours = [item for item in accepted if is_ours(item)]
+    if not ours:
+        others = sorted({f"{item.run}{f' with tag {item.tag}' if item.tag else ''}" for item in accepted})
+        found = f"accepted corrections only of {', '.join(others)}" if others else "no accepted correction"
+        raise DataError(
+            f"{log.path}: found {found}, expected some of {place}{f' with tag {tag}' if tag else ''}; look at them "
+            f"with: dragoman corrections list {folder}"
+        )
+    return pairs_of(((item.source, item.correction, f"correction {item.id}") for item in ours), log.path, ReadOptions())
+
+
 def with_layout(path: Path, options: ReadOptions) -> ReadOptions:
     """Column 3 is the correction of a file with three columns; a first line of names is no correction."""
     rows = READERS.of(path).first_rows(path)
@@ -70,18 +97,24 @@ def confirmed_pairs(path: Path, options: ReadOptions) -> Iterator[Example | Faul
         raise DataError(f"{path}: found a compressed document, expected a plain one")
     if path.stat().st_size > MAX_BYTES:
         raise DataError(f"{path}: found {path.stat().st_size:,} bytes, expected at most {MAX_BYTES:,}")
-    found = 0
-    for found, (source, target, place) in enumerate(open_document(str(path), path.read_bytes()).confirmed(), 1):
-        texts = [" ".join(text.split()) for text in (source, target)]
-        try:
-            yield make_example(texts[0], texts[1:], str(path), found, options.max_characters)
-        except FaultError as fault:
-            yield fault.at(f"{path}: {place}")
-    if not found:
+    confirmed = list(open_document(str(path), path.read_bytes()).confirmed())
+    yield from pairs_of(confirmed, path, options)
+    if not confirmed:
         raise DataError(
             f"{path}: found no translation that a person has confirmed, expected some: entries of PO files that are "
             "not fuzzy, targets of XLIFF files with approved or a state such as translated, reviewed or final"
         )
+
+
+def pairs_of(texts: Iterable[tuple[str, str, str]], path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+    """Pairs of source and correction, each with its place in a file; white space becomes single spaces."""
+    for number, (source, target, place) in enumerate(texts, 1):
+        try:
+            yield make_example(
+                " ".join(source.split()), [" ".join(target.split())], str(path), number, options.max_characters
+            )
+        except FaultError as fault:
+            yield fault.at(f"{path}: {place}")
 
 
 def filter_corrections(items: Sequence[Example | Fault], usual: Sequence[Example]) -> tuple[list[Example], Report]:

@@ -25,6 +25,10 @@ from dragoman.errors import DataError
 @click.option(
     "--mix", type=click.FloatRange(0.0, 100.0), default=1.0, help="General pairs in an epoch for each correction."
 )
+@click.option(
+    "--from-server", metavar="FOLDER",
+    help="Take the accepted corrections of `dragoman serve --corrections FOLDER` instead of a file.",
+)  # fmt: skip
 @click.option("--columns", metavar="A,B", help="Columns of source and correction, or languages of a .tmx.")
 @click.option("--header", is_flag=True, help="The first line of CORRECTIONS names its columns.")
 @click.option(
@@ -36,7 +40,13 @@ from dragoman.errors import DataError
 @json_option
 @device_option
 def adapt(
-    run: str, corrections: str | None, overrides: tuple[str, ...], rollback: int | None, as_json: bool, **given: Any
+    run: str,
+    corrections: str | None,
+    overrides: tuple[str, ...],
+    from_server: str | None,
+    rollback: int | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Make a better version of a run from corrected outputs.
 
@@ -44,6 +54,7 @@ def adapt(
     dragoman adapt runs/my corrections.tsv            source and correction, or source, output and correction
     dragoman adapt runs/my reviewed.xlf               also .po, .tmx, .csv, .jsonl
     dragoman adapt runs/my more.tsv --general news.tsv    mix in other text than the run was trained on
+    dragoman adapt runs/my --from-server corrections  after `dragoman corrections accept`
     dragoman adapt runs/my --rollback                 use the version before again
     dragoman info runs/my                             list the versions
 
@@ -52,13 +63,17 @@ def adapt(
     corrections set aside and not significantly worse on general text (paired bootstrap, p < 0.05). Otherwise the old
     one stays in use.
     """
+    if from_server is not None and corrections is not None and "=" in corrections:
+        overrides, corrections = (corrections, *overrides), None  # no file was named, so the first word is a setting
     if rollback is not None:
-        if corrections is not None or overrides:
+        if corrections is not None or overrides or from_server is not None:
             raise DataError("--rollback takes no corrections: found both, expected one of them")
         show_rollback(run, None if rollback == -1 else rollback, as_json)
         return
-    if corrections is None:
-        raise DataError("nothing to adapt to: name a file of corrections, or go back with --rollback")
+    if corrections is not None and from_server is not None:
+        raise DataError(f"found {corrections} and --from-server {from_server}, expected one of them")
+    if corrections is None and from_server is None:
+        raise DataError("nothing to adapt to: name a file of corrections or --from-server, or go back with --rollback")
     from dragoman.auto.adapt import AdaptOptions
     from dragoman.auto.adapt import adapt as adapt_run
     from dragoman.data.readers.base import ReadOptions
@@ -67,10 +82,10 @@ def adapt(
     columns = tuple(name.strip() for name in (given["columns"] or "").split(",") if name.strip())
     options = AdaptOptions(
         given["general"], given["method"], given["mix"], given["tag"], ReadOptions(columns, given["header"]),
-        overrides, given["device"],
+        overrides, given["device"], from_server is not None,
     )  # fmt: skip
     with Display(quiet=given["quiet"]) as display:
-        result = adapt_run(run, corrections, options, display)
+        result = adapt_run(run, from_server or corrections or "", options, display)
     if as_json:
         click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
         return

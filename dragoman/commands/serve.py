@@ -14,7 +14,7 @@ from dragoman.serving.config import ModelConfig, ServeConfig
 
 FLAGS = {
     name: f"--{name.replace('_', '-')}"
-    for name in ("host", "port", "workers", "batch_size", "device", "token", "min_confidence")
+    for name in ("host", "port", "workers", "batch_size", "device", "token", "min_confidence", "corrections")
 }
 OLD = ("limits.queue", "limits.wait", "cors", "base_url", "engine", "page")  # places that once had flags
 SCHEMA = Schema(ServeConfig, daily=FLAGS, without=("models",), old=OLD)

@@ -13,7 +13,7 @@ from dragoman.serving.batcher import Busy
 
 OPENAI = ("/v1/completions", "/v1/chat/completions", "/v1/audio/transcriptions", "/v1/models/")
 DEEPL = ("/v2/", "/v3/")
-LIBRETRANSLATE = ("/translate", "/detect", "/languages", "/translate_file", "/download_file/")
+LIBRETRANSLATE = ("/translate", "/detect", "/languages", "/translate_file", "/download_file/", "/suggest")
 # Paths that ask for computation: refused while the queue is full, before their bodies are parsed.
 WORK = frozenset(
     ("/v1/predict", "/v1/predict/file", "/v1/score", "/translate", "/translate_file", "/v2/translate", "/v2/document")

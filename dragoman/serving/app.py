@@ -26,6 +26,7 @@ from dragoman.serving.gate import BodyProblem, Gate
 from dragoman.serving.mistakes import UNREADABLE_BODY, shown, unknown_path, validation_problem
 from dragoman.serving.request_fields import WrongKey
 from dragoman.serving.routes import (
+    corrections,
     deepl,
     deepl_documents,
     deepl_glossaries,
@@ -46,7 +47,7 @@ ABOUT = """
 Translate, label, tag, complete, transcribe and caption with trained models.
 
 - `/v1/predict`, `/v1/score`, `/v1/inspect`: Dragoman's own API, for every task.
-- `/translate`, `/detect`, `/languages`, `/translate_file`: as LibreTranslate.
+- `/translate`, `/detect`, `/languages`, `/translate_file`, `/suggest`: as LibreTranslate.
 - `/v1/chat/completions`, `/v1/completions`, `/v1/audio/transcriptions`: as OpenAI.
 - `/v2/translate`, `/v2/document`, `/v2/languages`, `/v3/glossaries`: as DeepL.
 """
@@ -83,7 +84,7 @@ def create_app(state: ServerState) -> ASGIApp:
     app.state.server = state
     for routes in (
         predict, inspection, operations, libretranslate, openai, openai_chat, openai_audio,
-        deepl, deepl_glossaries, deepl_documents,
+        deepl, deepl_glossaries, deepl_documents, corrections,
     ):  # fmt: skip
         app.include_router(routes.router, responses={} if routes is operations else PROBLEMS)
     for kind in ERRORS:
@@ -104,7 +105,7 @@ def add_page(app: FastAPI) -> None:
     web = Path(str(resources.files("dragoman.web")))
     app.mount("/static", StaticFiles(directory=static), name="static")
     app.mount("/web/modules", StaticFiles(directory=web / "modules"), name="modules")
-    pages = {"/": static / "index.html", "/inspect": static / "inspect.html"}
+    pages = {f"/{name}": static / f"{name or 'index'}.html" for name in ("", "inspect", "corrections")}
     pages |= {f"/web/{name}": web / name for name in ("style.css", "panels.css", "icon.svg")}
     for path, file in pages.items():
         app.add_route(path, partial(send_file, file), include_in_schema=False)

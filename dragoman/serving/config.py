@@ -70,6 +70,7 @@ class LimitsConfig:
     request_time: Seconds = setting(30.0, help="seconds until an unfinished request is given up and answered 503")
     read_time: Seconds = setting(15.0, help="seconds that a client may take to send a request")
     grace: Seconds = setting(35.0, help="seconds after SIGTERM until the process has ended, whatever it computes")
+    corrections: Size = setting(100_000_000, help="bytes of all corrections that are kept; further ones are refused")
     connections: Size = setting(1_000, help="open connections per worker; further ones are answered 503")
 
 
@@ -97,6 +98,9 @@ class ServeConfig:
         "",
         help="address of the server in links of its answers, such as https://example.org/translate; its own if empty",
     )
+    corrections: str = setting(
+        "", help="folder that keeps corrections of clients (/suggest); empty: the server takes none"
+    )
     page: bool = setting(True, help="whether / is a web page for people")
     limits: LimitsConfig = setting(LimitsConfig(), help="what requests may ask for")
 
@@ -111,7 +115,7 @@ class ServeConfig:
 
 
 def load_config(path: str | Path) -> ServeConfig:
-    """Read serve.toml; relative run folders are relative to the file."""
+    """Read serve.toml; relative paths are relative to the file."""
     table = read_toml(path)
     config = build(ServeConfig, table, origin=path)
     folder = Path(path).parent
@@ -119,4 +123,5 @@ def load_config(path: str | Path) -> ServeConfig:
         as_table(model) | {"run": str(folder / model.run), "memory": str(folder / model.memory) if model.memory else ""}
         for model in config.models
     ]
-    return build(ServeConfig, as_table(config) | {"models": models}, origin=path)
+    kept = str(folder / config.corrections) if config.corrections else ""
+    return build(ServeConfig, as_table(config) | {"models": models, "corrections": kept}, origin=path)

@@ -14,8 +14,11 @@ from dragoman.serving.answers import WORK, busy_message, error_body, key_status
 from dragoman.serving.batcher import Busy
 from dragoman.serving.state import CALL, ServerCall, ServerState
 
-OPEN_PATHS = ("/health", "/ready", "/", "/inspect", "/favicon.ico", "/frontend/settings", "/openapi.json")
+OPEN_PATHS = (
+    "/health", "/ready", "/", "/inspect", "/corrections", "/favicon.ico", "/frontend/settings", "/openapi.json",
+)  # fmt: skip
 OPEN_FOLDERS = ("/static/", "/web/", "/download_file/")  # the name of a file that waits there is a secret itself
+KEY_IN_BODY = ("/translate", "/detect", "/languages", "/translate_file", "/suggest")
 WATCHED = ("/health", "/ready", "/metrics")  # answered however many connections there are
 RETRY = 2  # seconds
 
@@ -122,7 +125,7 @@ class Exchange(ServerCall):
         if not config.token or preflight or path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
             return True
         sent = self.headers.get("authorization", b"").split(b" ", 1)[-1].strip()
-        return is_token(sent, config.token) or path in ("/translate", "/detect", "/languages", "/translate_file")
+        return is_token(sent, config.token) or path in KEY_IN_BODY
 
     @property
     def crowded(self) -> bool:

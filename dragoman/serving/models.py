@@ -30,6 +30,7 @@ from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import Run
+from dragoman.runs.versions import current_version
 from dragoman.serving.batcher import SearchCost
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.formality import languages_of_tags
@@ -90,7 +91,13 @@ class ServedModel:
             raise RunError(f"min_confidence: {folder} has no calibration; first: dragoman calibrate {folder}")
         if config.memory:
             self.predictor.memory(config.memory)  # a faulty one is an error at the start, not at the first request
-        self.task = self.engine.run.task.name
+        run = self.engine.run
+        self.task = run.task.name
+        # The weights that are loaded now: the run may be adapted while the server goes on with them.
+        self.origin: dict[str, Any] = {"model": self.name, "run": str(run.folder.resolve())}
+        if serve.corrections:
+            version = current_version(run)
+            self.origin |= {"version": version and version.number, "weights": run.weights_digest()}
         self.batch_size = serve.batch_size
         source, target = languages_of_name(self.name)
         self.source = config.source or source or UNKNOWN

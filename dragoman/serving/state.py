@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends
 from starlette.requests import Request
 
+from dragoman.data.correction_log import CorrectionLog
 from dragoman.errors import ConfigError, hint
 from dragoman.progress import interruptible
 from dragoman.serving.batcher import Batcher, Busy, SearchCost, Speeds
@@ -45,6 +46,9 @@ class ServerState:
         self.config, self.limits, self.models, self.spool = config, config.limits, models, spool
         self.glossaries = Spool(spool.folder / "glossaries", kept=math.inf)
         self.documents = Spool(spool.folder / "documents")  # what is known about documents, apart from their bytes
+        self.corrections = CorrectionLog(config.corrections, config.limits.corrections) if config.corrections else None
+        if self.corrections is not None:
+            self.corrections.create()
         self.metrics = Metrics()
         self.speeds = Speeds(lambda work: work.kind)
         limits = config.limits

@@ -160,7 +160,7 @@ async def frontend_settings(call: CurrentCall) -> dict[str, Any]:
         "frontendTimeout": 500,
         "keyRequired": bool(state.config.token),
         "language": {"source": source, "target": target},
-        "suggestions": False,
+        "suggestions": state.corrections is not None,
         "supportedFilesFormat": list(FORMATS),
     }
 

@@ -70,6 +70,7 @@ def model_table(model: ServedModel) -> dict[str, Any]:
         table["targets"] = [{"code": code, "name": language_name(code)} for code in model.targets]
         table["tags"] = list(model.tags)
         table["beam"] = model.predictor.search.beam
+        table["suggestions"] = "weights" in model.origin
     if engine.labels:
         table["labels"] = list(engine.labels)
     return table

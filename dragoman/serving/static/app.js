@@ -50,6 +50,7 @@ async function start() {
   select = el("select", { id: "model", "aria-label": "Model", onchange: () => show(models, select.value) });
   for (const one of models) select.append(el("option", { value: one.id, selected: one.id === chosen }, `${one.id} · ${one.task}`));
   place.replaceChildren(models.length > 1 ? select : el("span", { class: "soft small" }, `${models[0].id} · ${models[0].task}`));
+  if (models.some((one) => one.suggestions)) document.querySelector(".bar nav").prepend(el("a", { class: "quiet", href: "/corrections" }, "Corrections"));
   show(models, chosen);
 }
 

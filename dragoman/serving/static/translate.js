@@ -4,6 +4,7 @@ import { el } from "/web/modules/core.js";
 import { call, upload } from "/static/api.js";
 import { clipped, copy, difference, icon, iconButton, later, linkedWords, markWords, toast } from "/web/modules/panels.js";
 import { codeBox, historyBox, remember, unknownText } from "/static/parts.js";
+import { suggestButton } from "/static/suggest.js";
 
 const DELAY = 220;
 const EXAMPLES = "dragoman-text";
@@ -162,9 +163,11 @@ function outputPanel(state, model) {
   const others = el("div", { class: "others" });
   const look = el("a", { class: "quiet", target: "_blank", rel: "noopener" }, icon("eye"), "Look inside");
   const copyButton = iconButton("copy", "Copy the translation", () => copy(text));
-  const foot = el("div", { class: "foot" }, hint, look, copyButton);
+  const suggest = model.suggestions ? suggestButton(model, () => chosen, () => state.tag) : null;
+  const foot = el("div", { class: "foot" }, hint, suggest?.button ?? "", look, copyButton);
   const title = el("h2", { class: "panel-name small soft", hidden: true }, model.id);
-  const node = el("section", { class: "panel result", "aria-label": `Output of ${model.id}` }, title, body, others, foot);
+  const node = el("section", { class: "panel result", "aria-label": `Output of ${model.id}` }, title, body, others, suggest?.form ?? "", foot);
+  let chosen = null; // the sentence whose alternatives are shown
   let text = "";
   let several = false;
 
@@ -174,6 +177,7 @@ function outputPanel(state, model) {
     text = output?.text ?? "";
     foot.style.visibility = output ? "visible" : "hidden";
     hint.textContent = "";
+    suggest?.close();
     if (!output) { body.append(el("span", { class: "soft" }, "Translation")); return; }
     const sentences = output.sentences ?? [];
     let place = 0;
@@ -198,6 +202,8 @@ function outputPanel(state, model) {
   }
 
   function choose(sentence) {
+    chosen = sentence;
+    suggest?.close();
     setLook(sentence);
     const all = (sentence.alternatives ?? []).filter((one) => one.text && one.text !== sentence.text);
     others.replaceChildren(...(all.length ? [el("h3", { class: "small soft" }, several ? ["Alternatives for ", el("bdi", {}, clipped(sentence.source)), " · click another sentence for its own"] : "Alternatives"), el("ul", { class: "plain" }, all.map((one) => el("li", {},
