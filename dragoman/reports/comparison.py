@@ -14,6 +14,7 @@ import numpy as np
 
 from dragoman.analysis.attention_layers import attention_layers, over_words
 from dragoman.analysis.cost import THEORY, LayerCost, benchmarked_layers, growth_exponents, measure_layers, saved_bytes
+from dragoman.analysis.free_running import free_running, runs_freely
 from dragoman.analysis.gradients import GradientFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
@@ -36,6 +37,7 @@ from dragoman.scoring.significance import bootstrap, interval, paired_bootstrap
 SHOWN = 40  # outputs side by side
 MAX_GRADIENT_TOKENS = 60
 MEMORY_ROWS = 32
+MAX_FREE_RUNNING = 500  # test pairs
 TIME_TO_TARGET = "Time to target is the training time until it reaches a validation score that all reach."
 TOKEN_METRICS = ("loss", "perplexity")
 COST_LENGTHS = (128, 256, 512, 1024, 2048)
@@ -385,6 +387,29 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
     return views
 
 
+def forcing_view(systems: Sequence[System], test: Sequence[Example], device: str, say: Say) -> View | None:
+    """Accuracy by position with right and with own inputs, of every system that writes token by token."""
+    rows = list(test[:: max(1, len(test) // MAX_FREE_RUNNING)])[:MAX_FREE_RUNNING]
+    found = []
+    for system in systems:
+        predictor = load_predictor(system.folders[0], device)
+        if len(predictor.members) > 1 or predictor.reads_files or not runs_freely(predictor.model):
+            continue
+        say(f"teacher forcing against free running: {len(rows):,} test pairs with {system.name}")
+        sources, targets = [row.source for row in rows], [row.references[0] for row in rows]
+        found.append({"name": system.name, **free_running(predictor, sources, targets)._asdict()})
+    if not found:
+        return None
+    return View(
+        "exposure",
+        "Teacher forcing",
+        "Right tokens by position: with the reference as input, as in training (solid), and with the system's own "
+        "tokens, as in use (dashed). The gap is exposure bias. A token counts at its own position only, so a missing "
+        "word makes the rest wrong. Outputs are greedy.",
+        {"systems": found, "pairs": len(rows)},
+    )
+
+
 def cost_view(systems: Sequence[System], say: Say) -> View | None:
     """Measured cost of the layers that the systems are made of, against length, on the CPU; None: they have none.
 
@@ -476,6 +501,7 @@ def compare_runs(
         *inside_views(systems, test, sentence, device),
     ]
     if cost:
+        views.append(forcing_view(systems, test, device, say))
         views.append(cost_view(systems, say))
     return [view for view in views if view is not None]
 

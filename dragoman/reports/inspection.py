@@ -34,6 +34,7 @@ from dragoman.models.encoders.bert import BertEncoder
 from dragoman.models.tagger import Tagger
 from dragoman.reports.classical_views import lexicon_view, phrase_view, series_view
 from dragoman.reports.inside_views import inside_view, lens_view
+from dragoman.reports.sequence_views import forcing_view
 from dragoman.reports.view import View, listed, packed
 from dragoman.scoring.edit import align_edits
 
@@ -576,8 +577,8 @@ def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
 
 MakeView = Callable[[Subject, int | None], Iterator[View]]
 NEURAL: tuple[MakeView, ...] = (
-    _attention, inside_view, lens_view, _labels, _surprise, _media, _next, _beam, _states, _gradients, _what_if,
-    _tables, _positions, _layers,
+    _attention, inside_view, lens_view, _labels, _surprise, _media, _next, _beam, forcing_view, _states, _gradients,
+    _what_if, _tables, _positions, _layers,
 )  # fmt: skip
 FITTED: tuple[MakeView, ...] = (
     phrase_view, series_view, _attention, lexicon_view, _labels, _surprise, _what_if, _tables, _layers,
