@@ -57,8 +57,8 @@ def free_running(predictor: Predictor, sources: Sequence[str], targets: Sequence
         width = scores.mask.shape[1]
         real[indices, :width] = scores.mask.cpu()
         right[0, indices, :width] = (scores.correct & scores.mask).cpu()
-        batch = predictor.collator.collate(*([side[index] for index in indices] for side in rows))
-        batch = batch.to(predictor.device)
+        chosen = [[side[index] for index in indices] for side in rows]
+        batch = predictor.collator.collate(chosen[0], chosen[1]).to(predictor.device)
         written = own_tokens(model, batch, greedy, predictor.length_ratio)[:, :width]
         right[1, indices, : written.shape[1]] = (written == batch.target[:, : written.shape[1]]).cpu()
     right &= real
