@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dragoman.classical.rows import Floats
 from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.crf import LinearChainCRF
+from dragoman.layers.ctc import with_blanks
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,32 @@ def _traced(columns: list[Tensor], back: list[list[int]], row: int) -> PathTable
         row = back[column][row]
         path.append((row, column - 1))
     return PathTable(torch.stack(columns, 1), back, path[::-1])
+
+
+@torch.no_grad()
+def ctc_forward(log_probabilities: Tensor, labels: list[int]) -> tuple[Tensor, int]:
+    """The forward variables (states, T) of CTC, and how many paths the labels have.
+
+    Each cell is the log of the summed probability of all paths to it (Graves et al. 2006, eq. 6 to 8); the last two
+    states of the last column add up to the probability of the labels.
+    """
+    symbols, skips = with_blanks(torch.tensor(labels, dtype=torch.long), PAD)
+    skips = skips[: len(symbols)]
+    emitted = log_probabilities.double()[:, symbols]  # (T, states)
+    reached = torch.full((len(symbols),), float("-inf"), dtype=torch.float64)
+    reached[0] = 0.0
+    counts = [1] + [0] * (len(symbols) - 1)  # Python's integers: there are more paths than 64 bits can count
+    columns = []
+    for row in emitted:
+        one = F.pad(reached[:-1], (1, 0), value=float("-inf"))
+        two = F.pad(reached[:-2], (2, 0), value=float("-inf"))[: len(symbols)].masked_fill(~skips, float("-inf"))
+        reached = torch.stack([reached, one, two]).logsumexp(0) + row
+        columns.append(reached)
+        counts = [
+            counts[state] + (counts[state - 1] if state else 0) + (counts[state - 2] if skips[state] else 0)
+            for state in range(len(symbols))
+        ]
+    return torch.stack(columns, 1), sum(counts[-2:])
 
 
 @torch.no_grad()

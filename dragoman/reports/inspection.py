@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dragoman.analysis.attention_layers import ABOUT, AttentionLayer, attention_layers
 from dragoman.analysis.attribution import METHODS, attribute
@@ -18,7 +17,7 @@ from dragoman.analysis.layer_table import layer_table, parameter_count, tensor_t
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces
 from dragoman.analysis.subject import Loaded, Subject, open_subject, plain_axis
-from dragoman.analysis.tables import PathTable, ctc_table, hmm_table, viterbi_table
+from dragoman.analysis.tables import PathTable, hmm_table, viterbi_table
 from dragoman.analysis.what_if import what_if
 from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.model import FittedModel
@@ -29,13 +28,14 @@ from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.models.classifier import Classifier
-from dragoman.models.contracts import CTCEmissions, decodes
+from dragoman.models.contracts import decodes
 from dragoman.models.encoders.bert import BertEncoder
 from dragoman.models.tagger import Tagger
 from dragoman.reports.classical_views import lexicon_view, phrase_view, series_view
+from dragoman.reports.ctc_view import ctc_log_probabilities, ctc_tables, ctc_view
 from dragoman.reports.inside_views import inside_view, lens_view
 from dragoman.reports.sequence_views import forcing_view
-from dragoman.reports.view import View, listed, packed
+from dragoman.reports.view import View, listed, packed, table_data
 from dragoman.scoring.edit import align_edits
 
 UNITS = 64  # recurrent units in a page: those that vary most
@@ -466,19 +466,14 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
         words = [label.rpartition("/")[0] for label in subject.target.tokens]
         path = hmm_table(model.transitions, model.lattice(subject.batch)[0][0])
         about = "log-probability of the best path that ends in this tag, up to a term that all paths share"
-        tables.append(_table("Viterbi", about, path, list(loaded.labels), words))
+        tables.append(table_data("Viterbi", about, path, list(loaded.labels), words))
     if isinstance(model, Tagger) and model.chain is not None and not isinstance(loaded, Predictor | Completer):
         path = viterbi_table(model.chain, model.outputs(subject.batch)[0][0])
         words = [label.rpartition("/")[0] for label in subject.target.tokens]
-        tables.append(_table("Viterbi", "best score of a path that ends in this tag", path, list(loaded.labels), words))
-    if isinstance(loaded, Predictor) and (logs := _ctc_log_probabilities(subject)) is not None:
-        ids, positions = subject.batch.target[0, :-1].tolist(), len(logs)
-        rows = ["blank"]
-        for piece in loaded.target_tokenizer.pieces(ids):
-            rows += [piece, "blank"]
-        if positions >= len(ids) and len(rows) * positions <= 200_000:
-            columns, path = [str(number) for number in range(1, positions + 1)], ctc_table(logs.cpu(), ids)
-            tables.append(_table("CTC lattice", "best log-probability up to here", path, rows, columns))
+        tables.append(
+            table_data("Viterbi", "best score of a path that ends in this tag", path, list(loaded.labels), words)
+        )
+    tables += ctc_tables(subject)
     if subject.given and isinstance(loaded, Predictor) and subject.source is not None:
         output = next(loaded.stream([subject.source.text], on_unknown=told_elsewhere)).text
         axis = subject.target
@@ -487,7 +482,7 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
         edits = align_edits(left, right)
         about = f"cost of turning the target (down) into the output (across): {edits.cost}"
         path = PathTable(torch.tensor(edits.table), None, list(edits.path))
-        tables.append(_table("Edit distance", about, path, ["", *left], ["", *right]))
+        tables.append(table_data("Edit distance", about, path, ["", *left], ["", *right]))
     if tables:
         yield View(
             "tables",
@@ -496,23 +491,6 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
             "these back-pointers from the last cell gives the best path, outlined here.",
             {"tables": tables},
         )
-
-
-def _table(name: str, about: str, table: PathTable, rows: list[str], columns: list[str]) -> dict[str, Any]:
-    return {
-        "name": name, "about": about, "scores": table.scores.float(), "path": table.path, "back": table.back,
-        "rows": rows, "columns": columns,
-    }  # fmt: skip
-
-
-def _ctc_log_probabilities(subject: Subject) -> Tensor | None:
-    """The log-probabilities of every position (P, V); None: the model has no CTC."""
-    if decodes(subject.model) != "parallel":
-        return None
-    emitted = subject.model.emissions(subject.batch, subject.batch.source.mask.sum(1), 1)
-    if not isinstance(emitted, CTCEmissions):
-        return None
-    return emitted.log_probabilities[0, : int(emitted.lengths[0])].float()
 
 
 @torch.no_grad()
@@ -527,7 +505,7 @@ def _media(subject: Subject, beam: int | None) -> Iterator[View]:
         "target": subject.target.as_dict(),
         "emissions": None,
     }
-    if (logs := _ctc_log_probabilities(subject)) is not None:
+    if (logs := ctc_log_probabilities(subject)) is not None:
         probabilities, tokens = logs.exp().topk(3, 1)
         pieces = [
             ["blank" if token == 0 else loaded.target_tokenizer.pieces([token])[0] for token in row]
@@ -577,8 +555,8 @@ def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
 
 MakeView = Callable[[Subject, int | None], Iterator[View]]
 NEURAL: tuple[MakeView, ...] = (
-    _attention, inside_view, lens_view, _labels, _surprise, _media, _next, _beam, forcing_view, _states, _gradients,
-    _what_if, _tables, _positions, _layers,
+    _attention, inside_view, lens_view, _labels, _surprise, _media, ctc_view, _next, _beam, forcing_view, _states,
+    _gradients, _what_if, _tables, _positions, _layers,
 )  # fmt: skip
 FITTED: tuple[MakeView, ...] = (
     phrase_view, series_view, _attention, lexicon_view, _labels, _surprise, _what_if, _tables, _layers,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dragoman.analysis.attention_layers import AttentionLayer, attention_layers, merge_words
 from dragoman.analysis.attribution import attribute
@@ -18,7 +19,7 @@ from dragoman.analysis.logit_lens import block_norms, logit_lens, recorded_block
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
 from dragoman.analysis.subject import Axis, Subject, plain_axis, target_log_probabilities, text_axis
-from dragoman.analysis.tables import ctc_table, viterbi_table
+from dragoman.analysis.tables import ctc_forward, ctc_table, viterbi_table
 from dragoman.analysis.what_if import frozen_gate, masked_head, what_if
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
@@ -436,6 +437,15 @@ def test_viterbi_and_ctc_tables_agree_with_brute_force() -> None:
         if collapsed(path) == labels
     )
     assert float(found.scores[found.path[-1]]) == pytest.approx(best, abs=1e-5)
+    for labels in ([2, 2, 4], [1], []):
+        paths = [path for path in torch.cartesian_prod(*[torch.arange(5)] * 6).tolist() if collapsed(path) == labels]
+        total = sum(float(logs[range(6), path].double().sum().exp()) for path in paths)
+        forward, count = ctc_forward(logs, labels)
+        assert count == len(paths)
+        assert float(forward[-2:, -1].exp().sum()) == pytest.approx(total, rel=1e-6)
+        if labels:
+            loss = F.ctc_loss(logs.double()[:, None], torch.tensor([labels]), [6], [len(labels)], reduction="sum")
+            assert float(forward[-2:, -1].logsumexp(0)) == pytest.approx(-float(loss), rel=1e-9)
 
 
 def collapsed(path: list[int]) -> list[int]:

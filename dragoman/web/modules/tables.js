@@ -19,7 +19,7 @@ export function drawTables(view) {
       const marked = [whole(readState().row, one.path[one.path.length - 1][0], 0, found.shape[0] - 1), whole(readState().column, one.path[one.path.length - 1][1], 0, found.shape[1] - 1)];
       say(...marked);
       return heatmap({ rows: found.shape[0], columns: found.shape[1], at: (row, column) => { const value = found.at(row, column); return Number.isFinite(value) ? 0.05 + (0.85 * (value - low)) / (high - low || 1) : 0; },
-        rowLabels: one.rows.map(shown), columnLabels: one.columns.map(shown), top: 1, outlined: one.path, marked, label: one.name, square: one.back === null, pick: (row, column) => setState({ row, column }), hover: (row, column) => say(...(row === null ? marked : [row, column])) });
+        rowLabels: one.rows.map(shown), columnLabels: one.columns.map(shown), top: 1, outlined: one.path, marked, label: one.name, square: one.back === null && !one.summed, pick: (row, column) => setState({ row, column }), hover: (row, column) => say(...(row === null ? marked : [row, column])) });
     },
     rows: () => { const one = chosen(); const found = tensor(one.scores); return [["", ...one.columns.map(shown)], one.rows.map((name, row) => [shown(name), ...found.row(row)]), { numeric: one.columns.map((_, index) => index + 1) }]; },
     data: () => chosen(),
@@ -29,6 +29,7 @@ export function drawTables(view) {
     const found = tensor(one.scores);
     const parts = [el("strong", { dir: "auto" }, shown(one.rows[row] ?? "")), " × ", el("strong", { dir: "auto" }, shown(one.columns[column] ?? "")), `: ${number(found.at(row, column), 3)}`];
     if (one.back && one.back[column][row] >= 0) parts.push("; came from ", el("bdi", {}, shown(one.rows[one.back[column][row]])));
+    else if (one.summed) parts.push(` = log ${number(Math.exp(found.at(row, column)), 4)}, summed over all paths to this cell: they stay in the row, come from the row above, or skip a blank between two different symbols`);
     else if (!one.back) {
       const cost = found.at(row, column);
       const options = [];
