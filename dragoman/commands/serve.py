@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import click
 
@@ -16,6 +17,7 @@ FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in ("host", "port", "workers", "batch_size", "device", "token", "min_confidence", "corrections")
 }
+OPUS_CAT_PORT = 8500
 OLD = ("limits.queue", "limits.wait", "cors", "base_url", "engine", "page")  # places that once had flags
 SCHEMA = Schema(ServeConfig, daily=FLAGS, without=("models",), old=OLD)
 
@@ -25,6 +27,7 @@ SCHEMA = Schema(ServeConfig, daily=FLAGS, without=("models",), old=OLD)
 @click.option("--config", "config_file", metavar="FILE", help="Settings as TOML; those of the command line go first.")
 @click.option("--languages", "pairs", multiple=True, metavar="SOURCE:TARGET",
               help="Language codes of a RUN, such as de:en, in the order of the runs.")  # fmt: skip
+@click.option("--opus-cat", is_flag=True, help="Listen where plug-ins of OPUS-CAT look for a server: port 8500.")
 @click.option("--memory", "memories", multiple=True, metavar="FILE",
               help="Translation memory (.tsv, .tmx) of a RUN, in the order of the runs.")  # fmt: skip
 def serve(
@@ -32,6 +35,7 @@ def serve(
     config_file: str | None,
     pairs: tuple[str, ...],
     memories: tuple[str, ...],
+    opus_cat: bool,
     settings: Settings,
 ) -> None:
     """Serve trained runs over HTTP, with a web page at /.
@@ -41,10 +45,11 @@ def serve(
     dragoman serve runs/de-en runs/en-de --port 8000
     dragoman serve runs/my --languages de:en --workers 4 search.beam=8
     dragoman serve --config serve.toml limits.queue=64 page=false
+    dragoman serve runs/en-fi --opus-cat               for plug-ins of Trados, memoQ, OmegaT, Wordfast
 
-    The server speaks its own API for every task (/v1/predict, described at /openapi.json), that of LibreTranslate
-    (/translate) and parts of OpenAI's (/v1/completions, /v1/audio/transcriptions). It listens on this machine alone
-    unless --host says otherwise. SIGTERM lets it finish what it has accepted.
+    The server speaks its own API for every task (/v1/predict, described at /openapi.json), those of LibreTranslate
+    (/translate), DeepL (/v2/translate) and OPUS-CAT (/MTRestService), and parts of OpenAI's (/v1/completions). It
+    listens on this machine alone unless --host says otherwise. SIGTERM lets it finish what it has accepted.
     """
     try:
         import fastapi  # noqa: F401
@@ -54,6 +59,8 @@ def serve(
     from dragoman.serving.server import serve as run_server
 
     config = server_config(runs, config_file, pairs, settings, memories)
+    if opus_cat and "port" not in settings.spelled:
+        config = replace(config, port=OPUS_CAT_PORT)
     run_server(config, lambda line: click.echo(line, err=True))
 
 

@@ -28,9 +28,13 @@ NAMES: dict[str, str] = dict(
 THREE_LETTERS: dict[str, str] = dict(
     re.findall(
         r"(\w+):(\w+)",
-        "ara:ar ces:cs cze:cs dan:da deu:de ger:de ell:el eng:en spa:es fas:fa fin:fi fra:fr fre:fr heb:he hin:hi "
-        "hun:hu ind:id isl:is ita:it jpn:ja kor:ko nld:nl dut:nl nor:no pol:pl por:pt ron:ro rum:ro rus:ru slk:sk "
-        "slv:sl swe:sv tgl:tl tha:th tur:tr ukr:uk vie:vi zho:zh chi:zh",
+        "afr:af ara:ar aze:az bel:be bul:bg ben:bn bos:bs cat:ca ces:cs cze:cs cym:cy wel:cy dan:da deu:de ger:de "
+        "ell:el gre:el eng:en epo:eo spa:es est:et eus:eu baq:eu fas:fa per:fa fin:fi fra:fr fre:fr gle:ga glg:gl "
+        "guj:gu heb:he hin:hi hrv:hr hun:hu hye:hy arm:hy ind:id isl:is ice:is ita:it jpn:ja kat:ka geo:ka kaz:kk "
+        "khm:km kan:kn kor:ko kir:ky lat:la lao:lo lit:lt lav:lv mkd:mk mac:mk mal:ml mon:mn mar:mr msa:ms may:ms "
+        "mlt:mt mya:my bur:my nob:nb nep:ne nld:nl dut:nl nor:no pan:pa pol:pl por:pt ron:ro rum:ro rus:ru sin:si "
+        "slk:sk slo:sk slv:sl sqi:sq alb:sq srp:sr swe:sv swa:sw tam:ta tel:te tha:th tgl:tl tur:tr ukr:uk urd:ur "
+        "uzb:uz vie:vi zho:zh chi:zh zul:zu",
     )
 )
 MAX_DETECTED = 2_000  # characters: more do not change the answer, and take seconds

@@ -36,6 +36,7 @@ from dragoman.serving.routes import (
     openai_audio,
     openai_chat,
     operations,
+    opus_cat,
     predict,
 )
 from dragoman.serving.schemas import Problem
@@ -50,6 +51,7 @@ Translate, label, tag, complete, transcribe and caption with trained models.
 - `/translate`, `/detect`, `/languages`, `/translate_file`, `/suggest`: as LibreTranslate.
 - `/v1/chat/completions`, `/v1/completions`, `/v1/audio/transcriptions`: as OpenAI.
 - `/v2/translate`, `/v2/document`, `/v2/languages`, `/v3/glossaries`: as DeepL.
+- `/MTRestService/TranslateJson` and others: as OPUS-CAT, for plug-ins of Trados, memoQ, OmegaT and Wordfast.
 """
 
 
@@ -84,7 +86,7 @@ def create_app(state: ServerState) -> ASGIApp:
     app.state.server = state
     for routes in (
         predict, inspection, operations, libretranslate, openai, openai_chat, openai_audio,
-        deepl, deepl_glossaries, deepl_documents, corrections,
+        deepl, deepl_glossaries, deepl_documents, corrections, opus_cat,
     ):  # fmt: skip
         app.include_router(routes.router, responses={} if routes is operations else PROBLEMS)
     for kind in ERRORS:

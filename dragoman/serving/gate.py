@@ -18,7 +18,9 @@ OPEN_PATHS = (
     "/health", "/ready", "/", "/inspect", "/corrections", "/favicon.ico", "/frontend/settings", "/openapi.json",
 )  # fmt: skip
 OPEN_FOLDERS = ("/static/", "/web/", "/download_file/")  # the name of a file that waits there is a secret itself
-KEY_IN_BODY = ("/translate", "/detect", "/languages", "/translate_file", "/suggest")
+# Their routes look for the token in a field, too.
+KEY_IN_FIELDS = ("/translate", "/detect", "/languages", "/translate_file", "/suggest")
+OPUS_CAT = ("/MTRestService/", "/MtRestService/")
 WATCHED = ("/health", "/ready", "/metrics")  # answered however many connections there are
 RETRY = 2  # seconds
 
@@ -125,7 +127,7 @@ class Exchange(ServerCall):
         if not config.token or preflight or path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
             return True
         sent = self.headers.get("authorization", b"").split(b" ", 1)[-1].strip()
-        return is_token(sent, config.token) or path in KEY_IN_BODY
+        return is_token(sent, config.token) or path in KEY_IN_FIELDS or path.startswith(OPUS_CAT)
 
     @property
     def crowded(self) -> bool:

@@ -397,12 +397,15 @@ class Models:
         All protocols choose by this. A run whose languages are not known answers no pair of languages: it stands in
         lists as "und", and only a request that says "und" for the unknown side means it.
         """
-        for model in self.translators:
-            if same_language(source, model.source):
-                for code in model.targets:
-                    if same_language(target, code):
-                        return model, code if model.tags else ""
-        return None
+        return next(iter(self.routes(source, target)), None)
+
+    def routes(self, source: str, target: str) -> list[tuple[ServedModel, str]]:
+        """All models that translate between two languages, each with the tag that it needs."""
+        return [
+            (model, code if model.tags else "")
+            for model in self.translators if same_language(source, model.source)
+            for code in model.targets if same_language(target, code)
+        ]  # fmt: skip
 
     @property
     def translators(self) -> list[ServedModel]:

@@ -43,6 +43,7 @@ class ForeignRequest(BaseModel):
     """A body whose unknown and unsupported fields are refused in the words of its API."""
 
     unknown_field: ClassVar[str] = "{name}: no such field. {hint}"  # "": unknown fields are ignored
+    key_field: ClassVar[str] = "api_key"  # that may have the token of the server
     refused_field: ClassVar[str] = "{name}: this server does not support it; leave it out"
 
     @model_validator(mode="before")
@@ -66,10 +67,18 @@ class ForeignRequest(BaseModel):
     @classmethod
     async def read(cls, request: Request) -> Self:
         """The fields of a request, checked; raises ConfigError for the first mistake, WrongKey without the token."""
-        fields = await fields_of(request)
+        return cls.checked(request, await fields_of(request))
+
+    @classmethod
+    async def read_address(cls, request: Request) -> Self:
+        """As `read`, but the body is no table and is left unread."""
+        return cls.checked(request, dict(request.query_params))
+
+    @classmethod
+    def checked(cls, request: Request, fields: Fields) -> Self:
         token: str = request.app.state.server.config.token
         header = request.headers.get("authorization", "").split(" ", 1)[-1].strip()
-        sent = str(fields.get("api_key", "")).encode("utf-8", "replace"), header.encode("latin-1")
+        sent = str(fields.get(cls.key_field, "")).encode("utf-8", "replace"), header.encode("latin-1")
         if token and not any(is_token(key, token) for key in sent):
             raise WrongKey
         try:

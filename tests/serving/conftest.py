@@ -65,9 +65,11 @@ def serving(config: ServeConfig, spool: Path) -> Iterator[Live]:
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     with httpx.Client(base_url=url, timeout=60) as client:
         live = Live(url, found[0], client, listening, found[1])
-        yield live
-    if not live.state.draining:
-        live.stop()
+        try:
+            yield live
+        finally:  # or a test that fails would never end
+            if not live.state.draining:
+                live.stop()
     thread.join(60)
     assert not thread.is_alive()
 

@@ -142,3 +142,14 @@ def test_files(live: Live, expected: dict[str, str]) -> None:
     other = live.client.post("/translate_file", files={"file": ("a.exe", b"MZ")}, data=auto)
     assert other.status_code == 400
     assert "file format not supported" in other.json()["error"]
+
+
+def test_what_weblate_and_subtitle_edit_send(live: Live, expected: dict[str, str]) -> None:
+    texts = list(expected)
+    assert {"ab", "cd"} <= {language["code"] for language in live.client.get("/languages").json()}
+    weblate = {"api_key": "", "q": texts, "source": "ab", "target": "cd"}
+    assert live.post("/translate", weblate)["translatedText"] == list(expected.values())
+    headers = {"content-type": "application/json", "accept": "application/json"}
+    text = f'{{"q": "{texts[0]}", "source": "ab", "target": "cd"}}'
+    answer = live.client.post("/translate", content=text.encode(), headers=headers)
+    assert answer.json()["translatedText"] == expected[texts[0]]
