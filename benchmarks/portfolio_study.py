@@ -258,7 +258,7 @@ def regularised(name: str) -> list[str]:
         return ["auto", *(f"auto+{setting}" for setting in REGULARISATION)]
     neural = "entry=transformer-modern-dropout"
     with_dropout = [f"{neural}+{DROPOUT}", *(f"{neural}+{setting}+{DROPOUT}" for setting in REGULARISATION)]
-    few = ["auto"] if name in ("tatoeba-eng-fra-2000", "tatoeba-eng-fra-4000") else []  # phrases
+    few = ["entry=phrase-based"] if name in ("tatoeba-eng-fra-2000", "tatoeba-eng-fra-4000") else []
     return [*few, neural, *(f"{neural}+{setting}" for setting in REGULARISATION), *with_dropout]
 
 

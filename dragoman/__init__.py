@@ -195,7 +195,7 @@ def _configuration(
     data: TrainingData, run: str | Path | None, overrides: tuple[str, ...], display: Display
 ) -> tuple[Config, Path]:
     """The configuration to train and its run folder."""
-    from dragoman.auto.configure import configure
+    from dragoman.auto.machine import configure_for_machine
     from dragoman.data.readers.memory import as_training_data
     from dragoman.files import run_name
     from dragoman.tasks import config as configuration
@@ -214,7 +214,7 @@ def _configuration(
             if overrides:
                 raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
             return data, folder
-    config, reasons = configure(as_training_data(data, overrides), overrides)
+    config, reasons = configure_for_machine(as_training_data(data, overrides), overrides)
     for reason in reasons:
         display.info(reason)
     return config, folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -14,7 +13,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from dragoman.auto.estimates import BatchShape, Say, check_memory, plan_warnings, training_time, with_epochs
+from dragoman.auto.estimates import (
+    BatchShape,
+    Say,
+    check_memory,
+    plan_warnings,
+    time_lines,
+    training_seconds,
+    with_epochs,
+)
 from dragoman.auto.profile import describe, profile_pairs
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
@@ -26,7 +33,7 @@ from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import MediaError
 from dragoman.data.readers.header import header_warnings
-from dragoman.data.split import MAX_FAULTS, Progress, columns_advice, read_examples
+from dragoman.data.split import LineCounts, Progress, columns_advice, read_examples
 from dragoman.data.store import COLUMNS
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.labeler import MaskFiller
@@ -56,8 +63,9 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     if config.train.pretrained is not None:
         check_start_run(config.train.pretrained.run)
     files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
-    faults = sum(check_lines(config, part, part is not config.data.train, say, show, doing) for part in files)
-    if faults and config.data.faults == "stop":
+    parts = [check_lines(config, part, part is not config.data.train, say, show, doing) for part in files]
+    if not all(part.tolerated(config.data.faults) for part in parts):
+        faults = sum(part.faults.total() for part in parts)
         raise DataError(
             f'{faults:,} lines cannot be used; correct them, or leave such lines out with data.faults="skip"'
         )
@@ -93,10 +101,14 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     doing("estimating memory", 0)
     check_memory(config, corpus, shapes, device, say)
     doing("estimating time", 0)
-    say(training_time(model, config, corpus.collator, shapes, device))
-    warnings = list(plan_warnings(config, corpus, model))
-    for warning in warnings:
-        say(f"warning: {warning}")
+    seconds = training_seconds(model, config, corpus.collator, shapes, device)
+    lines = [
+        *time_lines(seconds, config, device),
+        *(f"warning: {line}" for line in plan_warnings(config, corpus, model)),
+    ]
+    for line in lines:
+        say(line)
+    warnings = [line for line in lines if line.startswith("warning: ")]
     doing("trial run on a few examples", 0)
     check_cycle(config, say)
     return len(warnings) + len(suspected)
@@ -104,11 +116,9 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
 
 def check_lines(
     config: Config, files: Files, several: bool, say: Say, show: int, doing: Progress = lambda what, count: None
-) -> int:
-    """Report every faulty line; returns their number."""
-    counts: Counter[str] = Counter()
-    first: list[Fault] = []
-    pairs = 0
+) -> LineCounts:
+    """Report every faulty line; returns how many lines there are."""
+    counts = LineCounts()
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # recordings and images are decoded into it
         alone = replace(config.data, train=files, valid=None)
         example_format = task_of(config).example_format(config)
@@ -117,22 +127,20 @@ def check_lines(
         for number, item in enumerate(items):
             if number % CHUNK == 0:
                 doing("checking lines", number)
-            if isinstance(item, Fault):
-                counts[item.kind] += 1
-                if len(first) < MAX_FAULTS:
-                    first.append(item)
-                if sum(counts.values()) <= show:
-                    say(str(item))
-            else:
-                pairs += 1
-    total = sum(counts.values())
+            counts.add(item)
+            if isinstance(item, Fault) and counts.faults.total() <= show:
+                say(str(item))
+    total = counts.faults.total()
     if total > show:
         say(f"… and {total - show:,} more faulty lines")
-    if advice := columns_advice(first):
+    if advice := columns_advice(counts.first):
         say(advice)
-    shown_counts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no faults"
-    say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable {example_format.unit}s, {shown_counts}")
-    return total
+    shown = [f"{count:,} {kind}" for kind, count in counts.faults.items()] or ["no faults"]
+    if counts.normalised:
+        shown.append(f"{counts.normalised:,} without their control characters")
+    usable = f"{counts.lines - total:,} usable {example_format.unit}s"
+    say(f"lines: {', '.join(paths_of(files))}: {usable}, {', '.join(shown)}")
+    return counts
 
 
 def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:

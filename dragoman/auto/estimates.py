@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -31,6 +32,7 @@ MANY_EPOCHS = 1000
 TINY_CORPUS = 2000  # tokens: smaller data count as so many
 PARAMETERS_PER_TOKEN = 1000  # more than this is far too many for the data
 MEASURED_ROWS = 16
+NIGHT = 10 * 3600.0  # seconds that a usual training may take
 SLOW_STEP = 1.0  # seconds: the time of such steps is measured on fewer rows
 
 
@@ -126,10 +128,19 @@ def number_of_epochs(config: Config, corpus: Corpus) -> float:
     return train.steps * train.accumulate / len(plan.epoch(0))
 
 
-def training_time(
+def batch_shapes(config: Config, corpus: Corpus) -> set[BatchShape]:
+    """The shapes of the batches of an epoch of examples."""
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, collator=corpus.collator)
+    return {(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in plan.epoch(0)}
+
+
+def training_seconds(
     model: nn.Module, config: Config, collator: Collator, shapes: set[BatchShape], device: torch.device
-) -> str:
-    """About how long training takes, from a few steps with a typical batch; of a slow model, with a part of it."""
+) -> float:
+    """About how long training takes, from a few steps with a typical batch; of a slow model, with a part of it.
+
+    Validations are not counted.
+    """
     rows, source, target = sorted(shapes, key=lambda shape: shape[0] * (shape[1] + shape[2]))[len(shapes) // 2]
     model = model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
@@ -145,8 +156,20 @@ def training_time(
     if rows > part and step < SLOW_STEP:
         step = statistics.median(timed(lambda: train_step(rows), device) for _ in range(3))
     passes = config.train.objective.memory_factor  # of the model, in every step
-    total = step * passes * config.train.accumulate * config.train.steps
-    return (
-        f"time: about {duration(total)} for {config.train.steps:,} steps on {device}, validations not counted "
-        "(measured on a few batches; it may stop earlier by train.patience)"
+    return step * passes * config.train.accumulate * config.train.steps
+
+
+def time_lines(seconds: float, config: Config, device: torch.device) -> Iterator[str]:
+    """What to say of the time of a training, and a warning where it takes more than a night or so."""
+    limit = 60 * config.train.minutes if config.train.minutes else math.inf
+    share = f"; train.minutes = {config.train.minutes:g} ends it at {limit / seconds:.0%}" if seconds > limit else ""
+    yield (
+        f"time: about {duration(seconds)} for {config.train.steps:,} steps on {device}, validations not counted "
+        f"(measured on a few batches; it may stop earlier by train.patience){share}"
     )
+    if min(seconds, limit) > 1.5 * NIGHT:
+        days = f"{min(seconds, limit) / 86400:.1f} days"
+        yield (
+            f"warning: training takes about {days} on {device}; take a smaller preset (dragoman presets), fewer "
+            "train.steps, train.minutes or a GPU"
+        )

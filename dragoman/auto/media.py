@@ -17,7 +17,7 @@ from dragoman.data.examples import Example
 from dragoman.data.media.audio import read_sample_rate
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MediaError, read_bytes
-from dragoman.data.split import read_examples, too_few, usable_examples
+from dragoman.data.split import FEW, read_examples, too_few, usable_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, build
@@ -117,6 +117,7 @@ def choose_features(
     media: str, wanted: dict[str, Any], examples: Sequence[Example], data: DataConfig
 ) -> tuple[dict[str, Any], str]:
     """The settings of the features, from the overrides and the first readable file; and the reason."""
+    failed = 0
     for example in examples:
         name = example.model_input
         line_image = media == "audio" and not name.lower().endswith(AUDIO_SUFFIXES)
@@ -131,7 +132,8 @@ def choose_features(
                 return features, f"source: audio of {rate:,} samples a second, as asked"
             return {**features, "sample_rate": rate}, f"source: audio of {rate:,} samples a second, as in {name}"
         except MediaError as error:
-            if data.faults == "stop":
+            failed += 1
+            if data.faults != "skip" and (data.faults != "few" or failed * FEW > len(examples)):
                 raise DataError(f"{example.location}: {error}{media_hint(error, data)}") from None
             last = error
     raise DataError(f"none of {len(examples):,} files can be read; the last: {last}{media_hint(last, data)}")

@@ -115,11 +115,11 @@ def read_examples(
     several_references: bool = False,
     purpose: str = "evaluate",
 ) -> list[Example]:
-    """All examples of some files; none at all is an error, and so is a faulty line."""
+    """All examples of some files; none at all is an error, and so are more faulty lines than data.faults skips."""
     from dragoman.data.config import paths_of
     from dragoman.inference.evaluation import read_examples as read_all
 
-    examples = read_all(run, files, several_references, data)
+    examples = read_all(run, files, several_references, data, print_warning)
     if not examples:
         raise DataError(f"{', '.join(paths_of(files))}: nothing to {purpose}: no {kind} was read")
     return examples

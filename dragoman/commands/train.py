@@ -21,6 +21,8 @@ from dragoman.errors import DataError
 from dragoman.files import run_name
 from dragoman.training.display import Display, duration
 
+PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of `export` that others run models in
+
 if TYPE_CHECKING:
     from dragoman.data.split import Progress
     from dragoman.tasks.config import Config
@@ -47,7 +49,7 @@ def read_request(what: str | None, source: str | None, target: str | None, overr
 
 def resolve(request: Request, say: Callable[[str], None], progress: Progress, despite_faults: bool = False) -> Config:
     """The configuration that a request means; with `despite_faults` faulty lines of data files are no error yet."""
-    from dragoman.auto import configure as automatic
+    from dragoman.auto.machine import configure_for_machine
     from dragoman.tasks import config as configuration
 
     what, files, overrides, _ = request
@@ -61,7 +63,8 @@ def resolve(request: Request, say: Callable[[str], None], progress: Progress, de
         for place, lost in settings.dropped_settings(settings.read_toml(what), settings.override({}, overrides)):
             say(f"left out of {what}: {', '.join(lost)}, settings of another kind of {place}")
         return config
-    config, reasons = (configure_despite_faults if despite_faults else automatic.configure)(files, overrides, progress)
+    choose = configure_despite_faults if despite_faults else configure_for_machine
+    config, reasons = choose(files, overrides, progress)
     for reason in reasons:
         say(reason)
     if overrides:
@@ -79,17 +82,17 @@ def resolve(request: Request, say: Callable[[str], None], progress: Progress, de
 def configure_despite_faults(
     files: str | Pairs, overrides: tuple[str, ...], progress: Progress
 ) -> tuple[Config, list[str]]:
-    """As `auto.configure.configure`, but skip faulty lines: the check reports them later."""
-    from dragoman.auto import configure as automatic
+    """As `configure_for_machine`, but skip faulty lines: the check reports them later."""
+    from dragoman.auto.machine import configure_for_machine
 
     data = settings.override({}, overrides).get("data")
     if isinstance(data, dict) and "faults" in data:
-        return automatic.configure(files, overrides, progress)
+        return configure_for_machine(files, overrides, progress)
     try:
-        config, reasons = automatic.configure(files, (*overrides, "data.faults=skip"), progress)
+        config, reasons = configure_for_machine(files, (*overrides, "data.faults=skip"), progress)
     except DataError:  # too few usable lines: the strict way names the faults
-        return automatic.configure(files, overrides, progress)
-    return replace(config, data=replace(config.data, faults="stop")), reasons
+        return configure_for_machine(files, overrides, progress)
+    return replace(config, data=replace(config.data, faults="few")), reasons
 
 
 def what_to_train(function: Callable[..., None]) -> Callable[..., None]:
@@ -190,6 +193,24 @@ def longer_line(folder: str, config: Config, progress: Any) -> str:
     )
 
 
+def limits_line(folder: str | Path) -> str:
+    """What the model of a run cannot do: exports, and what a model without gradients lacks; empty if all is there."""
+    from dragoman.exchange.registry import EXPORTERS
+    from dragoman.runs import Run
+
+    run = Run(folder)
+    if run.task.name != "translate":
+        return ""
+    if getattr(run.config.model, "fitted", False):
+        return f"limits: {run.config.model.kind} has no probabilities, attention, placeholders or exports"
+    blocked = []
+    for name in PROGRAMS:
+        if reasons := EXPORTERS[name].blockers(run):
+            others = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+            blocked.append(f"{name} ({reasons[0].partition(':')[0]}{others})")
+    return f"limits: it cannot be exported to {', '.join(blocked)}" if blocked else ""
+
+
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
     """Print the best score, the run folder and the next command."""
     from dragoman.plugins import names_in_environment
@@ -199,6 +220,8 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
     use, what = ("complete", "PROMPT") if task_of(config).is_language_model else ("predict", "FILE")
     imports = "".join(f"--import {name} " for name in names_in_environment())
     where = f"run folder: {folder}\nuse it: dragoman {imports}{use} {folder} {what}"
+    if limits := limits_line(folder):
+        where = f"{limits}\n{where}"
     if getattr(config.model, "fitted", False):
         display.info(where)
         return

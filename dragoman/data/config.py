@@ -47,7 +47,11 @@ class DataConfig:
         help="without valid: about this many examples become validation data, at most a tenth, chosen by a hash of "
         "the source; language models and masked language models on text pairs take the last lines",
     )
-    faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or skip the line")
+    faults: Literal["few", "skip", "refuse", "stop"] = setting(
+        "few",
+        help="lines that cannot be used: few skips them up to one line in a thousand and names them, skip skips all, "
+        "refuse stops at any (stop: its older name)",
+    )
     max_length: Annotated[int, Range(1, None)] = setting(
         256,
         help="training skips examples with more tokens than this; a masked language model cuts its texts into rows of "

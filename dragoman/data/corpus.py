@@ -31,7 +31,7 @@ from dragoman.data.formats.pairs import PAIR_FORMAT, hallucinate
 from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.split import Progress, TrainValidSplit, fault_message, read_examples
+from dragoman.data.split import LineCounts, Progress, TrainValidSplit, read_examples
 from dragoman.data.store import COLUMNS, WEIGHTS, FeatureColumn, MediaStore, StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import NoTextError, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
@@ -99,6 +99,8 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format
     relevant = {
         key: table.get(key) for key in ("columns", "header", "holdout", "faults", "max_length", "max_characters")
     }
+    # The other values give the same stores, or none.
+    relevant["faults"] = "skip" if config.faults == "skip" else "stop"
     if config.hallucinate:
         relevant["hallucinate"] = config.hallucinate
     digests = [_digests(files) for files in (config.train, config.valid or ())]
@@ -300,9 +302,12 @@ def _build(
     valid = _save_texts(folder / "valid.jsonl", split.valid("tokenising validation pairs"))
     report["valid"], wrong_valid = write_store(folder / "valid", valid, trained, config.max_length, example_format)
     wrong += wrong_valid
-    if wrong and config.faults == "stop":
-        raise DataError(fault_message(wrong, len(wrong)))
-    report["faults"] = dict(split.faults + Counter(fault.kind for fault in wrong))
+    counts = split.counts
+    for fault in wrong:
+        counts.add(fault)
+    counts.check(config)
+    report["faults"], report["skipped"] = dict(counts.faults), [str(fault) for fault in counts.first]
+    report["normalised"] = counts.normalised
     for part in ("train", "valid"):
         if not report[part]["pairs"]:
             raise _empty_part(config, split, part, report[part]["too_long"])
@@ -429,6 +434,9 @@ def prepare_corpus(
 
     folder = _cached(cache_folder(config), store_key(key, example_format), build)
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    if report["faults"] and config.faults in ("refuse", "stop"):  # another run has tolerated them
+        found = "; ".join(report.get("skipped", [])[:3]) or ", ".join(report["faults"])
+        raise DataError(f'{found}. Correct the lines, or skip such lines with data.faults="few" or "skip"')
     source, target = load_reader(folder / "tokenizer", "source"), load_tokenizer(folder / "tokenizer", "target")
     if source.reads_files:
         extractor_of(source).use_store(FeatureColumn(folder / FEATURES))
@@ -450,13 +458,13 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
 
     def build(folder: Path) -> None:
         items = list(read_examples(config, files, several_references=True, example_format=example_format))
-        faults = [item for item in items if isinstance(item, Fault)]
         examples = _save_texts(folder / "valid.jsonl", (item for item in items if isinstance(item, Example)))
         tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
         counts, unknown = write_store(folder / "valid", examples, tokenizers, config.max_length, example_format)
-        faults += unknown
-        if faults and config.faults == "stop":
-            raise DataError(fault_message(faults, len(faults)))
+        lines = LineCounts()
+        for item in (*items, *unknown):
+            lines.add(item)
+        lines.check(config)
         if not counts["pairs"]:
             raise DataError(f"{', '.join(paths_of(files))}: found no usable {example_format.unit}, expected some")
 

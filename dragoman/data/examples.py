@@ -15,6 +15,7 @@ FaultKind = Literal[
     "bad-utf8",
     "wrong-columns",
     "empty-side",
+    "blank-line",
     "control-characters",
     "over-long",
     "bad-json",
@@ -32,6 +33,8 @@ FaultKind = Literal[
 # Lone surrogates count as control characters: JSON can write them ("\ud800"), UTF-8 and tokenizers cannot.
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 CONTROLS_EXCEPT_TAB = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
+# Nobody sees these: C1 controls, which conversions leave behind, and byte order marks of files that were joined.
+HARMLESS = re.compile("[\x80-\x9f\ufeff]")
 
 
 class Fault(NamedTuple):
@@ -55,6 +58,7 @@ class Example(NamedTuple):
     tag: str = ""  # the target language in a multilingual corpus
     media_path: str = ""  # of a media file, whose source is its name in the manifest
     word_lines: tuple[int, ...] = ()  # the line of every word, in files with one word per line
+    normalised: bool = False  # whether harmless control characters were removed
 
     @property
     def model_input(self) -> str:
@@ -117,6 +121,13 @@ class FaultError(Exception):
         return Fault(location, self.kind, self.detail)
 
 
+def normalise(text: str) -> str:
+    """The text without harmless control characters; a line end in the text (U+0085) becomes a space."""
+    if text.isascii() or not HARMLESS.search(text):
+        return text
+    return HARMLESS.sub(lambda match: " " if match[0] == "\x85" else "", text)
+
+
 def check_text(text: str, name: str, max_characters: int, controls: re.Pattern[str] = CONTROLS) -> None:
     """Raise FaultError unless a text can be the source or target of an example; `name` is for the message."""
     # No control character is printable, and isprintable is several times faster than the search.
@@ -133,10 +144,12 @@ def check_text(text: str, name: str, max_characters: int, controls: re.Pattern[s
 
 def make_example(source: str, references: Sequence[str], path: str, line: int, max_characters: int) -> Example:
     """An example of checked texts; raises FaultError. Empty references after the first are dropped."""
+    given = source, *references
+    source, *references = clean = tuple(map(normalise, given))
     check_text(source, "source", max_characters)
     check_text(references[0] if references else "", "target", max_characters)
     if len(references) > 1:
         references = [references[0], *(text for text in references[1:] if text and not text.isspace())]
         for index, text in enumerate(references[1:], 2):
             check_text(text, f"reference {index}", max_characters)
-    return Example(source, tuple(references), path, line)
+    return Example(source, tuple(references), path, line, normalised=clean != given)

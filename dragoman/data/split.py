@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dragoman.data.config import DataConfig, Files, file_list, paths_of, tag_of
@@ -17,9 +18,50 @@ from dragoman.errors import DataError
 PROGRESS_EVERY = 20_000
 MAX_KEPT = 20_000  # validation examples that are kept in memory, so that nobody reads the files again for them
 MAX_FAULTS = 100  # readers keep this many faults for messages
+FEW = 1000  # data.faults = "few" skips at most one line in so many
 # A line with too many columns in a format of two columns, for which data.columns can choose others.
 _EXTRA_COLUMNS = re.compile("found ([0-9]+) columns, expected 2(?! or)")
 Progress = Callable[[str, int], None]  # (what is being done, how many examples so far)
+
+
+@dataclass
+class LineCounts:
+    """What was read of some files: all lines, those that cannot be used, and those that were normalised."""
+
+    lines: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    first: list[Fault] = field(default_factory=list)  # up to MAX_FAULTS
+    normalised: int = 0
+
+    def add(self, item: Example | Fault) -> None:
+        self.lines += 1
+        if isinstance(item, Example):
+            self.normalised += item.normalised
+            return
+        self.faults[item.kind] += 1
+        if len(self.first) < MAX_FAULTS:
+            self.first.append(item)
+
+    def __add__(self, other: LineCounts) -> LineCounts:
+        first = [*self.first, *other.first][:MAX_FAULTS]
+        return LineCounts(
+            self.lines + other.lines, self.faults + other.faults, first, self.normalised + other.normalised
+        )
+
+    def tolerated(self, faults: str) -> bool:
+        """Whether data.faults lets training go on; a line without a partner may mean that no pair belongs together."""
+        few = self.faults.total() * FEW <= self.lines and not self.faults["unpaired-line"]
+        return not self.faults or faults == "skip" or (faults == "few" and few)
+
+    def check(self, config: DataConfig) -> None:
+        """Raise DataError where data.faults does not let training go on."""
+        if not self.tolerated(config.faults):
+            raise DataError(fault_message(self.first, self.faults.total()))
+
+    def warning(self) -> str:
+        """Which lines were skipped; empty if none was."""
+        total = self.faults.total()
+        return f"{total:,} of {self.lines:,} lines skipped: {summarize_faults(self.first, total)}" if total else ""
 
 
 def read_examples(
@@ -41,25 +83,21 @@ def usable_examples(
     example_format: ExampleFormat = PAIR_FORMAT,
     progress: Progress = lambda doing, count: None,
     doing: str = "reading",
-) -> Generator[Example, None, Counter[str]]:
+) -> Generator[Example, None, LineCounts]:
     """The examples alone; returns how many lines were skipped, by kind of fault.
 
-    With data.faults = "stop", faults raise DataError once all lines are read, so that the message can count them.
+    Faults that data.faults does not tolerate raise DataError once all lines are read, so that the message can count
+    them.
     """
-    counts: Counter[str] = Counter()
-    first: list[Fault] = []
+    counts = LineCounts()
     items = read_examples(config, files, several_references=several_references, example_format=example_format)
     for index, item in enumerate(items):
         if index % PROGRESS_EVERY == 0:
             progress(doing, index)
-        if isinstance(item, Fault):
-            counts[item.kind] += 1
-            if len(first) < MAX_FAULTS:
-                first.append(item)
-        else:
+        counts.add(item)
+        if isinstance(item, Example):
             yield item
-    if counts and config.faults == "stop":
-        raise DataError(fault_message(first, sum(counts.values())))
+    counts.check(config)
     return counts
 
 
@@ -77,7 +115,7 @@ class TrainValidSplit:
 
     def __init__(self, config: DataConfig, progress: Progress, example_format: ExampleFormat = PAIR_FORMAT) -> None:
         self.config, self.progress, self.format = config, progress, example_format
-        self._faults: dict[bool, Counter[str]] = {}
+        self._counts: dict[bool, LineCounts] = {}
         self.examples = 0
         self.tags: Counter[str] = Counter()
         self.threshold = 0
@@ -148,12 +186,12 @@ class TrainValidSplit:
         return int(min(0.1, self.config.holdout / self.examples) * 2**64)
 
     @property
-    def faults(self) -> Counter[str]:
-        return sum(self._faults.values(), Counter())
+    def counts(self) -> LineCounts:
+        return sum(self._counts.values(), LineCounts())
 
     def _usable(self, files: Files, doing: str, *, several_references: bool = False) -> Iterator[Example]:
         # The same files are read several times: their faults count once.
-        self._faults[several_references] = yield from usable_examples(
+        self._counts[several_references] = yield from usable_examples(
             self.config, files, several_references=several_references, example_format=self.format,
             progress=self.progress, doing=doing,
         )  # fmt: skip

@@ -13,8 +13,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from dragoman.data.config import DataConfig, file_list
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.readers.memory import examples_of, files_of, rows_of
+from dragoman.data.split import LineCounts, summarize_faults
 from dragoman.data.split import read_examples as read_all
-from dragoman.data.split import summarize_faults
 from dragoman.data.store import FeatureColumn, write_features
 from dragoman.decoding.options import check_at_least
 from dragoman.errors import DataError
@@ -45,17 +45,28 @@ class Evaluation(NamedTuple, Generic[Output]):
 
 
 def read_examples(
-    run: Run, files: str | Path | Pairs, several_references: bool = False, data: DataConfig | None = None
+    run: Run,
+    files: str | Path | Pairs,
+    several_references: bool = False,
+    data: DataConfig | None = None,
+    on_skipped: Callable[[str], None] | None = None,
 ) -> list[Example]:
-    """The examples of files, read as `data` says or as the run read its own data; a faulty line is an error."""
+    """The examples of files, read as `data` says or as the run read its own data.
+
+    A faulty line is an error, unless data.faults skips it and `on_skipped` says so.
+    """
     example_format = run.task.example_format(run.config)
     named = str(files) if isinstance(files, Path) else files
-    items = list(
-        read_all(data or run.config.data, named, several_references=several_references, example_format=example_format)
-    )
-    if faults := [item for item in items if isinstance(item, Fault)]:
-        raise DataError(summarize_faults(faults, len(faults)))
-    return [item for item in items if isinstance(item, Example)]
+    data, counts, examples = data or run.config.data, LineCounts(), list[Example]()
+    for item in read_all(data, named, several_references=several_references, example_format=example_format):
+        counts.add(item)
+        if isinstance(item, Example):
+            examples.append(item)
+    if counts.faults and (on_skipped is None or not counts.tolerated(data.faults)):
+        raise DataError(summarize_faults(counts.first, counts.faults.total()))
+    if on_skipped is not None and counts.faults:
+        on_skipped(counts.warning())
+    return examples
 
 
 @dataclass(frozen=True)

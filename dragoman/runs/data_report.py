@@ -19,6 +19,7 @@ from dragoman.training.display import Display
 
 MIN_UNKNOWN_SHARE = 0.01  # smaller shares of unknown tokens are not reported
 MAX_LABELS = 20
+SHOWN_FAULTS = 5
 EXAMINED_BATCHES = 200  # random batches whose target lengths are checked
 MOST = 0.5  # with a larger share of targets too long, a model learns from the minority alone: an error
 MANY = 0.01  # a smaller share is not worth a warning
@@ -65,6 +66,12 @@ def print_data_report(display: Display, corpus: Corpus, task: Task, decoded: int
         left_out["longer than data.max_length"] = train["too_long"]
     if left_out:
         display.warning("left out: " + ", ".join(f"{count:,} {kind}" for kind, count in left_out.items()))
+    for line in (skipped := report.get("skipped", []))[:SHOWN_FAULTS]:
+        display.warning(f"  {line}")
+    if len(skipped) > SHOWN_FAULTS:
+        display.warning(f"  and more; data.json of the run has the first {len(skipped)} (skipped)")
+    if normalised := report.get("normalised"):
+        display.info(f"normalised: {normalised:,} lines had harmless control characters, which were removed")
     if unknown := unknown_token_report(report):
         display.info(unknown)
 

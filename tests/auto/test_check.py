@@ -81,7 +81,7 @@ def test_every_fault_is_named_by_file_and_line(here: Path) -> None:
     assert [line for line in said.lines if line.startswith("pairs.tsv:")] == expected
     summary = next(line for line in said.lines if line.startswith("lines: "))
     assert f"{len(FAULTS) * 3 + 2} usable pairs" in summary
-    assert "3 wrong-columns" in summary
+    assert "2 wrong-columns, 1 blank-line" in summary
     assert said.err == (
         f'dragoman: {len(FAULTS)} lines cannot be used; correct them, or leave such lines out with data.faults="skip"\n'
     )

@@ -239,6 +239,28 @@ def test_faults_stop_with_their_lines_and_leave_no_files(tmp_path: Path, cache: 
     assert list(cache.iterdir()) == []
 
 
+def test_few_faults_among_thousands_are_skipped_and_named(tmp_path: Path) -> None:
+    good = [f"word{number}\tdrow{number}\n" for number in range(2000)]
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join([*good[:500], "lonely\n", *good[500:], "two\u008a words\there\n", "also alone\n\n\n"]))
+    data = DataConfig(train=str(path))
+    corpus = prepare_corpus(data, CHARACTERS)
+    assert corpus.report["faults"] == {"wrong-columns": 2}
+    assert [line.rpartition(": ")[0] for line in corpus.report["skipped"]] == [f"{path}:501", f"{path}:2003"]
+    assert corpus.report["normalised"] == 1
+    for faults in ("refuse", "stop"):  # though the cache has a store now
+        with pytest.raises(DataError, match=r"pairs\.tsv:501: found 1 column"):
+            prepare_corpus(replace(data, faults=faults), CHARACTERS)
+    path.write_text("".join([*good[:500], "lonely\n" * 3, *good[500:]]))
+    with pytest.raises(DataError, match=r"pairs\.tsv:501: found 1 column"):
+        prepare_corpus(data, CHARACTERS)
+    sides = [tmp_path / name for name in ("a", "b")]
+    for side, count in zip(sides, (2000, 2001), strict=True):
+        side.write_text("word\n" * count)
+    with pytest.raises(DataError, match="2000 source lines and 2001 target lines"):  # all pairs may be shifted
+        prepare_corpus(DataConfig(train=Pairs(*map(str, sides))), CHARACTERS)
+
+
 def test_faults_can_be_skipped_and_are_counted_once(tmp_path: Path) -> None:
     train, valid = write(tmp_path / "a.tsv", BAD), write(tmp_path / "v.tsv", [("a", "b"), ("alone",), ("", "x")])
     corpus = prepare_corpus(DataConfig(train=str(train), faults="skip"), CHARACTERS)

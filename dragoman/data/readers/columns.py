@@ -153,6 +153,8 @@ class CsvReader(ColumnReader):
 
         def parse(line: str, number: int) -> Example:
             cells = split(line)
+            if not line or line.isspace():
+                raise FaultError("blank-line", "blank line")
             if len(cells) < minimum or not (numbers or options.several_references or len(cells) == 2):
                 found = f"found {len(cells)} columns, expected {minimum} with commas between them"
                 raise FaultError("wrong-columns", found)
@@ -244,7 +246,7 @@ def _cells(line: str, numbers: tuple[int, ...], several_references: bool) -> lis
     if len(cells) >= minimum and (numbers or several_references or len(cells) == 2):
         return [cells[number - 1] for number in numbers] if numbers else cells
     if not line or line.isspace():
-        raise FaultError("wrong-columns", "blank line")
+        raise FaultError("blank-line", "blank line")
     found = f"{len(cells)} column" + ("s" if len(cells) > 1 else "")
     expected = f"at least {minimum}" if numbers else "2 or more" if several_references else "2"
     tabs = " with a tab between them" if len(cells) == 1 else ""  # commas or spaces probably separate the columns

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, file_of
+from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, file_of, normalise
 from dragoman.data.readers.base import READERS, ReadOptions, suffix_of
 from dragoman.data.readers.columns import column_numbers
 from dragoman.data.readers.lines import check_file, first_lines, numbered_lines, open_bytes
@@ -124,7 +124,7 @@ def _read_words(path: Path, numbers: tuple[int, ...], layout: str, options: Read
                 continue  # comments, multiword tokens and empty nodes
             else:
                 try:
-                    sentence.append((*_word_and_tag(line, numbers, layout), number))
+                    sentence.append((*_word_and_tag(normalise(line), numbers, layout), number))
                 except FaultError as fault:
                     faulty = True
                     yield fault.at(f"{path}:{number}")

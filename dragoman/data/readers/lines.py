@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from dragoman.data.examples import Fault, FaultError
+from dragoman.data.examples import Example, Fault, FaultError, normalise
 from dragoman.data.readers.base import READERS, Reader, ReadOptions, ShardRow, SourceRow, compression_of
 from dragoman.errors import DataError, MissingExtraError, nearest
 
@@ -23,7 +23,7 @@ FIRST_ROWS = 200  # lines that show whether a file has a header
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Control characters as bytes, to check a whole block at once; line feeds and tabs separate lines and columns.
 _CONTROL_BYTES = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n")
-_C1_CONTROLS = re.compile(rb"\xc2[\x80-\x9f]")
+_HARMLESS = re.compile(rb"\xc2[\x80-\x9f]|\xef\xbb\xbf")  # as `examples.normalise` removes them
 Read = Callable[[int], bytes]
 Item = TypeVar("Item")
 
@@ -66,9 +66,11 @@ def parse_lines(path: Path, parse: Callable[[str, int], Item], header: bool = Fa
                 yield line
                 continue
             try:
-                yield parse(line, number)
+                item = parse(clean := normalise(line), number)
             except FaultError as fault:
                 yield fault.at(f"{path}:{number}")
+                continue
+            yield item._replace(normalised=True) if clean is not line and isinstance(item, Example) else item
 
 
 def check_file(path: Path) -> None:
@@ -202,7 +204,7 @@ def text_blocks(read: Read, name: str) -> Iterator[_Block]:
                     faults[number] = Fault(f"{name}:{number}", "bad-utf8", f"{found}, expected UTF-8")
                     lines.append("")
         clean = not faults and len(block.translate(None, _CONTROL_BYTES)) == len(block)
-        yield _Block(first, lines, faults, clean and not _C1_CONTROLS.search(block))
+        yield _Block(first, lines, faults, clean and not _HARMLESS.search(block))
         first += len(lines)
 
 

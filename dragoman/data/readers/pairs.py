@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, check_text, file_of
+from dragoman.data.examples import (
+    CONTROLS_EXCEPT_TAB,
+    Example,
+    Fault,
+    FaultError,
+    Pairs,
+    check_text,
+    file_of,
+    normalise,
+)
 from dragoman.data.readers.base import READERS, ReadOptions
 from dragoman.data.readers.lines import check_file, numbered_lines, open_bytes, parse_lines
 from dragoman.errors import ConfigError, DataError
@@ -15,14 +24,29 @@ DEFAULTS = ReadOptions()
 
 
 def read_pairs(path: str | Path | Pairs, options: ReadOptions = DEFAULTS) -> Iterator[Example | Fault]:
-    """The examples and faults of a file, in order. The suffix decides the reader (.tsv, .jsonl.gz, …).
+    """The examples and faults of a file, in order, without blank lines at its end.
+
+    The suffix decides the reader (.tsv, .jsonl.gz, …).
 
     A missing file or a wrong setting raises at the call, not at the first item.
     """
+    items = _without_blank_end(_read(path, options))
     if isinstance(path, Pairs) and path.tag is not None:
-        tag, items = path.tag, _read(path, options)
+        tag = path.tag
         return (item if isinstance(item, Fault) else item._replace(tag=tag) for item in items)
-    return _read(path, options)
+    return items
+
+
+def _without_blank_end(items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
+    """The items without faults of blank lines that nothing follows."""
+    blank: list[Fault] = []
+    for item in items:
+        if isinstance(item, Fault) and item.kind == "blank-line":
+            blank.append(item)
+            continue
+        yield from blank
+        blank.clear()
+        yield item
 
 
 def _read(path: str | Path | Pairs, options: ReadOptions) -> Iterator[Example | Fault]:
@@ -62,6 +86,8 @@ def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example |
     with open_bytes(source) as read_source, open_bytes(target) as read_target:
         lines = numbered_lines(read_source, str(source)), numbered_lines(read_target, str(target))
         for number, (left, right) in enumerate(zip_longest(*lines), 1):
+            if (left is None or right is None) and not _has_text(left or right):
+                continue  # blank lines at the end of the longer file
             counts = [counts[0] + (left is not None), counts[1] + (right is not None)]
             if left is None or right is None:
                 continue
@@ -72,14 +98,24 @@ def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example |
                 continue
             assert isinstance(first, str)
             assert isinstance(second, str)
+            if not _has_text(left) and not _has_text(right):
+                yield Fault(f"{source}:{number}", "blank-line", "blank line")
+                continue
+            clean, other = normalise(first), normalise(second)
             try:
-                check_text(first, "source", limit, CONTROLS_EXCEPT_TAB)
+                check_text(clean, "source", limit, CONTROLS_EXCEPT_TAB)
                 name = target
-                check_text(second, "target", limit, CONTROLS_EXCEPT_TAB)
-                yield Example(first, (second,), str(source), number)
+                check_text(other, "target", limit, CONTROLS_EXCEPT_TAB)
+                changed = clean is not first or other is not second
+                yield Example(clean, (other,), str(source), number, normalised=changed)
             except FaultError as problem:
                 yield problem.at(f"{name}:{number}")
     if counts[0] != counts[1]:
         longer = source if counts[0] > counts[1] else target
         detail = f"found {counts[0]} source lines and {counts[1]} target lines, expected as many of each"
         yield Fault(f"{longer}:{min(counts) + 1}", "unpaired-line", detail)
+
+
+def _has_text(line: tuple[int, str | Fault] | None) -> bool:
+    """Whether a numbered line is not blank; one that is no UTF-8 is not."""
+    return line is not None and (isinstance(line[1], Fault) or bool(line[1].strip()))

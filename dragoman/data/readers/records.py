@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dragoman.data.examples import Example, Fault, FaultError, make_example
+from dragoman.data.examples import Example, Fault, FaultError, FaultKind, make_example
 from dragoman.data.readers.base import Reader, ReadOptions, ShardRow, SourceRow, compression_of
 from dragoman.data.readers.lines import LineReader, SourceParser, parse_lines
 from dragoman.errors import ConfigError, DataError, MissingExtraError
@@ -73,7 +73,8 @@ def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         blank = not line or line.isspace()
-        raise FaultError("bad-json", "blank line" if blank else f"expected a JSON object: {error}") from None
+        kind: FaultKind = "blank-line" if blank else "bad-json"
+        raise FaultError(kind, "blank line" if blank else f"expected a JSON object: {error}") from None
     if not isinstance(record, dict):
         raise FaultError("bad-json", f"found {_kind(record)}, expected a JSON object")
     try:
