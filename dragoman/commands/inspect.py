@@ -62,8 +62,9 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     help="A page (.html), all numbers (.json), or one figure (.svg, .png, .pdf).",
 )  # fmt: skip
 @click.option(
-    "--view", "kind", metavar="NAME", help="The figure of .svg, .png or .pdf. [default: the first that the run has]"
-)
+    "--view", "kind", metavar="NAME",
+    help="The figure of .svg, .png or .pdf, the first view of a page, or the only one in .json. [default: the first]",
+)  # fmt: skip
 @click.option("--layer", metavar="NAME", help="Layer of --view attention, states or positions. [default: the last]")
 @click.option(
     "--cell", metavar="LAYER,HEAD,ROW",
@@ -104,6 +105,7 @@ def inspect(
     dragoman inspect runs/my "ein kleiner Hund" --output page.html
     dragoman inspect runs/my "ein kleiner Hund" --target "a big dog" --output page.html
     dragoman inspect runs/my "ein kleiner Hund" --view attention --output attention.svg
+    dragoman inspect runs/my "ein kleiner Hund" --view lens --output page.html      a page that opens there
     dragoman inspect runs/my "ein kleiner Hund" --output numbers.json
     dragoman inspect runs/my "ein kleiner Hund" --cell 1,2,3         layer 1, head 2, third token
     """
@@ -125,8 +127,8 @@ def inspect(
     suffix = Path(output).suffix.lower()
     if suffix not in (".html", ".json", *PICTURES):
         raise DataError(f"--output: found {output!r}, expected a file that ends in .html, .json, .svg, .png or .pdf")
-    if suffix not in PICTURES and (kind is not None or layer is not None):
-        raise DataError(f"{'--view' if kind is not None else '--layer'} goes with .svg, .png or .pdf: found {output}")
+    if suffix not in PICTURES and layer is not None:
+        raise DataError(f"--layer goes with .svg, .png or .pdf: found {output}")
     (check_plot_path if suffix in PICTURES else check_writable)(output)
     inspection = look(load_run(run, device), text, target, tag=tag, beam=beam)
     for note in inspection.notes:
@@ -134,6 +136,8 @@ def inspect(
     if suffix in PICTURES:
         click.echo(draw_view(inspection, output, kind, layer))
         return
+    if kind is not None:
+        inspection = inspection.opened_at(kind, alone=suffix == ".json")
     with atomic_write(output) as beside:
         if suffix == ".json":
             content = json.dumps(plain(inspection.as_dict()))

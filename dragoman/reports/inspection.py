@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,12 @@ class Inspection:
     subject: Subject
     views: tuple[View, ...]
     notes: tuple[str, ...] = field(default=())
+    first: str = "overview"  # the view that a page opens
+
+    def opened_at(self, kind: str, *, alone: bool = False) -> Inspection:
+        """The same with another view first, or without all others."""
+        view = self.view(kind)
+        return replace(self, views=(view,)) if alone else replace(self, first=kind)
 
     def page_data(self) -> dict[str, Any]:
         """The data of a page; tensors are base64 of 32-bit floats."""
@@ -76,6 +82,7 @@ class Inspection:
             "format": 1,
             "title": self.title,
             "run": self.run,
+            "first": self.first,
             "source": None if source is None else {"text": self.subject.text or source.text, **source.as_dict()},
             "target": {
                 "text": target.text,

@@ -31,7 +31,7 @@ def test_inspect_writes_pages_numbers_and_figures(inside: TrainedFolder) -> None
     [
         (("abc", "-o", "page.txt"), "expected a file that ends in .html, .json, .svg, .png or .pdf"),
         ((" ", "-o", "page.html"), "found empty text"),
-        (("abc", "-o", "page.html", "--view", "beam"), "--view goes with .svg, .png or .pdf"),
+        (("abc", "-o", "page.html", "--layer", "1"), "--layer goes with .svg, .png or .pdf"),
         (("abc", "-o", "x.svg", "--view", "gates"), "found 'gates', expected one of"),
         (("abc", "-o", "x.svg", "--layer", "99"), "--layer: found '99', expected 1 to"),
     ],

@@ -46,7 +46,7 @@ export function showViews(data, root, drawers, header, labels = []) {
   const steps = labels.length;
   const panel = el("main", { role: "tabpanel", id: "view", class: "card", tabindex: "-1" });
   const tabs = el("nav", { role: "tablist", "aria-label": "views" });
-  const current = () => views.find((view) => view.kind === readState().view) ?? views[0];
+  const current = () => views.find((view) => view.kind === readState().view) ?? views.find((view) => view.kind === data.first) ?? views[0];
   const open = (kind) => { setState({ view: kind }, { replace: false }); panel.focus({ preventScroll: true }); window.scrollTo({ top: 0 }); };
   for (const view of views) tabs.append(el("button", { type: "button", role: "tab", id: `tab-${view.kind}`, "aria-controls": "view", onclick: () => open(view.kind) }, view.title));
   arrows(tabs, '[role="tab"]');
