@@ -47,7 +47,7 @@ def attend_short(
     """Attention (B, H, T, d); arguments as in `kernels.attention`."""
     half = half_dtype(query)
     assert half is not None
-    query, key, value = (_contiguous_rows(part.to(half)) for part in (query, key, value))
+    query, key, value = (contiguous_rows(part.to(half)) for part in (query, key, value))
     seed = torch.randint(2**31, (1,), device=query.device) if dropout else query.new_zeros(1, dtype=torch.long)
     flat = None if mask is None else mask[:, 0, 0]
     return _attention(query, key, value, flat, seed, scale, dropout, causal)
@@ -76,12 +76,12 @@ def attend_shared(
     from dragoman.kernels import short_attention_triton as triton_kernels
 
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    key, value = (_contiguous_rows(part) for part in new)
-    triton_kernels.shared(_contiguous_rows(query), key, value, *cache, visible, length, out, scale)
+    key, value = (contiguous_rows(part) for part in new)
+    triton_kernels.shared(contiguous_rows(query), key, value, *cache, visible, length, out, scale)
     return out
 
 
-def _contiguous_rows(x: Tensor) -> Tensor:
+def contiguous_rows(x: Tensor) -> Tensor:
     """With every vector contiguous."""
     return x if x.stride(3) == 1 else x.contiguous()
 
@@ -99,7 +99,7 @@ def _attention(
 ) -> Tensor:
     from dragoman.kernels import short_attention_triton as triton_kernels
 
-    out = _joined_layout(query)
+    out = joined_layout(query)
     triton_kernels.forward(query, key, value, mask, seed, out, scale, rate, causal)
     return out
 
@@ -118,13 +118,13 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from dragoman.kernels import short_attention_triton as triton_kernels
 
-    gradients = (_joined_layout(query), _joined_layout(key), _joined_layout(value))
-    gradient = _contiguous_rows(gradient)
+    gradients = (joined_layout(query), joined_layout(key), joined_layout(value))
+    gradient = contiguous_rows(gradient)
     triton_kernels.backward(query, key, value, mask, seed, gradient, gradients, scale, rate, causal)
     return gradients
 
 
-def _joined_layout(like: Tensor) -> Tensor:
+def joined_layout(like: Tensor) -> Tensor:
     """A new tensor (B, H, T, d) with the memory layout (B, T, H, d), so that joining heads copies nothing."""
     rows, heads, length, depth = like.shape
     return like.new_empty(rows, length, heads, depth).transpose(1, 2)
@@ -132,12 +132,12 @@ def _joined_layout(like: Tensor) -> Tensor:
 
 @_attention.register_fake
 def _(query: Tensor, *others: Any) -> Tensor:
-    return _joined_layout(query)
+    return joined_layout(query)
 
 
 @_gradients.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _joined_layout(query), _joined_layout(key), _joined_layout(value)
+    return joined_layout(query), joined_layout(key), joined_layout(value)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

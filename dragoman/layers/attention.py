@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.kernels import fused_layers
 from dragoman.kernels.attention import attention
 from dragoman.kernels.cpu_dropout import dropout as apply_dropout
 from dragoman.kernels.support import is_exporting
@@ -230,8 +231,11 @@ class CrossAttention(nn.Module):
 
     def read(self, keys: Tensor, values: Tensor) -> Cache:
         """The projected keys and values, each (B, K, S, d)."""
-        key, value = (split_heads(tensor, self.key_heads) for tensor in (self.key(keys), self.value(values)))
-        return self.score.key(key), value
+        return self.split_memory(self.key(keys), self.value(values))
+
+    def split_memory(self, key: Tensor, value: Tensor) -> Cache:
+        """Projected keys and values (B, S, K·d) by heads."""
+        return self.score.key(split_heads(key, self.key_heads)), split_heads(value, self.key_heads)
 
     def forward(self, x: Tensor, memory: Cache, mask: Tensor) -> Tensor:
         """Queries (N, T, D) over the memory of their source as `read` returns it; mask (B, S)."""
@@ -244,3 +248,15 @@ class CrossAttention(nn.Module):
             scale=self.score.scale,
         )
         return self.output(join_heads(out))
+
+
+def read_memory(attentions: Sequence[CrossAttention], keys: Tensor, values: Tensor) -> tuple[Cache, ...]:
+    """What each attention reads of one memory; in training on a GPU by one matrix product for all of them."""
+    layers = [layer for attention in attentions for layer in (attention.key, attention.value)]
+    if keys is not values or not fused_layers.fuses_linear(keys) or any(type(layer) is not Linear for layer in layers):
+        return tuple(attention.read(keys, values) for attention in attentions)
+    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    projected = fused_layers.linear(keys, torch.cat([layer.weight for layer in layers]), bias)
+    parts = torch.split(projected, [layer.out_features for layer in layers], -1)
+    pairs = zip(attentions, parts[::2], parts[1::2], strict=True)
+    return tuple(attention.split_memory(key, value) for attention, key, value in pairs)

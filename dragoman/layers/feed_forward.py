@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.kernels.cpu_dropout import Dropout
+from dragoman.kernels.fused_layers import activate
 from dragoman.layers.linear import Linear, glorot
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -32,12 +33,12 @@ class FeedForward(nn.Module):
         self.gate = Linear(width, inner, bias=bias) if gated else None
         self.widen = Linear(width, inner, bias=bias)
         self.narrow = Linear(inner, width, bias=bias)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation
         self.dropout = Dropout(dropout)
         for linear in (self.gate, self.widen, self.narrow):
             if linear is not None:
                 glorot(linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = self.activation(self.widen(x)) if self.gate is None else self.activation(self.gate(x)) * self.widen(x)
-        return self.narrow(self.dropout(wide))
+        gate, rate = None if self.gate is None else self.gate(x), self.dropout.p if self.training else 0.0
+        return self.narrow(activate(self.widen(x), gate, self.activation, ACTIVATIONS[self.activation], rate))

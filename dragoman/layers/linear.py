@@ -8,11 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.kernels import fused_layers
 from dragoman.kernels.cpu_dropout import Dropout
 
 
 class Linear(nn.Linear):
     """A linear layer that may get an adapter (`train.lora`): those of Transformer blocks, no output layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, I) → (…, O)."""
+        if fused_layers.fuses_linear(x):
+            return fused_layers.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
 
 class FirstRowsLinear(nn.Linear):

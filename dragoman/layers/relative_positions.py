@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import Range, setting
+from dragoman.kernels import fused_layers
 
 
 class RelativePositions(nn.Module):
@@ -56,6 +57,9 @@ class Rotary(RelativePositions):
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (N, H, T, d) with the pair (i, i + d/2) rotated by position · base^(−2i/d)."""
+        rotated = fused_layers.rotate(x, positions, self.base)
+        if rotated is not None:
+            return rotated
         precise = torch.promote_types(x.dtype, torch.float32)
         depth = x.shape[-1]
         rates = self.base ** (-torch.arange(0, depth, 2, device=x.device, dtype=precise) / depth)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Depth, Range, Share, Size, setting
 from dragoman.kernels.cpu_dropout import Dropout
+from dragoman.kernels.fused_layers import residual_norm
 from dragoman.layers.attention import CrossAttention
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.feed_forward import FeedForward
@@ -162,14 +163,28 @@ class TransformerBlock(nn.Module):
         self.feedforward_norm = build_norm(config)
         self.dropout = Dropout(config.dropout)
 
-    def before(self, norm: nn.Module, x: Tensor) -> Tensor:
-        """The input of a sublayer: norm(x) with pre-norm, x with post-norm."""
-        return norm(x) if self.pre_norm else x
+    def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream, and the input of the first sublayer: norm(x) with pre-norm, x with post-norm."""
+        return residual_norm(x, None, 0.0, self.attention_norm) if self.pre_norm else (x, x)
 
-    def after(self, norm: nn.Module, x: Tensor, out: Tensor) -> Tensor:
-        """The residual connection around a sublayer: x + out with pre-norm, norm(x + out) with post-norm."""
-        total: Tensor = x + self.dropout(out)
-        return total if self.pre_norm else norm(total)
+    def between(self, x: Tensor, out: Tensor, own: nn.Module, following: nn.Module) -> tuple[Tensor, Tensor]:
+        """The residual stream after a sublayer, and the input of the following one.
+
+        Each sublayer has a norm. With pre-norm the stream is x + out and the following norm reads it; with post-norm
+        the stream is the sublayer's own norm of x + out.
+        """
+        if self.pre_norm:
+            return residual_norm(x, out, self.rate, following)
+        normed = residual_norm(x, out, self.rate, own, stream=True)[1]
+        return normed, normed
+
+    def leave(self, x: Tensor, out: Tensor) -> Tensor:
+        """The residual stream after the last sublayer."""
+        return residual_norm(x, out, self.rate, None if self.pre_norm else self.feedforward_norm, stream=True)[1]
+
+    @property
+    def rate(self) -> float:
+        return self.dropout.p if self.training else 0.0
 
 
 def build_norm(config: TransformerConfig) -> nn.Module:

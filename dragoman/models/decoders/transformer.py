@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers.attention import Cache
+from dragoman.layers.attention import Cache, read_memory
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.kv_cache import GrowingCache
 from dragoman.layers.positions import RELATIVE_POSITIONS, NoPositionsConfig
@@ -30,11 +30,14 @@ class DecoderBlock(TransformerBlock):
         self, x: Tensor, past: Any, length: Tensor | int, memory: Cache | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Any]:
         """(N, T, D) → (N, T, D) and the cache after them; keys and values of the memory, and its mask (B, S)."""
-        out, cache = self.attention.extend(self.before(self.attention_norm, x), past, length)
-        x = self.after(self.attention_norm, x, out)
-        if memory is not None:
-            x = self.after(self.cross_norm, x, self.cross(self.before(self.cross_norm, x), memory, mask))
-        return self.after(self.feedforward_norm, x, self.feedforward(self.before(self.feedforward_norm, x))), cache
+        x, inner = self.enter(x)
+        out, cache = self.attention.extend(inner, past, length)
+        if memory is None:
+            x, inner = self.between(x, out, self.attention_norm, self.feedforward_norm)
+        else:
+            x, inner = self.between(x, out, self.attention_norm, self.cross_norm)
+            x, inner = self.between(x, self.cross(inner, memory, mask), self.cross_norm, self.feedforward_norm)
+        return self.leave(x, self.feedforward(inner)), cache
 
 
 class DecoderStack(nn.Module):
@@ -84,7 +87,7 @@ class TransformerDecoder(DecoderStack, Decoder):
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """static = (mask, per layer keys and values of the memory); cache = per layer keys and values of the past."""
-        memories = tuple(block.cross.read(memory.keys, memory.values) for block in self.layers)
+        memories = read_memory([block.cross for block in self.layers], memory.keys, memory.values)
         return self.first_state((memory.mask, memories), memory.mask.shape[0], capacity, like=memories[0][0])
 
     def without_cache(self, state: State) -> State:

@@ -21,8 +21,9 @@ class EncoderBlock(TransformerBlock):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        x = self.after(self.attention_norm, x, self.attention(self.before(self.attention_norm, x), mask))
-        return self.after(self.feedforward_norm, x, self.feedforward(self.before(self.feedforward_norm, x)))
+        x, inner = self.enter(x)
+        x, inner = self.between(x, self.attention(inner, mask), self.attention_norm, self.feedforward_norm)
+        return self.leave(x, self.feedforward(inner))
 
 
 class TransformerEncoder(Encoder):

@@ -14,6 +14,7 @@ from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels.alignment import aligned_logits
 from dragoman.kernels.cpu_cross_entropy import total_loss
+from dragoman.kernels.fused_layers import cross_entropy
 from dragoman.layers.linear import LogProbabilities
 from dragoman.models.contracts import TokenScores
 
@@ -77,10 +78,8 @@ class CrossEntropy(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor, smoothing: float, vocabulary: int | None = None) -> Tensor:
         """Ignore columns from `vocabulary` on; the slice stands here so that a compiler sees it and copies nothing."""
-        words = logits if vocabulary in (None, logits.shape[-1]) else logits[..., :vocabulary]
-        scores, truth = full_precision(words).flatten(0, 1), target.flatten()
-        losses = F.cross_entropy(scores, truth, ignore_index=PAD, reduction="none", label_smoothing=smoothing)
-        return losses.view_as(target)
+        words = vocabulary or logits.shape[-1]
+        return cross_entropy(logits.flatten(0, 1), target.flatten(), smoothing, words, PAD).view_as(target)
 
 
 def full_loss(

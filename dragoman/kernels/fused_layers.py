@@ -1,0 +1,219 @@
+"""What stands between the matrix products of a Transformer, in one pass over memory each: training on a GPU in half
+precision.
+
+The plain code reads and writes the residual stream eight times around a sublayer. These kernels need no compiler run:
+they are ready after seconds, where torch.compile takes a minute. Everywhere else the plain code runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from dragoman.kernels.cpu_dropout import dropout
+from dragoman.kernels.short_attention import HALF, contiguous_rows, half_dtype, joined_layout
+from dragoman.kernels.support import HAS_TRITON
+
+MAX_WIDTH = 8192  # of a row that one program holds in registers
+NORMS = {nn.LayerNorm: 1, nn.RMSNorm: 2}
+ACTIVATIONS = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "silu": 4}
+PROGRAMS = 8  # of a backward pass, on each multiprocessor
+SUMS_IN_FULL = hasattr(torch.ops.aten.mm, "dtype")  # products of half precision with a float32 result: torch 2.8
+
+
+def _fuses(x: Tensor) -> bool:
+    """Whether gradients of x are asked for on a GPU in half precision; torch.compile fuses by itself."""
+    return x.is_cuda and HAS_TRITON and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def _seed(x: Tensor, rate: float) -> Tensor:
+    """Drawn from torch's generator, so that a CUDA graph draws a new one at every replay."""
+    return torch.randint(2**31, (1,), device=x.device) if rate else x.new_zeros(1, dtype=torch.long)
+
+
+def _norms(x: Tensor, norm: nn.Module) -> bool:
+    return (
+        type(norm) in NORMS
+        and norm.weight is not None
+        and x.shape[-1] <= MAX_WIDTH
+        and not norm._forward_hooks
+        and not norm._forward_pre_hooks
+    )
+
+
+def residual_norm(
+    x: Tensor, out: Tensor | None, rate: float, norm: nn.Module | None, stream: bool = False
+) -> tuple[Tensor, Tensor]:
+    """x + dropout(out), and the norm of this sum; without `out` x itself, without `norm` the sum twice.
+
+    Under autocast the norm is in half precision, for the next matrix product, unless it is the residual `stream`.
+    """
+    half = half_dtype(x)
+    if half in HALF and _fuses(x) and (norm is None or _norms(x, norm)) and (out is None or out.dtype in HALF):
+        seed = _seed(x, rate)
+        if norm is None:
+            total = _Residual.apply(x, out, None, None, seed, rate, 0, 0.0, half)[0]  # type: ignore[no-untyped-call]
+            return total, total
+        bias = getattr(norm, "bias", None)
+        kind, half = NORMS[type(norm)], x.dtype if stream else half
+        return _Residual.apply(x, out, norm.weight, bias, seed, rate, kind, norm.eps, half)  # type: ignore[no-untyped-call]
+    total = x if out is None else x + (dropout(out, rate) if rate else out)
+    return total, total if norm is None else norm(total)
+
+
+class _Residual(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, out: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor, rate: float,
+        norm: int, epsilon: float, half: torch.dtype,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        ctx.set_materialize_grads(False)
+        x, out = x.contiguous(), None if out is None else out.contiguous()
+        total, normed, mean, scale = kernels.residual_forward(x, out, weight, bias, seed, rate, norm, epsilon, half)
+        ctx.save_for_backward(total, weight, mean, scale, seed)
+        ctx.rate, ctx.norm, ctx.has_bias = rate, norm, bias is not None
+        ctx.out_type = None if out is None else out.dtype
+        return (total, normed) if norm else (total,)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above_total: Tensor | None, above_normed: Tensor | None = None) -> tuple[Any, ...]:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        total, weight, mean, scale, seed = ctx.saved_tensors
+        above_total = None if above_total is None else above_total.contiguous()
+        above_normed = None if above_normed is None else above_normed.contiguous()
+        count = PROGRAMS * torch.cuda.get_device_properties(total.device).multi_processor_count
+        norm = ctx.norm if above_normed is not None else 0
+        has_bias = bool(norm and ctx.has_bias)
+        gradients = kernels.residual_backward(
+            total, weight, has_bias, mean, scale, above_total, above_normed, ctx.out_type, seed, ctx.rate, norm, count
+        )
+        return (*gradients, None, None, None, None, None)
+
+
+def fuses_linear(x: Tensor) -> bool:
+    """Whether `linear` has a faster backward pass than torch for inputs like x."""
+    return half_dtype(x) in HALF and _fuses(x) and SUMS_IN_FULL
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A product in half precision whose gradients of weight and bias are summed in float32, without a copy.
+
+    torch rounds the sums to half precision and converts them afterwards; its sum over rows, for the bias, takes three
+    times as long.
+    """
+    half = half_dtype(x)
+    return _Linear.apply(x.to(half), weight, bias)  # type: ignore[no-untyped-call]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        low = weight.to(x.dtype)
+        ctx.save_for_backward(x, low)
+        ctx.types = weight.dtype, None if bias is None else bias.dtype
+        return F.linear(x, low, None if bias is None else bias.to(x.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        x, weight = ctx.saved_tensors
+        of_weight, of_bias = ctx.types
+        rows = above.reshape(-1, above.shape[-1])
+        d_weight = torch.mm(rows.t(), x.reshape(-1, x.shape[-1]), out_dtype=torch.float32).to(of_weight)
+        d_bias = None if of_bias is None else kernels.column_sums(rows.contiguous()).to(of_bias)
+        return above @ weight, d_weight, d_bias
+
+
+def activate(x: Tensor, gate: Tensor | None, activation: str, plain: Any, rate: float) -> Tensor:
+    """dropout(activation(x)), or dropout(activation(gate) · x); `plain` is the activation as a function of torch."""
+    if x.dtype in HALF and _fuses(x):
+        kind = ACTIVATIONS[activation]
+        return _Activation.apply(x, gate, _seed(x, rate), rate, kind)  # type: ignore[no-untyped-call]
+    value: Tensor = plain(x) if gate is None else plain(gate) * x
+    return dropout(value, rate) if rate else value
+
+
+class _Activation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gate: Tensor | None, seed: Tensor, rate: float, kind: int) -> Tensor:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        x, gate = x.contiguous(), None if gate is None else gate.contiguous()
+        ctx.save_for_backward(x, gate, seed)
+        ctx.rate, ctx.kind = rate, kind
+        return kernels.activation_forward(x, gate, seed, rate, kind)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        x, gate, seed = ctx.saved_tensors
+        return (*kernels.activation_backward(x, gate, above.contiguous(), seed, ctx.rate, ctx.kind), None, None, None)
+
+
+def cross_entropy(logits: Tensor, target: Tensor, smoothing: float, words: int, pad: int) -> Tensor:
+    """Losses (N,) of logits (N, ≥ words) and target (N,), zero where it is `pad`; further columns are ignored."""
+    if logits.dtype in HALF and _fuses(logits):
+        return _CrossEntropy.apply(logits.contiguous(), target, smoothing, words, pad)  # type: ignore[no-untyped-call]
+    scores = logits[:, :words].float() if logits.dtype in HALF else logits[:, :words]
+    return F.cross_entropy(scores, target, ignore_index=pad, reduction="none", label_smoothing=smoothing)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, smoothing: float, words: int, pad: int) -> Tensor:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        losses, sums = kernels.entropy_forward(logits, target, smoothing, words, pad)
+        ctx.save_for_backward(logits, target, sums)
+        ctx.numbers = (smoothing, words, pad)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        logits, target, sums = ctx.saved_tensors
+        gradient = kernels.entropy_backward(logits, target, sums, above.contiguous(), *ctx.numbers)
+        return gradient, None, None, None, None
+
+
+def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor | None:
+    """x (N, H, T, d) with the pair (i, i + d/2) rotated by position · base^(−2i/d); None: use the plain code."""
+    if x.dtype in HALF and x.stride(3) == 1 and _fuses(x):
+        return _Rotary.apply(x, positions, base)  # type: ignore[no-untyped-call]
+    return None
+
+
+class _Rotary(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, base: float) -> Tensor:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        ctx.save_for_backward(positions)
+        ctx.base = base
+        out = joined_layout(x)
+        kernels.rotary(x, positions, base, 1.0, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        above = contiguous_rows(above)
+        out = joined_layout(above)
+        kernels.rotary(above, ctx.saved_tensors[0], ctx.base, -1.0, out)  # the inverse is the transpose
+        return out, None, None

@@ -1,0 +1,154 @@
+"""Fused kernels between the matrix products of a Transformer against torch's own operations in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.kernels import fused_layers
+from dragoman.layers.attention import CrossAttention, read_memory
+from dragoman.layers.feed_forward import ACTIVATIONS
+from dragoman.layers.linear import Linear
+from dragoman.layers.relative_positions import Rotary, RotaryConfig
+
+pytestmark = pytest.mark.gpu
+HALF = torch.bfloat16
+NORMS: dict[str, Callable[[int], Any]] = {
+    "layer": nn.LayerNorm,
+    "layer without bias": lambda width: nn.LayerNorm(width, bias=False),
+    "rms": lambda width: nn.RMSNorm(width, eps=1e-6),
+}
+
+
+def drawn(*shape: int, half: bool = True) -> Tensor:
+    return torch.randn(*shape, device="cuda").to(HALF if half else torch.float32).requires_grad_()
+
+
+def check(found: Sequence[Tensor], expected: Sequence[Tensor], exact: float = 1e-2) -> None:
+    for one, other in zip(found, expected, strict=True):
+        distance = (one.detach().float() - other.detach().float()).norm() / other.detach().float().norm()
+        assert float(distance) < exact
+
+
+def gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], keep: bool = False) -> list[Tensor]:
+    """With the same numbers from above for outputs of any precision."""
+    torch.manual_seed(2)
+    above = [torch.randn(output.shape, device="cuda").to(HALF).to(output.dtype) for output in outputs]
+    return list(torch.autograd.grad(outputs, [part for part in inputs if part is not None], above, retain_graph=keep))
+
+
+@pytest.mark.parametrize("has_out", [True, False], ids=["sum", "stream"])
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("width", [96, 512, 1024])
+def test_sums_and_norms(width: int, kind: str, has_out: bool) -> None:
+    torch.manual_seed(1)
+    norm = NORMS[kind](width).cuda()
+    nn.init.normal_(norm.weight, 1.0, 0.3)
+    x, out = drawn(5, 700, width, half=False), drawn(5, 700, width) if has_out else None
+    with torch.autocast("cuda", HALF):
+        total, normed = fused_layers.residual_norm(x, out, 0.0, norm)
+    plain = x if out is None else x + out
+    assert (total.dtype, normed.dtype) == (torch.float32, HALF)
+    check((total, normed), (plain, norm(plain)))
+    inputs = (x, out, norm.weight, getattr(norm, "bias", None))
+    check(gradients((total, normed), inputs), gradients((plain, norm(plain)), inputs))
+
+
+def test_dropout_keeps_its_share_and_the_same_numbers_backwards() -> None:
+    torch.manual_seed(1)
+    norm = nn.LayerNorm(512).cuda()
+    x, out = drawn(300, 512, half=False), drawn(300, 512)
+    with torch.autocast("cuda", HALF):
+        total, normed = fused_layers.residual_norm(x, out, 0.25, norm)
+        again, _ = fused_layers.residual_norm(x, out, 0.25, norm)
+    kept = (total - x).abs() > 0
+    assert abs(float(kept.float().mean()) - 0.75) < 0.005
+    assert not torch.equal(total, again)
+    plain = x + out * kept / 0.75
+    check((total, normed), (plain, norm(plain)))
+    check(gradients((total, normed), (x, out)), gradients((plain, norm(plain)), (x, out)))
+    rows = kept.float()
+    assert abs(float((rows[:, :-1] * rows[:, 1:]).mean()) - 0.75**2) < 0.01  # neighbours are drawn independently
+    assert abs(float((rows[:-1] * rows[1:]).mean()) - 0.75**2) < 0.01
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_activations(kind: str, gated: bool) -> None:
+    torch.manual_seed(1)
+    x, gate = drawn(7, 300), drawn(7, 300) if gated else None
+    found = fused_layers.activate(x, gate, kind, ACTIVATIONS[kind], 0.0)
+    wide, door = x.float(), None if gate is None else gate.float()
+    expected = ACTIVATIONS[kind](wide) if door is None else ACTIVATIONS[kind](door) * wide
+    check([found], [expected])
+    check(gradients([found], (x, gate)), gradients([expected], (x, gate), keep=True))
+    dropped = fused_layers.activate(x, gate, kind, ACTIVATIONS[kind], 0.5)
+    kept = dropped != 0
+    check([dropped], [expected * kept * 2])
+    check(gradients([dropped], (x, gate)), gradients([expected * kept * 2], (x, gate)))
+
+
+@pytest.mark.parametrize(("columns", "words"), [(10112, 10112), (64, 59)])
+def test_cross_entropy(columns: int, words: int) -> None:
+    torch.manual_seed(1)
+    logits, target = drawn(130, columns), torch.randint(0, words, (130,), device="cuda")
+    target[3] = 0
+    found = fused_layers.cross_entropy(logits, target, 0.1, words, 0)
+    scores = logits[:, :words].float()
+    expected = F.cross_entropy(scores, target, ignore_index=0, reduction="none", label_smoothing=0.1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    mine, other = gradients([found], [logits])[0], gradients([expected], [logits])[0]
+    check([mine[:, :words]], [other[:, :words]])
+    assert not mine[3].any()
+    assert not mine[:, words:].any()
+
+
+@pytest.mark.parametrize(("heads", "depth"), [(8, 64), (3, 20)])
+def test_rotations(heads: int, depth: int) -> None:
+    torch.manual_seed(1)
+    projected = drawn(4, 50, 3 * heads * depth)
+    x = projected[..., : heads * depth].view(4, 50, heads, depth).transpose(1, 2)
+    positions = torch.arange(50, device="cuda") * 41
+    rotary = Rotary(RotaryConfig(), heads, depth, False)
+    found, expected = rotary.rotate(x, positions), rotary.rotate(x.float(), positions)
+    check([found], [expected])
+    check(gradients([found], [projected]), gradients([expected], [projected]))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 40), (64, 512), (65, 512), (32768, 1536)])
+def test_column_sums(rows: int, width: int) -> None:
+    from dragoman.kernels.fused_layers_triton import column_sums
+
+    x = drawn(rows, width).detach()
+    torch.testing.assert_close(column_sums(x), x.float().sum(0), rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_linear_layers(bias: bool) -> None:
+    torch.manual_seed(1)
+    layer = Linear(48, 80, bias=bias).cuda()
+    x = drawn(3, 50, 48, half=False)
+    with torch.autocast("cuda", HALF):
+        found = layer(x)
+    expected = F.linear(x, layer.weight, layer.bias)
+    assert found.dtype == HALF
+    check([found], [expected])
+    inputs = (x, layer.weight, layer.bias)
+    check(gradients([found], inputs), gradients([expected], inputs))
+
+
+def test_one_product_reads_the_memory_for_all_layers() -> None:
+    torch.manual_seed(1)
+    attentions = [CrossAttention(32, 4, 48).cuda() for _ in range(3)]
+    memory = drawn(2, 9, 48, half=False)
+    with torch.autocast("cuda", HALF):
+        found = read_memory(attentions, memory, memory)
+    expected = [attention.read(memory, memory) for attention in attentions]
+    flat, plain = ([part for pair in pairs for part in pair] for pairs in (found, expected))
+    check(flat, plain)
+    check(gradients(flat, [memory]), gradients(plain, [memory]))
