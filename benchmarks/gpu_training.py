@@ -192,7 +192,7 @@ def main() -> None:
     """Measure, print, write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[128, 1024])
-    parser.add_argument("--ways", nargs="+", default=["off", "graphs", "kernels"])
+    parser.add_argument("--ways", nargs="+", default=["off", "graphs"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=float, default=400, help="milliseconds of one timing")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "results" / "gpu_training.json")

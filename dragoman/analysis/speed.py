@@ -20,7 +20,7 @@ from dragoman.training.optimizer import NoAverageConfig
 from dragoman.training.runtime import Runtime, side_stream
 from dragoman.training.step import build_step
 
-CompileMode = Literal["off", "graphs", "kernels"]
+CompileMode = Literal["off", "graphs"]
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
 ENGINES: tuple[tuple[EngineName, Precision], ...] = (
     ("torch", "float32"),
@@ -55,7 +55,7 @@ def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterato
         predictor.config.train, objective=LikelihoodConfig(), accumulate=1, rates=(), average=NoAverageConfig()
     )
     batches = token_batches(rows, config.batch_tokens)
-    modes: tuple[CompileMode, ...] = ("off", "graphs", "kernels") if predictor.device.type == "cuda" else ("off",)
+    modes: tuple[CompileMode, ...] = ("off", "graphs") if predictor.device.type == "cuda" else ("off",)
     for mode in modes:
         model = predictor.run.model(predictor.device).train().requires_grad_()
         trial = dataclasses.replace(config, compile=mode)
@@ -72,7 +72,7 @@ def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterato
             for _ in range(3 if mode != "off" else 1):  # a graph is captured when a batch shape comes again
                 epoch()
             seconds = [timed(epoch, predictor.device) for _ in range(rounds)]
-        name = {"off": "training", "graphs": "training, CUDA graphs", "kernels": "training, compiled"}[mode]
+        name = {"off": "training", "graphs": "training, CUDA graphs"}[mode]
         yield speed_result(name, seconds, sum(int((batch.target != PAD).sum()) for batch in batches), len(rows))
 
 

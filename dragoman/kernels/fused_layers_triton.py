@@ -364,8 +364,8 @@ def activation_backward(
     """The gradients of x and gate."""
     of_x, of_gate = torch.empty_like(x), None if gate is None else torch.empty_like(gate)
     _activation_backward[(triton.cdiv(x.numel(), 8 * _BLOCK),)](
-        x, x if gate is None else gate, above, of_x, of_gate, seed, *_levels(rate), x.numel(), kind, gate is not None, rate > 0,
-        _BLOCK,
+        x, x if gate is None else gate, above, of_x, of_gate, seed, *_levels(rate), x.numel(), kind,
+        gate is not None, rate > 0, _BLOCK,
     )  # fmt: skip
     return of_x, of_gate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -86,10 +86,6 @@ class Captioner(FeatureModel):
         self.decoder_head = DecoderHead(
             config.decoder, self.encoder.width, target_vocabulary, tie=config.tie, bias=config.output_bias
         )
-        if config.doubly_stochastic:
-            decoder: Any = self.decoder_head.decoder
-            for module in decoder.modules():
-                module.compile_in_training = False  # a compiled block would not show its attention
 
     @property
     def max_positions(self) -> int | None:

@@ -205,8 +205,8 @@ class Decoder(nn.Module):
     `set_output`, and gives log-probabilities of target tokens from `forward`. It may override `loss` where the
     likelihood of given targets is cheaper than the whole distribution.
 
-    Speed: a sub-module with `compile_in_training = True` is compiled in training steps. A decoder whose `start` takes
-    a capacity and then counts `State.length` in a tensor has fixed shapes, so that its steps become CUDA graphs.
+    Speed: a decoder whose `start` takes a capacity and then counts `State.length` in a tensor has fixed shapes, so that
+    its steps become CUDA graphs.
     """
 
     width: int  # D of the hidden vectors; with a likelihood of its own, the number of target tokens after `set_output`

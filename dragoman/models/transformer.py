@@ -99,8 +99,6 @@ class TransformerConfig(WidthEmbedding):
 class TransformerInput(nn.Module):
     """Scaled token embedding plus position encoding, then dropout (sections 3.4 and 3.5)."""
 
-    compile_in_training = True
-
     def __init__(self, config: TransformerConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
@@ -136,8 +134,6 @@ def self_attention(config: TransformerConfig, relative: RelativePositions) -> Se
 
 class TransformerBlock(nn.Module):
     """Self-attention, attention over a memory if there is one, feed-forward (section 3.1)."""
-
-    compile_in_training = True
 
     def __init__(self, config: TransformerConfig, relative: RelativePositions, memory_width: int = 0) -> None:
         super().__init__()

@@ -65,10 +65,10 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", help="bfloat16: autocast matrix products to bfloat16; auto: on GPUs that support it"
     )
-    compile: Literal["auto", "off", "graphs", "kernels"] = setting(
+    compile: Literal["auto", "off", "graphs"] = setting(
         "auto",
-        help="graphs: replay each step as a CUDA graph, with the same weights as plain steps; kernels: also compile "
-        "the model's blocks, which takes a minute; auto: on a GPU, whatever makes a run of train.steps faster",
+        help="graphs: replay each step as a CUDA graph, with the same weights as plain steps; auto: on a GPU, unless "
+        "train.steps are few",
     )
     tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
 

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
 from dragoman.errors import DragomanError, brief
-from dragoman.files import set_compiler_caches
-from dragoman.kernels.compile import CompiledBlocks
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.models.contracts import Loss
 from dragoman.training.config import TrainConfig
@@ -30,7 +28,6 @@ from dragoman.training.runtime import Runtime, use_bfloat16
 from dragoman.training.trained_weights import rate_factors
 
 MIN_STEPS_TO_CAPTURE = 200  # in shorter runs, capturing costs more than it saves
-MIN_OPERATIONS_TO_COMPILE = 1e17  # some minutes on a large GPU, of which compiled blocks save more than they cost
 MAX_GRAPHS = 512  # batch shapes; each graph holds driver memory
 StepGraph = tuple[torch.cuda.CUDAGraph, Batch]  # a captured step, and the buffers from which it reads its batch
 
@@ -87,11 +84,6 @@ class TrainingStep:
         self.loss = torch.zeros((), dtype=torch.float64, device=self.device)  # summed until the trainer resets it
         self.gradient_norm = torch.zeros((), device=self.device)  # of the last step, before clipping
         self.scalars = StepScalars(self.device)
-        automatic = config.compile == "auto" and self.device.type == "cuda" and compiling_pays(config, model)
-        self.compiled_blocks: CompiledBlocks | None = None
-        if config.compile == "kernels" or automatic:
-            set_compiler_caches()
-            self.compiled_blocks = CompiledBlocks(model)
 
     def __call__(self, batches: Iterable[tuple[int, Batch]], last: int, step: int, count: int, rate: float) -> None:
         """Train on this process's batches, each with its index among all batches of the step.
@@ -122,10 +114,7 @@ class TrainingStep:
         """Accumulate the gradients of a batch; with the last batch DDP reduces them over the processes."""
         prepared = self.objective.prepare(self.model, batch)  # before autocast: sampling is in full precision
         with nullcontext() if last or not self.processes.is_distributed else self.loss_module.no_sync():
-            with (
-                torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16),
-                self.compiled_blocks.enabled() if self.compiled_blocks else nullcontext(),
-            ):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
                 loss: Tensor = self.loss_module(prepared).total
             torch.autograd.backward(loss * self.scalars.loss_scale)
         self.loss += loss.detach()
@@ -204,13 +193,6 @@ def graph_blockers(config: TrainConfig, model: Any, runtime: Runtime) -> list[st
         f"train.steps is {config.steps}" if too_short else "",
     )
     return [blocker for blocker in blockers if blocker]
-
-
-def compiling_pays(config: TrainConfig, model: nn.Module) -> bool:
-    """Whether the run has so many operations (6 per parameter and token) that compiling its blocks saves time."""
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    operations = 6 * parameters * config.batch_tokens * config.accumulate * config.steps
-    return operations > MIN_OPERATIONS_TO_COMPILE
 
 
 def build_step(config: TrainConfig, model: Any, objective: Objective, runtime: Runtime) -> TrainingStep:

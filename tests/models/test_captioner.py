@@ -15,7 +15,6 @@ from dragoman.data.batch import Batch, Pictures, pad_tokens
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
-from dragoman.kernels.compile import CompiledBlocks
 from dragoman.layers.augmentation import ImageAugmentConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig, build_rnn_attention
@@ -148,16 +147,6 @@ def test_the_doubly_stochastic_term_is_added_and_trained(decoder: str) -> None:
         flat[0] -= 2 * step
         below = float(uneven(whole).total)
     assert float(gradients[1][name].view(-1)[0]) == pytest.approx((above - below) / (2 * step), rel=1e-4, abs=1e-6)
-
-
-def test_the_penalty_works_with_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **more: compiled(function, backend="eager", **more))
-    model, whole = build("resnet", "transformer", weight=0.7), batch()
-    plain, blocks = model(whole), CompiledBlocks(model)
-    assert blocks.modules == [model.decoder_head.cross_entropy]
-    with blocks.enabled():
-        torch.testing.assert_close(model(whole).total, plain.total, **CLOSE)
 
 
 def test_training_without_the_penalty_observes_no_attention(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ import torch
 
 from dragoman.errors import RunError
 from dragoman.files import COMPILER_CACHES, set_compiler_caches
+from dragoman.kernels import fused_layers
 from dragoman.layers import positions
 from dragoman.runs import train
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
-from tests.conftest import SMALL, call, write_rows
+from tests.conftest import write_rows
 from tests.training.conftest import Configure
 
 on_gpu = pytest.mark.gpu
@@ -54,17 +55,19 @@ def test_captured_steps_survive_rows_beyond_every_table(configure: Configure, tm
 
 
 @on_gpu
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_kernels_learn_what_plain_ones_learn(configure: Configure, tmp_path: Path) -> None:
+def test_fused_layers_learn_what_plain_ones_learn(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     still = ("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "model.word_dropout=0.0")
-    plain = (*STEPS, *still, "train.accumulate=1", "train.precision=float32")
     losses = {}
-    for way in ("off", "kernels"):
-        train(configure(*plain, f"train.compile={way}"), tmp_path / way)
+    for way in ("fused", "plain"):
+        train(configure(*STEPS, *still, "train.accumulate=1", "train.precision=bfloat16"), tmp_path / way)
         rows = [json.loads(line) for line in (tmp_path / way / "metrics.jsonl").read_text().splitlines()]
         losses[way] = [row["loss"] for row in rows if "loss" in row]
+        monkeypatch.setattr(fused_layers, "_fuses", lambda x: False)
     # Weights would be too much to ask: where a gradient is noise around zero, Adam makes steps of its sign.
-    assert losses["kernels"] == pytest.approx(losses["off"], rel=1e-3)
+    assert losses["fused"] != losses["plain"]
+    assert losses["fused"] == pytest.approx(losses["plain"], rel=1e-2)
 
 
 class Listening(Display):
@@ -115,16 +118,3 @@ def test_code_that_others_can_write_is_not_run(cached: Path, monkeypatch: pytest
     folder.chmod(0o777)
     with pytest.raises(RunError, match="other users can write here"):
         set_compiler_caches()
-
-
-def test_a_run_with_kernels_keeps_them(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = []
-    monkeypatch.setattr("dragoman.training.step.set_compiler_caches", lambda: kept.append(True))
-    monkeypatch.setattr("dragoman.training.step.CompiledBlocks", lambda model: None)
-    folder = cached.parent
-    write_rows(folder / "pairs.tsv", [(f"a{number}", f"b{number}") for number in range(50)])
-    for way, expected in (("off", []), ("kernels", [True])):
-        more = (f"train.compile={way}", "train.steps=1", "train.validate_every=1", "--run", folder / way)
-        said = call("train", folder / "pairs.tsv", *SMALL, *more)
-        assert said.code == 0, said.err
-        assert kept == expected

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from dragoman.kernels.fused_layers import residual_norm
 from dragoman.layers.attention import Cache, read_memory
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.kv_cache import GrowingCache
@@ -73,7 +74,8 @@ class DecoderStack(nn.Module):
         for block, past, memory in zip(self.blocks, state.cache, memories, strict=True):
             x, present = block(x, past, state.length, *memory)
             caches.append(present)
-        return self.norm(x), state._replace(cache=tuple(caches), length=state.length + tokens.shape[1])
+        hidden = residual_norm(x, None, 0.0, self.norm)[1]
+        return hidden, state._replace(cache=tuple(caches), length=state.length + tokens.shape[1])
 
 
 class TransformerDecoder(DecoderStack, Decoder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from dragoman.kernels.fused_layers import residual_norm
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
 from dragoman.models.contracts import Encoder, Memory
@@ -42,5 +43,5 @@ class TransformerEncoder(Encoder):
         x = self.input(source, 0)
         for block in self.blocks:
             x = block(x, mask)
-        x = self.norm(x)
+        x = residual_norm(x, None, 0.0, self.norm)[1]
         return Memory(keys=x, values=x, mask=mask, final=(masked_mean(x, mask),))

@@ -74,8 +74,6 @@ SoftmaxConfig = FullSoftmaxConfig | SampledSoftmaxConfig | PartitionedSoftmaxCon
 class CrossEntropy(nn.Module):
     """Cross-entropy of logits (B, T, V) and target (B, T) at each position, zero on padding: (B, T)."""
 
-    compile_in_training = True  # the compiled code reads half-precision scores without a float32 copy
-
     def forward(self, logits: Tensor, target: Tensor, smoothing: float, vocabulary: int | None = None) -> Tensor:
         """Ignore columns from `vocabulary` on; the slice stands here so that a compiler sees it and copies nothing."""
         words = vocabulary or logits.shape[-1]
