@@ -73,10 +73,11 @@ def needed_run(place: Path, name: str) -> None:
         own = table(RUNS[name], place)
     else:
         model = {"rnn": PAIRS, "sampled": SAMPLED}[name]
-        own = dict(
-            settings.merge(table("transformer", place), {"data": {"train": str(place / "more.tsv"), "holdout": 60}})
-        )
-        own["model"] = model
+        other = {
+            "data": {"train": str(place / "more.tsv"), "holdout": 60},
+            "train": {"steps": 60, "validate_every": 60, "optimizer": {"learning_rate": 0.01}},
+        }
+        own = {**settings.merge(table("transformer", place), other), "model": model}
     train(build(own), folder)
 
 

@@ -97,6 +97,7 @@ def inspect(
     gradients   how far gradients reach back in time
     whatif      the output without a head, a gate or a word
     forcing     with --target: the output after right tokens and after its own
+    order       words swapped and shuffled, with and without positions
     ctc, phrases, lexicon, series, labels, surprise, media, tables, positions, layers
 
     A run has the views that its model has parts for. TEXT is the path of a file for a run that captions or transcribes.

@@ -14,7 +14,6 @@ from dragoman.analysis.attribution import METHODS, attribute
 from dragoman.analysis.beam_tree import beam_tree, next_tokens
 from dragoman.analysis.gradients import flow_axis, gradient_flow
 from dragoman.analysis.layer_table import layer_table, parameter_count, tensor_table
-from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces
 from dragoman.analysis.subject import Loaded, Subject, open_subject, plain_axis
 from dragoman.analysis.tables import PathTable, hmm_table, viterbi_table
@@ -29,12 +28,11 @@ from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.models.classifier import Classifier
 from dragoman.models.contracts import decodes
-from dragoman.models.encoders.bert import BertEncoder
 from dragoman.models.tagger import Tagger
 from dragoman.reports.classical_views import lexicon_view, phrase_view, series_view
 from dragoman.reports.ctc_view import ctc_log_probabilities, ctc_tables, ctc_view
 from dragoman.reports.inside_views import inside_view, lens_view
-from dragoman.reports.sequence_views import forcing_view
+from dragoman.reports.sequence_views import forcing_view, order_view, positions_view
 from dragoman.reports.view import View, listed, packed, table_data
 from dragoman.scoring.edit import align_edits
 
@@ -528,23 +526,6 @@ def _media(subject: Subject, beam: int | None) -> Iterator[View]:
     )
 
 
-def _positions(subject: Subject, beam: int | None) -> Iterator[View]:
-    pictures = position_pictures(subject.model)
-    if not pictures:
-        return
-    encoder, rows = subject.encoder, None
-    if isinstance(encoder, BertEncoder) and subject.encoded is not None:
-        segments = encoder.segment_of(subject.batch.source.data)[0].tolist()
-        rows = {"tokens": subject.encoded.tokens, "segment": segments, "position": list(range(len(segments)))}
-    yield View(
-        "positions",
-        "Positions",
-        "Position vectors tell equal words at different places apart; each row is a position, each column a dimension. "
-        "The curve is the dot product of one position with all others: it falls with the distance.",
-        {"pictures": pictures, "rows": rows},
-    )
-
-
 def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
     fitted = isinstance(subject.model, FittedModel)
     rows = tensor_table(subject.model)[0] if fitted else layer_table(subject.model, subject.batch, run=subject.score)
@@ -563,7 +544,7 @@ def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
 MakeView = Callable[[Subject, int | None], Iterator[View]]
 NEURAL: tuple[MakeView, ...] = (
     _attention, inside_view, lens_view, _labels, _surprise, _media, ctc_view, _next, _beam, forcing_view, _states,
-    _gradients, _what_if, _tables, _positions, _layers,
+    _gradients, _what_if, order_view, _tables, positions_view, _layers,
 )  # fmt: skip
 FITTED: tuple[MakeView, ...] = (
     phrase_view, series_view, _attention, lexicon_view, _labels, _surprise, _what_if, _tables, _layers,

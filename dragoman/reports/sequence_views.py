@@ -1,12 +1,16 @@
-"""Views of how a model writes a sequence: teacher forcing against free running."""
+"""Views of sequences: teacher forcing against free running, order and positions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dragoman.analysis.free_running import forcing
+from dragoman.analysis.order import added_positions, order_effects
+from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.subject import Subject
 from dragoman.inference.predictor import Predictor
+from dragoman.layers.positions import sinusoids
+from dragoman.models.encoders.bert import BertEncoder
 from dragoman.reports.view import View
 
 
@@ -33,5 +37,54 @@ def forcing_view(subject: Subject, beam: int | None) -> Iterator[View]:
             ],
             "errors": pieces(found.errors.tolist()),
             "spread": found.spread,
+        },
+    )
+
+
+def order_view(subject: Subject, beam: int | None) -> Iterator[View]:
+    """What another order of the source words does to the target."""
+    found = order_effects(subject)
+    if found is None:
+        return
+    off = (
+        ""
+        if found.off is None
+        else " Without positions an encoder of self-attention cannot tell one order from another."
+    )
+    yield View(
+        "order",
+        "Order",
+        f"Each bar is the change of the {subject.measure} of the same output when the {subject.input_unit}s of the "
+        f"input change places.{'' if found.off is None else off}",
+        {
+            "reorderings": [row._asdict() for row in found.reorderings],
+            "off": found.off,
+            "measure": subject.measure,
+            "unit": subject.input_unit,
+        },
+    )
+
+
+def positions_view(subject: Subject, beam: int | None) -> Iterator[View]:
+    pictures = position_pictures(subject.model)
+    if not pictures:
+        return
+    encoder, rows = subject.encoder, None
+    if isinstance(encoder, BertEncoder) and subject.encoded is not None:
+        segments = encoder.segment_of(subject.batch.source.data)[0].tolist()
+        rows = {"tokens": subject.encoded.tokens, "segment": segments, "position": list(range(len(segments)))}
+    added = None if encoder is None or subject.source is None else added_positions(subject)
+    fits = added is not None and subject.source is not None and len(added.total) == len(subject.source)
+    yield View(
+        "positions",
+        "Positions",
+        "Position vectors tell equal words at different places apart; each row is a position, each column a dimension. "
+        "The curve is the dot product of one position with all others: it falls with the distance.",
+        {
+            "pictures": pictures,
+            "rows": rows,
+            "small": sinusoids(8, 4),  # small enough to check by hand
+            "added": added._asdict() if added is not None and fits else None,
+            "source": None if subject.source is None else subject.source.as_dict(),
         },
     )

@@ -16,6 +16,7 @@ from dragoman.analysis.beam_tree import next_tokens
 from dragoman.analysis.gradients import decay_slope, gradient_flow, state_gradients, step_jacobians
 from dragoman.analysis.inside_attention import AttentionSums, attention_sums, chosen_sum, worked_example
 from dragoman.analysis.logit_lens import block_norms, logit_lens, recorded_blocks
+from dragoman.analysis.order import added_positions, order_effects
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
 from dragoman.analysis.subject import Axis, Subject, plain_axis, target_log_probabilities, text_axis
@@ -37,6 +38,7 @@ from dragoman.layers.cells import (
 )
 from dragoman.layers.crf import LinearChainCRF
 from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.positions import ABSOLUTE_POSITIONS, RELATIVE_POSITIONS
 from dragoman.layers.relative_positions import RelativeBiasConfig
 from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
@@ -365,6 +367,29 @@ def test_heads_are_summed_up_in_words() -> None:
         "l", "encoder", torch.stack([before, torch.eye(5), end, torch.full((5, 5), 0.2)]), axis, axis
     )
     assert layer.summaries() == ["previous token 80%", "same position 100%", "end 100%", ""]
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "rotary", "relative", "relative-bias"])
+def test_order_matters_only_with_positions(kind: str) -> None:
+    """Without positions self-attention reads a bag of words."""
+    positions = {one.kind: one for one in (*ABSOLUTE_POSITIONS, *RELATIVE_POSITIONS)}[kind]()
+    example = next(one.example for one in ENCODERS.values() if one.example.kind == "transformer")
+    decoder = next(one.example for one in DECODERS.values() if one.example.kind == "recurrent")
+    subject = subject_of(model_of(replace(example, positions=positions), decoder))
+    before = subject.log_probabilities().detach()
+    found = order_effects(subject)
+    assert found is not None
+    assert found.off is not None
+    assert abs(found.off) > 1e-4
+    assert [row.name for row in found.reorderings][-2:] == ["reversed", "shuffled"]
+    for row in found.reorderings:
+        assert abs(row.change) > 1e-5
+        assert row.change_off == pytest.approx(0.0, abs=1e-4)
+    added = added_positions(subject)
+    assert (added is not None) == (kind in ("sinusoidal", "learned"))
+    if added is not None:
+        torch.testing.assert_close(added.embedding + added.position, added.total)
+    torch.testing.assert_close(subject.log_probabilities().detach(), before)  # looking changes nothing
 
 
 def test_words_are_merged_by_sums_and_means() -> None:

@@ -9,7 +9,7 @@ import { drawGradients } from "./gradients.js";
 import { drawNext } from "./next.js";
 import { drawLabels, drawSurprise } from "./labels.js";
 import { drawMedia } from "./media.js";
-import { drawLayers, drawPositions } from "./model.js";
+import { drawLayers, drawOrder, drawPositions } from "./model.js";
 import { drawTables } from "./tables.js";
 import { drawWhatIf } from "./whatif.js";
 import { drawCtc } from "./ctc.js";
@@ -19,7 +19,7 @@ import { drawLexicon, drawPhrases, drawSeries } from "./classical.js";
 
 const VIEWS = {
   overview: drawOverview, attention: drawAttention, beam: drawBeam, states: drawStates, gradients: drawGradients, next: drawNext, labels: drawLabels,
-  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc,
+  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc, order: drawOrder,
 };
 
 export function themeButton() {
