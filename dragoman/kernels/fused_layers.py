@@ -7,6 +7,9 @@ they are ready after seconds, where torch.compile takes a minute. Everywhere els
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,9 +28,23 @@ PROGRAMS = 8  # of a backward pass, on each multiprocessor
 SUMS_IN_FULL = hasattr(torch.ops.aten.mm, "dtype")  # products of half precision with a float32 result: torch 2.8
 
 
+_enabled: ContextVar[bool] = ContextVar("fused_layers", default=False)
+
+
+@contextmanager
+def enabled() -> Iterator[None]:
+    """Use the kernels inside. Launching them from Python takes longer than launching torch's own: they are for steps
+    that a CUDA graph captures."""
+    token = _enabled.set(True)
+    try:
+        yield
+    finally:
+        _enabled.reset(token)
+
+
 def _fuses(x: Tensor) -> bool:
-    """Whether gradients of x are asked for on a GPU in half precision; torch.compile fuses by itself."""
-    return x.is_cuda and HAS_TRITON and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    """Whether the kernels serve here: enabled, on a GPU, with gradients."""
+    return _enabled.get() and x.is_cuda and HAS_TRITON and torch.is_grad_enabled()
 
 
 def _seed(x: Tensor, rate: float) -> Tensor:

@@ -67,7 +67,7 @@ class TrainConfig:
     )
     compile: Literal["auto", "off", "graphs"] = setting(
         "auto",
-        help="graphs: replay each step as a CUDA graph, with the same weights as plain steps; auto: on a GPU, unless "
+        help="graphs: replay each step as a CUDA graph, with fused kernels in half precision; auto: on a GPU, unless "
         "train.steps are few",
     )
     tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")

@@ -2,8 +2,9 @@
 
 On a GPU, small models spend most of a step waiting for Python to launch kernels. A batch plan has few batch shapes, so
 a CUDA graph captures the whole step once per shape and is replayed afterwards. A graph launches the same kernels on
-the same numbers, so captured and plain steps give the same weights. The values that change from step to step (learning
-rate, loss scale, average weight) are read from tensors; dropout is read from the generator that every step seeds.
+the same numbers, so a step gives the same weights before and after its shape is captured. The values that change from
+step to step (learning rate, loss scale, average weight) are read from tensors; dropout is read from the generator that
+every step seeds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
 from dragoman.errors import DragomanError, brief
+from dragoman.kernels import fused_layers
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.models.contracts import Loss
 from dragoman.training.config import TrainConfig
@@ -158,6 +160,10 @@ class CudaGraphStep(TrainingStep):
         graph, buffers = captured
         buffers.fill(batch)
         graph.replay()
+
+    def forward_backward(self, batch: Batch, last: bool = True) -> None:
+        with fused_layers.enabled():
+            super().forward_backward(batch, last)
 
     def _capture(self, batch: Batch) -> StepGraph | None:
         buffers = batch.buffers(self.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,12 @@ NORMS: dict[str, Callable[[int], Any]] = {
     "layer without bias": lambda width: nn.LayerNorm(width, bias=False),
     "rms": lambda width: nn.RMSNorm(width, eps=1e-6),
 }
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> Iterator[None]:
+    with fused_layers.enabled():
+        yield
 
 
 def drawn(*shape: int, half: bool = True) -> Tensor:
