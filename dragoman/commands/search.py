@@ -62,8 +62,8 @@ def train_by_search(request: Request, asked: SearchOptions, display: Display) ->
     """Start a search, or go on with the one in the folder."""
     from dragoman.auto.baseline import copying_line
     from dragoman.auto.configure import configure_candidates
-    from dragoman.auto.search.run import Search, check_folder, describe
-    from dragoman.auto.search.state import has_search, load_search
+    from dragoman.auto.search.run import Search
+    from dragoman.auto.search.state import check_folder, describe, has_search, load_search
     from dragoman.auto.search.trial_config import is_length_given
 
     what, files, overrides, place = request

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,17 +22,16 @@ import torch
 
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.search import plan, worker
+from dragoman.auto.search.members import ensemble_score, helpful_members
+from dragoman.auto.search.rest import rest_of_time
 from dragoman.auto.search.run import (
     Pool,
     Search,
     SearchOptions,
-    check_folder,
     cost_of,
-    describe,
     is_within_error,
-    scores_with_others_and_alone,
 )
-from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
+from dragoman.auto.search.state import SearchState, Trial, check_folder, describe, load_search, standard_error
 from dragoman.auto.search.trial_config import planned_settings, prepared_validation
 from dragoman.auto.search.worker import Job, Outcome, run_job, warm_rate
 from dragoman.commands.search import Duration
@@ -441,22 +441,56 @@ def test_an_ensemble_is_scored_on_the_validation_inputs_and_dropped_where_it_is_
         load_predictor(folders, "cpu").evaluate([(source, target) for source, target in rows], beam=1)["cer"]
         for folders in (members, members[:1])
     ]
-    found = scores_with_others_and_alone(members, "cer")
-    assert found == (-expected[0], -expected[1])
-    assert found[0] <= found[1]
+    score = ensemble_score(members[0], "cer")
+    assert [score(folders) for folders in (members, members[:1])] == [-value for value in expected]
+    assert expected[0] >= expected[1]
     assert not member_folders(run)
-    line = f"ensemble of 2 models: cer {100 * expected[0]:.2f} %; its best member wu-2019: {100 * expected[1]:.2f} %"
     for text in (state.note, (run / "leaderboard.md").read_text(encoding="utf-8"), call("info", run).out):
-        assert f"{line}; the ensemble is not better, so wu-2019 is kept alone" in text
+        assert f"no ensemble is better than wu-2019 alone (cer: wu-2019 {100 * expected[1]:.2f} %, " in text
 
 
-def test_a_better_ensemble_is_kept_and_its_score_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.auto.search.run.scores_with_others_and_alone", lambda *_: (-0.4, -0.4306))
-    trials = [Trial("lstm", final=-0.4306, step=900), Trial("gru", final=-0.45, step=900)]
-    state = SearchState("per", None, 2, 1, 1, 1, [2, 1], trials, members=["lstm", "gru"])
-    Search(tmp_path, lambda line: None, lambda state: None)._keep_better(state)
-    assert state.members == ["lstm", "gru"]
-    assert describe(state) == "best: ensemble of 2 models: per 40.00 %; its best member lstm: 43.06 %"
+@pytest.mark.parametrize(
+    ("gains", "kept", "told"),
+    [
+        ({"b": 5.0, "c": 1.0}, "abc", "ensemble of 3 models: chrf 66.00; alone: a 60.00, b 59.00, c 50.00"),
+        (
+            {"b": 5.0, "c": -1.0},
+            "ab",
+            "ensemble of 2 models: chrf 65.00; alone: a 60.00, b 59.00, c 50.00; without c,",
+        ),
+        ({"b": 0.0, "c": -1.0}, "a", "no ensemble is better than a alone (chrf: a 60.00, b 59.00, c 50.00)"),
+    ],
+)
+def test_an_ensemble_keeps_the_members_that_help(gains: dict[str, float], kept: str, told: str) -> None:
+    alone = {"a": 60.0, "b": 59.0, "c": 50.0}
+
+    def score(members: Sequence[Path]) -> float:
+        names = [member.name for member in members]
+        return alone[names[0]] + sum(gains[name] for name in names[1:])
+
+    found, note = helpful_members([Path("trials", name) for name in "acb"], score, "chrf", 3)
+    assert ([member.name for member in found], note[: len(told)]) == ([*kept], told)
+
+
+def test_the_rest_of_the_time_is_used() -> None:
+    """Longer training of the best and the default model, then candidates that waited, then seeds; none twice."""
+    measured = asdict(plan.Cost(speed=10.0, validation=0.0, usual=1000, usual_every=10))
+    trials = [Trial(name, cost=measured, steps=[500], later=name == "c") for name in "abcd"]
+    state = SearchState("chrf", 600.0, 1, 1, 3, 1, [2, 1], trials)
+    done = outcome(50.0)._replace(step=500, seconds=50.0)
+    trained = {"a": done, "b": done._replace(score=60.0)}
+
+    def runs(seconds: float, *tried: tuple[str, int]) -> list[tuple[str, int]]:
+        return [(name, steps) for name, _, steps in rest_of_time(state, trained, seconds, tried)]
+
+    assert runs(100.0) == [("b", 1400), ("a", 1400), ("c", 900)]
+    assert runs(100.0, ("b", 1400), ("a", 1400), ("c", 900)) == [(f"b-seed{seed}", 500) for seed in (1, 2, 3)]
+    assert runs(1000.0)[0] == ("b", 4000)  # at most four times the usual training
+    trained |= {"a": done._replace(step=300), "b": done._replace(score=60.0, step=400)}  # they stopped early
+    assert runs(100.0)[0] == ("c", 900)
+    assert runs(5.0) == []
+    trained["b-seed1"] = done
+    assert runs(100.0)[1:] == [("b-seed2", 500), ("b-seed3", 500)]
 
 
 def test_members_outside_the_run_are_refused(tmp_path: Path) -> None:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.auto.search import plan
+from dragoman.auto.search.members import ensemble_score, helpful_members
+from dragoman.auto.search.rest import rest_of_time
 from dragoman.auto.search.state import (
-    STATE_FILE,
     TRIALS,
     SearchState,
     Trial,
-    has_search,
+    cost,
     is_member,
     load_search,
-    shown_score,
     standard_error,
 )
 from dragoman.auto.search.trial_config import (
@@ -42,21 +42,16 @@ from dragoman.auto.search.worker import (
     failure,
     is_broken,
     outcome_of_killed,
-    score_of,
     worker_pool,
 )
 from dragoman.config import settings
-from dragoman.errors import ConfigError, DragomanError, RunError
+from dragoman.errors import ConfigError, DragomanError
 from dragoman.files import copy_into, make_folder, remove_folder, write_text
-from dragoman.inference.load import load_predictor
-from dragoman.inference.unseen import told_elsewhere
-from dragoman.runs import Run
 from dragoman.runs.folder import MEMBERS_FILE, locked, write_members
-from dragoman.scoring.report import score_table
 from dragoman.tasks.config import Config, load, with_absolute_paths
+from dragoman.training.display import duration
 from dragoman.training.runtime import resolve_device
 from dragoman.training.signals import stop_search_on_signals
-from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
@@ -68,6 +63,8 @@ GRACE = 0.1  # share of the time after the deadline at which jobs that do not pa
 SLOW_FITS = 600.0  # seconds of a search from which it tries models that take minutes to fit
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 SLOWLY_DECODED = 300  # the most validation inputs for models that take minutes to fit
+REST = 0.12  # share of the time that may stay unused
+UNDERTRAINED = 0.5  # of the usual steps
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
 
@@ -306,8 +303,11 @@ class Search:
         chosen = [*trained[: made.trials], *fitted]
         known = {trial.name for trial in (*failed, *chosen)}
         if dropped := [trial.name for trial in state.trials if trial.name not in known]:
-            self.say(f"search: the time does not suffice for {', '.join(dropped)}")
-        state.trials = [*chosen, *failed]
+            self.say(f"search: the plan has no time for {', '.join(dropped)}; they wait for time that is left")
+        later = [trial for trial in state.trials if trial.name not in known]
+        for trial in later:
+            trial.later = True
+        state.trials = [*chosen, *later, *failed]
         state.sizes = plan.stage_sizes(made.trials if trained else 1)
         longest = given.longest(made.trials)
         for trial in chosen:
@@ -438,70 +438,108 @@ class Search:
 
     def _finish(self, state: SearchState, pool: Pool) -> None:
         self.say(f"search: training {', '.join(state.members)} to the end")
-        jobs = []
-        trained = sum(not is_fitted(self._config(name)) for name in state.members)
-        threads = max(1, usable_cores() // min(state.workers, max(1, trained)))
-        for name in state.members:
-            trial = next(trial for trial in state.trials if is_member(name, trial))
-            due = self.deadline - validation_seconds(trial)
-            job = Job(*self._paths(name), trial.steps[-1], threads, state.metric, tuple(trial.settings), deadline=due)
-            jobs.append((trial, job))
-        trained_runs: dict[str, Outcome] = {}
-        errors: dict[str, str] = {}  # by trial
-
+        busy = sum(not is_fitted(self._config(name)) for name in state.members)
+        jobs = [self._last_job(state, name, min(state.workers, max(1, busy))) for name in state.members]
+        trained: dict[str, Outcome] = {}
         # A member that has not begun begins in any case where no other is done: its earlier stages are all it has.
-        def late() -> bool:
-            return bool(trained_runs) and time.time() >= self.deadline
+        errors = self._train_to_end(state, pool, jobs, trained, lambda: bool(trained) and time.time() >= self.deadline)
+        if not trained:
+            raise DragomanError(f"every run failed; the first: {next(iter(errors.values()))}")
+        for trial in state.trials:
+            if not any(is_member(name, trial) for name in trained):
+                trial.error = trial.error or errors.get(trial.name, "")
+        state.members = [name for name in state.members if name in trained]
+        if state.seconds is not None:
+            self._use_rest(state, pool, trained)
+        if state.ensemble == 1:
+            best, default = max(state.members, key=lambda name: trained[name].score), state.trials[0].name
+            if default in trained and best != default and is_within_error(trained[best], trained[default], state):
+                state.note = f"{default} is kept: {best} is better by no more than the standard error of the score"
+                self.say(f"search: {state.note}")
+                best = default
+            state.members = [best]
+        else:
+            self._keep_better(state)
+        self._say_under_trained(state)
+        self._save(state)
 
+    def _last_job(self, state: SearchState, name: str, busy: int) -> tuple[Trial, Job]:
+        """The job that trains a run to its end beside others, `busy` in all."""
+        trial = next(trial for trial in state.trials if is_member(name, trial))
+        due, threads = self.deadline - validation_seconds(trial), max(1, usable_cores() // busy)
+        given = tuple(trial.settings)
+        return trial, Job(*self._paths(name), trial.steps[-1], threads, state.metric, given, deadline=due)
+
+    def _say_under_trained(self, state: SearchState) -> None:
+        trial = next(trial for trial in state.trials if is_member(state.members[0], trial))
+        over = time.time() >= self.deadline - validation_seconds(trial)
+        if trial.step < trial.steps[-1] and over:
+            self.say(
+                f"search: the deadline ended the training of {trial.name} after {trial.step:,} of {trial.steps[-1]:,} "
+                f"steps; dragoman train {self.folder} trains the rest"
+            )
+        usual = self._config(trial.name).train.steps
+        if not trial.fitted and trial.step < UNDERTRAINED * usual and (over or trial.step >= trial.steps[-1]):
+            needed = duration(trial.seconds * usual / max(1, trial.step))
+            line = (
+                f"{trial.name} is under-trained: {trial.step:,} steps of {usual:,}, which would take about {needed}; "
+                "give --time more, or train without a search"
+            )
+            state.note = f"{state.note}; {line}" if state.note else line
+            self.say(f"search: {line}")
+
+    def _train_to_end(
+        self,
+        state: SearchState,
+        pool: Pool,
+        jobs: Sequence[tuple[Trial, Job]],
+        trained: dict[str, Outcome],
+        late: Callable[[], bool] = lambda: False,
+    ) -> dict[str, str]:
+        """Run jobs and add their outcomes by the names of their runs; returns the errors by trial."""
+        errors: dict[str, str] = {}
         for trial, job, outcome in self._outcomes(pool, jobs, late, self._overdue(state)):
             outcome = outcome_of_killed(job) if outcome.error == OVERDUE else outcome
             if outcome.error:
                 self.say(f"  {Path(job.folder).name}: {outcome.error}")
                 errors.setdefault(trial.name, outcome.error)
                 continue
-            trained_runs[Path(job.folder).name] = outcome
+            trained[Path(job.folder).name] = outcome
             if trial.final is None or outcome.score > trial.final:
                 trial.final, trial.step, trial.seconds = outcome.score, outcome.step, outcome.seconds
                 trial.parameters = outcome.parameters
             self.show(state)
-        if not trained_runs:
-            raise DragomanError(f"every run failed; the first: {next(iter(errors.values()))}")
-        for trial in state.trials:
-            if not any(is_member(name, trial) for name in trained_runs):
-                trial.error = trial.error or errors.get(trial.name, "")
-        state.members = [name for name in state.members if name in trained_runs]
-        if state.ensemble == 1:
-            best, default = max(state.members, key=lambda name: trained_runs[name].score), state.trials[0].name
-            runs = trained_runs
-            if default in runs and best != default and is_within_error(runs[best], runs[default], state):
-                state.note = f"{default} is kept: {best} is better by no more than the standard error of the score"
-                self.say(f"search: {state.note}")
-                best = default
-            state.members = [best]
-        else:
-            state.members.sort(key=lambda name: -trained_runs[name].score)
-            self._keep_better(state)
-        trial = next(trial for trial in state.trials if is_member(state.members[0], trial))
-        if trial.step < trial.steps[-1] and time.time() >= self.deadline - validation_seconds(trial):
-            self.say(
-                f"search: the deadline ended the training of {trial.name} after {trial.step:,} of {trial.steps[-1]:,} "
-                f"steps; dragoman train {self.folder} trains the rest"
-            )
-        self._save(state)
+        return errors
+
+    def _use_rest(self, state: SearchState, pool: Pool, trained: dict[str, Outcome]) -> None:
+        """While time is left: train on what was cut short, then candidates that waited, then further seeds."""
+        assert state.seconds is not None
+        tried: set[tuple[str, int]] = set()
+        while (left := self.deadline - time.time()) > REST * state.seconds:
+            runs = rest_of_time(state, trained, left, tried)
+            for name, trial, steps in runs:
+                if name != trial.name:
+                    self._member(state, trial, int(name.rpartition("-seed")[2]))
+                every = max(1, min(cost(trial).every, steps))
+                trial.settings, trial.steps = planned_settings(self._config(trial.name), steps, every), [steps]
+                tried.add((name, steps))
+            jobs = [self._last_job(state, name, len(runs)) for name, _, _ in runs]
+            if not jobs:
+                return
+            names = [name for name, _, _ in runs]
+            self.say(f"search: {duration(left)} left; training {', '.join(names)}")
+            self._train_to_end(state, pool, jobs, trained)
+            state.members += [name for name in names if name in trained and name not in state.members]
+            self._save(state)
 
     def _keep_better(self, state: SearchState) -> None:
-        """Keep the ensemble, or its best member alone where the others do not help on the validation data."""
+        """Keep the members that help on the validation data, perhaps the best one alone, and say all scores."""
         if len(state.members) < 2:
             return
         folders = [self.trials / name for name in state.members]
-        together, alone = scores_with_others_and_alone(folders, state.metric)
-        shown, best = (shown_score(score, state.metric) for score in (together, alone))
-        state.note = (
-            f"ensemble of {len(folders)} models: {state.metric} {shown}; its best member {folders[0].name}: {best}"
-        )
-        if together <= alone:
-            state.note += f"; the ensemble is not better, so {folders[0].name} is kept alone"
-            state.members = state.members[:1]
+        score = ensemble_score(folders[0], state.metric)
+        kept, state.note = helpful_members(folders, score, state.metric, state.ensemble)
+        state.members = [folder.name for folder in kept]
         self.say(f"search: {state.note}")
 
     def _place(self, state: SearchState) -> None:
@@ -516,32 +554,8 @@ class Search:
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
 
 
-def scores_with_others_and_alone(members: Sequence[Path], metric: str) -> tuple[float, float]:
-    """The scores of all members as an ensemble, and of the first alone; higher is better.
-
-    Both are measured now, on the inputs that validation decodes and as it decodes them: the weights of a run may be a
-    mean over several validations, of which none has their score.
-    """
-    run = Run(members[0])
-    device = resolve_device(run.config.train.device)
-    validator = run.task.validator(run.config, run.task.prepare(run.config), device)
-    assert isinstance(validator, Seq2SeqValidator), "only models that write token by token are averaged"
-
-    def score(folders: Sequence[Path]) -> float:
-        predictor = load_predictor(folders, str(device))
-        predictions = predictor.stream(validator.texts, beam=1, scores=False, on_unknown=told_elsewhere)
-        outputs = [prediction.text for prediction in predictions]
-        return score_of(score_table(outputs, validator.references, (metric,), units=validator.units), metric)
-
-    return score(members), score(members[:1])
-
-
 def steps_per_second(speed: float) -> str:
     return f"{speed:,.0f} steps per second" if speed >= 10 else f"{speed:.2g} steps per second"
-
-
-def cost(trial: Trial) -> plan.Cost:
-    return plan.Cost(**trial.cost)
 
 
 def is_within_error(best: Outcome, usual: Outcome, state: SearchState) -> bool:
@@ -578,19 +592,3 @@ def validation_seconds(trial: Trial) -> float:
 
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def check_folder(folder: Path) -> None:
-    """A search needs a new folder, or one with a search; a search killed while it began leaves configurations alone."""
-    if has_search(folder):
-        return
-    begun = {"trials", "lock", f".{STATE_FILE}.part"}
-    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - begun):
-        raise RunError(f"{folder}: already exists, and holds no search; name another folder with --run")
-
-
-def describe(state: SearchState) -> str:
-    best = next(trial for trial in state.trials if is_member(state.members[0], trial))
-    if len(state.members) > 1:
-        return f"best: {state.note}"
-    return f"best: {best.name}, {state.metric} {shown_score(best.final, state.metric)} at {best.step:,} steps"

@@ -39,6 +39,7 @@ class Trial:
     final: float | None = None  # score at the end of training
     error: str = ""
     fitted: bool = False  # complete at once: it takes part in no stage, and is compared at the end
+    later: bool = False  # the plan has no time for it; it is trained if some is left at the end
 
     @property
     def score(self) -> float:
@@ -75,7 +76,7 @@ class SearchState:
 
     def surviving(self) -> list[Trial]:
         """The trials of the current stage: the best of the stage before, and the default model, the first trial."""
-        chosen = [trial for trial in self.trials if not trial.fitted]
+        chosen = [trial for trial in self.trials if not trial.fitted and not trial.later]
         for stage in range(1, self.stage + 1):
             usable = [trial for trial in chosen if len(trial.scores) >= stage and trial.scores[stage - 1] > -math.inf]
             usable.sort(key=lambda trial: -trial.scores[stage - 1])
@@ -84,9 +85,10 @@ class SearchState:
         return chosen
 
     def ranking(self) -> list[Trial]:
-        """All trials, best first; at the end the one whose run was placed is first."""
+        """All trials that were trained, best first; at the end the one whose run was placed is first."""
         placed = self.members[0] if self.done else ""
-        return sorted(self.trials, key=lambda trial: (not is_member(placed, trial), trial.rank))
+        trained = [trial for trial in self.trials if not trial.later or trial.final is not None]
+        return sorted(trained, key=lambda trial: (not is_member(placed, trial), trial.rank))
 
     def winners(self) -> list[Trial]:
         """The trials that did not fail, best first. The default model, which is the first trial, is ahead of one that
@@ -107,6 +109,10 @@ class SearchState:
         rows = [head, ("---",) * len(head), *leaderboard_rows(self)]
         table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
         write_text(folder / TABLE_FILE, f"{table}\n{self.note}\n" if self.note else table)
+
+
+def cost(trial: Trial) -> Cost:
+    return Cost(**trial.cost)
 
 
 def is_member(name: str, trial: Trial) -> bool:
@@ -198,3 +204,19 @@ def leaderboard_rows(state: SearchState) -> list[tuple[str, ...]]:
 
 def leaderboard_head(state: SearchState) -> tuple[str, ...]:
     return ("rank", "configuration", "stages", "steps", "trained", "parameters", f"valid {state.metric}")
+
+
+def check_folder(folder: Path) -> None:
+    """A search needs a new folder, or one with a search; a search killed while it began leaves configurations alone."""
+    if has_search(folder):
+        return
+    begun = {"trials", "lock", f".{STATE_FILE}.part"}
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - begun):
+        raise RunError(f"{folder}: already exists, and holds no search; name another folder with --run")
+
+
+def describe(state: SearchState) -> str:
+    best = next(trial for trial in state.trials if is_member(state.members[0], trial))
+    if len(state.members) > 1:
+        return f"best: {state.note}"
+    return f"best: {best.name}, {state.metric} {shown_score(best.final, state.metric)} at {best.step:,} steps"

@@ -1,0 +1,50 @@
+"""What the rest of the time of a search is good for, once the plan is done."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from dragoman.auto.search import plan
+from dragoman.auto.search.state import SearchState, Trial, cost, is_member
+from dragoman.auto.search.worker import Outcome
+
+FILLED = 0.9  # share of the rest that jobs are planned for
+WORTHWHILE = 0.2  # more steps than this share of those done
+Run = tuple[str, Trial, int]  # its name, its trial and its last step
+
+
+def rest_of_time(
+    state: SearchState, trained: Mapping[str, Outcome], seconds: float, tried: Collection[tuple[str, int]]
+) -> list[Run]:
+    """Up to one run for each worker that these seconds may improve, but for those that were tried.
+
+    First come the best run and the default model, where they trained to their last step and so may gain from more; then
+    candidates for which the plan had no time; then further seeds of the best.
+    """
+    usable = FILLED * seconds
+    best, usual = max(trained, key=lambda name: trained[name].score), state.trials[0].name
+    trials = {name: next(trial for trial in state.trials if is_member(name, trial)) for name in trained}
+    found: list[Run] = []
+    for name in dict.fromkeys(name for name in (best, usual) if name in trained):
+        steps = longer(trials[name], trained[name], usable)
+        found += [(name, trials[name], steps)] if steps else []
+    for trial in (trial for trial in state.trials if trial.later and trial.cost and trial.name not in trained):
+        if 2 * (steps := cost(trial).last_step(usable)) >= cost(trial).usual:
+            found.append((trial.name, trial, steps))
+    winner, done = trials[best], trained[best]
+    if winner.cost and not winner.fitted and done.seconds + cost(winner).start <= usable:
+        seeds = [int(name.rpartition("-seed")[2]) for name in trained if name != winner.name and trials[name] is winner]
+        first = max(seeds, default=0) + 1
+        names = [f"{winner.name}-seed{seed}" for seed in range(first, first + state.workers)]
+        found += [(name, winner, winner.steps[-1]) for name in names]
+    return [run for run in found if (run[0], run[2]) not in tried][: state.workers]
+
+
+def longer(trial: Trial, done: Outcome, seconds: float) -> int:
+    """The last step of a training that goes on for these seconds; 0: it stopped early, or there is no time."""
+    if not trial.cost or trial.fitted or done.step < trial.steps[-1]:
+        return 0
+    now = replace(cost(trial), speed=done.step / max(done.seconds, 1e-9))
+    last = min(done.step + now.steps_in(seconds), int(plan.TIMES[0] * now.usual))
+    return last if last - done.step >= WORTHWHILE * done.step else 0
