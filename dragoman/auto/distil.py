@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 
 from dragoman.config import settings
 from dragoman.data.config import tags_of
@@ -15,6 +17,7 @@ from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.errors import RunError
 from dragoman.files import make_folder, write_text
 from dragoman.inference.load import load_predictor
+from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run, train
 from dragoman.scoring.registry import metrics_by_name
@@ -22,16 +25,36 @@ from dragoman.tasks.config import Config, build
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
 
+ASKED = "unlabelled.json"
 CHUNK = 512  # sources that the teacher translates between two reports of progress
 
 
-def distil(folder: str, student: Path, overrides: Sequence[str], device: str, display: Display) -> list[str]:
+@dataclass(frozen=True)
+class Unlabelled:
+    """Inputs without targets, to which the teacher's outputs are added where it is confident: self-training."""
+
+    file: str = ""
+    read: Callable[[Run], Iterable[str]] = lambda run: ()
+    least: float = 0.0  # geometric mean of the probabilities of an output's tokens
+
+
+NONE = Unlabelled()
+
+
+def distil(
+    folder: str,
+    student: Path,
+    overrides: Sequence[str],
+    device: str,
+    display: Display,
+    unlabelled: Unlabelled = NONE,
+) -> list[str]:
     """Train a student in a new folder, or go on with it; returns lines that compare it with its teacher."""
     teacher = load_predictor(folder, device)
     if tags_of(teacher.config.data.train):
         raise RunError(f"{folder}: its data files have language tags, which distil does not support")
     data = student.with_name(f"{student.name}.data")
-    valid = write_data(teacher, data, display)
+    valid = write_data(teacher, data, display, unlabelled)
     config = student_config(teacher, data, overrides)
     train(config, student, display)
     taught, learned = (model.evaluate(valid)[0] for model in (teacher, load_predictor(student, device)))
@@ -50,27 +73,50 @@ def parameters(folder: Path) -> int:
     return sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
 
 
-def write_data(teacher: Predictor, folder: Path, display: Display) -> list[Example]:
+def write_data(teacher: Predictor, folder: Path, display: Display, unlabelled: Unlabelled) -> list[Example]:
     """Write the student's training pairs (the teacher's outputs beside the references) and the validation pairs."""
     task = teacher.run.task
     split = TrainValidSplit(teacher.config.data, display.preparing, task.example_format(teacher.config))
     valid = list(split.valid("reading validation pairs"))
+    asked = json.dumps({"unlabelled": unlabelled.file, "min_confidence": unlabelled.least})
     if (folder / "train.jsonl").exists():
+        if unlabelled.file and not ((made := folder / ASKED).exists() and made.read_text(encoding="utf-8") == asked):
+            raise RunError(f"{folder}: made without or with other unlabelled inputs; name another student with --run")
         return valid
     examples = list(split.train("reading"))
     sources = list(dict.fromkeys(example.source for example in examples))
-    outputs: dict[str, str] = {}
-    for first in range(0, len(sources), CHUNK):
-        chunk = sources[first : first + CHUNK]
-        display.preparing("the teacher translates", first)
-        outputs |= zip(chunk, (prediction.text for prediction in teacher.predict(chunk)), strict=True)
-    display.close()
-    pairs = [(source, outputs[source]) for source in sources if outputs[source].strip()]
+    pairs = [(source, output.text) for source, output in translated(teacher, sources, display) if output.text.strip()]
     pairs += [(example.source, example.references[0]) for example in examples]
+    known = {*sources, *(example.source for example in valid)}  # validation must stay new to the student
+    new = [text for text in dict.fromkeys(unlabelled.read(teacher.run)) if text.strip() and text not in known]
+    outputs = translated(teacher, new, display)
+    kept = [(source, output.text) for source, output in outputs if confidence(output) >= unlabelled.least]
+    if new:
+        display.info(
+            f"unlabelled: the teacher is confident of its outputs for {len(kept):,} of {len(new):,} new inputs"
+        )
+    pairs += [(source, text) for source, text in kept if text.strip()]
     make_folder(folder)
+    write_text(folder / ASKED, asked)
     write_rows(folder / "valid.jsonl", ((example.source, *example.references) for example in valid))
     write_rows(folder / "train.jsonl", dict.fromkeys(pairs))  # last: with it the data are complete
     return valid
+
+
+def translated(teacher: Predictor, sources: Sequence[str], display: Display) -> list[tuple[str, Prediction]]:
+    """Every source with the teacher's output."""
+    out: list[tuple[str, Prediction]] = []
+    for first in range(0, len(sources), CHUNK):
+        display.preparing("the teacher translates", first)
+        chunk = sources[first : first + CHUNK]
+        out += zip(chunk, teacher.predict(chunk), strict=True)
+    display.close()
+    return out
+
+
+def confidence(output: Prediction) -> float:
+    """The geometric mean of the probabilities of the tokens; 1 where the model has no probabilities."""
+    return math.exp(mean(output.token_scores)) if output.token_scores else 1.0
 
 
 def write_rows(path: Path, rows: Iterable[tuple[str, ...]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of 
 
 if TYPE_CHECKING:
     from dragoman.data.split import Progress
+    from dragoman.runs import Run
     from dragoman.tasks.config import Config
 
 
@@ -274,26 +275,52 @@ def check(request: Request, show: int) -> None:
 @click.argument("run")
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
 @click.option("--run", "student", help="The run folder of the student. [default: RUN-student]")
+@click.option("--unlabelled", metavar="FILE", help="Inputs without targets: confident outputs for them are added.")
+@click.option(
+    "--min-confidence", type=click.FloatRange(0.0, 1.0), default=0.8, show_default=True, metavar="P",
+    help="With --unlabelled: the least mean probability of the tokens of an output.",
+)  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
 @device_option
-def distil(run: str, overrides: tuple[str, ...], student: str | None, quiet: bool, device: str) -> None:
+def distil(
+    run: str,
+    overrides: tuple[str, ...],
+    student: str | None,
+    unlabelled: str | None,
+    min_confidence: float,
+    quiet: bool,
+    device: str,
+) -> None:
     """Train one model on the outputs of a run or an ensemble, and show what it loses.
 
     The teacher translates all training sources; the student learns from its outputs and the references (sequence-level
     knowledge distillation, Kim and Rush 2016). It has the settings of the teacher's first model unless you change them.
-    The same command resumes a student that was stopped.
+    The same command resumes a student that was stopped. With --unlabelled it also learns from further inputs and the
+    outputs of which the teacher is confident (self-training).
 
     \b
     dragoman train pairs.tsv --time 1h --ensemble 5 --run runs/five
     dragoman distil runs/five --run runs/one
     dragoman distil runs/big --run runs/fast model.decoder.layers=1
+    dragoman distil runs/five --run runs/more --unlabelled words.txt
     """
+    from dragoman.auto.distil import Unlabelled
     from dragoman.auto.distil import distil as distil_run
+    from dragoman.commands.inputs import ReadingOptions, read_sources
+    from dragoman.data.readers.lines import check_file
 
     require_search("distil", run)
     folder = Path(student or f"{run.rstrip('/')}-student")
+    further = Unlabelled()
+    if unlabelled is not None:
+        check_file(Path(unlabelled))
+
+        def read(teacher: Run) -> Iterator[str]:
+            return (row.text for row in read_sources(teacher, unlabelled, ReadingOptions()))
+
+        further = Unlabelled(unlabelled, read, min_confidence)
     with Display(quiet=quiet) as display:
-        lines = distil_run(run, folder, overrides, device, display)
+        lines = distil_run(run, folder, overrides, device, display, further)
     for line in lines:
         click.echo(line)
     click.echo(f"run folder: {folder}")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, stdev
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from dragoman.auto.search.run import (
     is_within_error,
 )
 from dragoman.auto.search.state import SearchState, Trial, check_folder, describe, load_search, standard_error
-from dragoman.auto.search.trial_config import planned_settings, prepared_validation
+from dragoman.auto.search.trial_config import planned_settings, prepared_validation, search_metric
 from dragoman.auto.search.worker import Job, Outcome, run_job, warm_rate
 from dragoman.commands.search import Duration
 from dragoman.config import settings
@@ -472,6 +473,15 @@ def test_an_ensemble_keeps_the_members_that_help(gains: dict[str, float], kept: 
     assert ([member.name for member in found], note[: len(told)]) == ([*kept], told)
 
 
+@pytest.mark.parametrize(
+    ("metric", "overrides", "expected"),
+    [("loss", [], "chrf"), ("per", [], "per"), ("wer", [], "exact_match"), ("wer", ["train.metric=wer"], "wer")],
+)
+def test_trials_are_compared_by_what_the_task_is_about(metric: str, overrides: list[str], expected: str) -> None:
+    config: Any = SimpleNamespace(train=SimpleNamespace(metric=metric))
+    assert search_metric(config, overrides) == expected
+
+
 def test_the_rest_of_the_time_is_used() -> None:
     """Longer training of the best and the default model, then candidates that waited, then seeds; none twice."""
     measured = asdict(plan.Cost(speed=10.0, validation=0.0, usual=1000, usual_every=10))
@@ -615,8 +625,21 @@ def test_distillation_says_what_is_lost(searched: Path) -> None:
     said = call("distil", teacher, "--run", student, "train.steps=4", "--quiet")
     assert said.code == 0, said.err
     assert "teacher (2 models) → student on the validation pairs: " in said.out
-    rows = [json.loads(line) for line in (searched / "student.data" / "train.jsonl").read_text().splitlines()]
-    assert 90 <= len(rows) <= 180
+
+    def rows(name: str) -> list[dict[str, str]]:
+        return [json.loads(line) for line in (searched / f"{name}.data" / "train.jsonl").read_text().splitlines()]
+
+    assert 90 <= len(rows("student")) <= 180
+    held_out = (searched / "valid.tsv").read_text(encoding="utf-8").split("\t")[0]
+    (searched / "more.txt").write_text(f"aabbaabb\n\n{rows('student')[0]['source']}\n{held_out}\naabbaabb\n")
+    more = ("distil", teacher, "--unlabelled", searched / "more.txt", "train.steps=2", "--run")
+    for name, least, added in (("all", 0.0, ["aabbaabb"]), ("none", 1.0, [])):
+        said = call(*more, searched / name, "--min-confidence", least)
+        assert said.code == 0, said.err
+        assert f"confident of its outputs for {len(added)} of 1 inputs" in said.err
+        assert [row["source"] for row in rows(name)[len(rows("student")) :]] == added
+    assert "name another student" in call(*more, student).err
+    assert "no such file" in call("distil", teacher, "--unlabelled", "gone.txt", "--run", searched / "x").err
 
 
 def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:

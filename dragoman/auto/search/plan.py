@@ -1,6 +1,6 @@
 """The plan of a search: which trials, and how many steps each stage trains them (successive halving).
 
-A plan is made once, from measured speeds, and stored in steps. What happens afterwards does not depend on the clock.
+A plan is made once, from measured speeds, and stored in steps. Until it is done, nothing depends on the clock.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Search:
         workers = max(1, min(workers, max(count * folds, options.ensemble)))
         names = list(configs)[:count]
         state = SearchState(
-            metric=search_metric(first),
+            metric=search_metric(first, overrides),
             seconds=None if is_length_given(overrides) else options.seconds,
             ensemble=options.ensemble,
             folds=folds,

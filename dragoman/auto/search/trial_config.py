@@ -19,6 +19,7 @@ from dragoman.tasks.table import task_of
 from dragoman.training.validation.seq2seq import with_all_references
 
 FOLDS = 3
+TARGETS = {"loss": "chrf", "wer": "exact_match"}  # by the metric that selects the weights of a run
 FEW = 150  # validation pairs below which a score is too noisy to choose by
 
 
@@ -54,9 +55,15 @@ def is_slow(config: Config) -> bool:
     return bool(getattr(config.model, "slow", False))
 
 
-def search_metric(config: Config) -> str:
-    """The metric that compares trials: of decoded text, since losses of different models hardly compare."""
-    return "chrf" if config.train.metric == "loss" else config.train.metric
+def search_metric(config: Config, overrides: Sequence[str] = ()) -> str:
+    """The metric that compares trials: the one that was asked for, or what the task is about.
+
+    It is of decoded text, since losses of different models hardly compare. Outputs of a closed set of words, such as
+    queries and commands, are right or wrong as a whole.
+    """
+    train, metric = settings.override({}, list(overrides)).get("train", {}), config.train.metric
+    asked = isinstance(train, Mapping) and "metric" in train
+    return metric if asked and metric != "loss" else TARGETS.get(metric, metric)
 
 
 def prepared_validation(config: Config) -> int:
