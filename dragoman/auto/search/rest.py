@@ -10,6 +10,7 @@ from dragoman.auto.search.state import SearchState, Trial, cost, is_member
 from dragoman.auto.search.worker import Outcome
 
 FILLED = 0.9  # share of the rest that jobs are planned for
+MOST_SEEDS = 8  # of the best configuration: the best of more is chosen by chance
 WORTHWHILE = 0.2  # more steps than this share of those done
 Run = tuple[str, Trial, int]  # its name, its trial and its last step
 
@@ -36,7 +37,7 @@ def rest_of_time(
     if winner.cost and not winner.fitted and done.seconds + cost(winner).start <= usable:
         seeds = [int(name.rpartition("-seed")[2]) for name in trained if name != winner.name and trials[name] is winner]
         first = max(seeds, default=0) + 1
-        names = [f"{winner.name}-seed{seed}" for seed in range(first, first + state.workers)]
+        names = [f"{winner.name}-seed{seed}" for seed in range(first, min(first + state.workers, MOST_SEEDS + 1))]
         found += [(name, winner, winner.steps[-1]) for name in names]
     return [run for run in found if (run[0], run[2]) not in tried][: state.workers]
 
