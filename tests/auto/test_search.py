@@ -641,7 +641,8 @@ def test_distillation_says_what_is_lost(searched: Path) -> None:
     for name, least, added in (("all", 0.0, ["aabbaabb"]), ("none", 1.0, [])):
         said = call(*more, searched / name, "--min-confidence", least)
         assert said.code == 0, said.err
-        assert f"confident of its outputs for {len(added)} of 1 inputs" in said.err
+        (line,) = (line for line in said.err.splitlines() if line.startswith("unlabelled: "))
+        assert line == f"unlabelled: the teacher is confident of its outputs for {len(added)} of 1 new inputs"
         assert [row["source"] for row in rows(name)[len(rows("student")) :]] == added
     assert "name another student" in call(*more, student).err
     assert "no such file" in call("distil", teacher, "--unlabelled", "gone.txt", "--run", searched / "x").err
