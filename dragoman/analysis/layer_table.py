@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
+from dragoman.layers.cells import Cell
 from dragoman.layers.embeddings import WordDropout
 
 
@@ -19,6 +20,7 @@ class LayerRow(NamedTuple):
     kind: str
     shape: str  # of its output for the example batch
     parameters: int  # including its children; a shared parameter counts where it occurs first
+    formula: str = ""  # what gives this number, from the sizes of its own tensors
 
 
 def shape_of(value: Any) -> str:
@@ -56,8 +58,26 @@ def layer_table(
         own = (parameter for parameter in module.parameters() if owners[id(parameter)].startswith(f"{name}."))
         count = sum(parameter.numel() for parameter in own)
         if count or shapes.get(id(module)):
-            rows.append(LayerRow(name, type(module).__name__, shapes.get(id(module), ""), count))
+            formula = parameter_formula(module) if count else ""
+            if formula and sum(parameter.numel() for parameter in module.parameters(recurse=False)) != count:
+                formula += " + its parts"
+            rows.append(LayerRow(name, type(module).__name__, shapes.get(id(module), ""), count, formula))
     return rows
+
+
+def parameter_formula(module: nn.Module) -> str:
+    """The sizes of the tensors of a module, such as "512×256 + 512"; of a gated cell one gate, times its gates.
+
+    Empty: all its parameters belong to its parts.
+    """
+    shapes = [tuple(parameter.shape) for parameter in module.parameters(recurse=False)]
+    blocks = len(module.block_names) if isinstance(module, Cell) else 1
+    if isinstance(module, Cell) and blocks > 1 and all(shape[0] == blocks * module.width for shape in shapes):
+        shapes = [(shape[0] // blocks, *shape[1:]) for shape in shapes]
+    else:
+        blocks = 1
+    terms = " + ".join("×".join(map(str, shape)) for shape in shapes)
+    return f"{blocks} · ({terms})" if blocks > 1 else terms
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     "--ladder", metavar="PAIRS",
     help="Train a classical model, plain RNN, LSTM, LSTM + attention, ConvS2S, Transformer on these pairs.",
 )  # fmt: skip
+@click.option(
+    "--untrained", is_flag=True,
+    help="Gradients before training: a plain RNN beside LSTM, GRU and residual, and by the recurrent weight.",
+)  # fmt: skip
 @click.option("--test", metavar="FILE", help="Test pairs for runs and configurations. [--ladder: a tenth of PAIRS]")
 @click.option("--output", "-o", metavar="FILE", help="Write a report: a page (.html) or its numbers (.json).")
 @click.option("--folder", default="runs/compare", help="Where configurations are trained; resumes there.")
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
 @seed_option
 @json_option
 @device_option
-def compare(systems: tuple[str, ...], ladder: str | None, output: str | None, **options: Any) -> None:
+def compare(systems: tuple[str, ...], ladder: str | None, untrained: bool, output: str | None, **options: Any) -> None:
     """Compare systems fairly: texts, runs, or configurations that are trained first, under one protocol.
 
     Texts: the outputs of each SYSTEM against those of the first, on the same REFERENCES. Every score has a 95 %
@@ -61,13 +65,20 @@ def compare(systems: tuple[str, ...], ladder: str | None, output: str | None, **
     dragoman compare runs/lstm runs/transformer --test test.tsv --output report.html
     dragoman compare small.toml large.toml --test test.tsv --steps 2000 --seeds 3 --output report.html
     dragoman compare --ladder pairs.tsv --minutes 10 --output ladder.html
+    dragoman compare --untrained --output gradients.html
     """
     if output is not None:
         if Path(output).suffix.lower() not in (".html", ".json"):
             raise DataError(f"--output: found {output!r}, expected a file that ends in .html or .json")
         check_writable(output)
     as_utf8()
-    if ladder is not None:
+    if untrained:
+        if systems or ladder is not None:
+            raise DataError(f"--untrained has its own systems: found {systems[0] if systems else '--ladder'!r} too")
+        taken = ("test", "steps", "tokens", "minutes", "sentence", "overrides", "source", "plot", "metrics")
+        refuse(options, taken, "does not go with --untrained")
+        compare_untrained(output, options)
+    elif ladder is not None:
         if systems:
             raise DataError(f"--ladder trains its own systems: found {systems[0]!r} too")
         compare_ladder(ladder, output, options)
@@ -123,6 +134,23 @@ def compare_outputs(files: tuple[str, ...], output: str | None, options: dict[st
         click.echo(json.dumps([standing.as_dict() for standing in standings], ensure_ascii=False))
     else:
         click.echo("\n".join(comparison_lines(standings, table)))
+
+
+def compare_untrained(output: str | None, options: dict[str, Any]) -> None:
+    from dragoman.analysis.untrained import by_recurrent_weight, untrained_cells
+    from dragoman.reports.comparison import untrained_views
+
+    flows = {"cells": untrained_cells(options["seed"]), "recurrent weight": by_recurrent_weight(options["seed"])}
+    write_report("Gradients before training", "random inputs", untrained_views(*flows.values()), output)
+    if options["as_json"]:
+        rows = {kind: [{"name": flow.name, "factor": 10**flow.slope, "norms": flow.state.tolist()} for flow in own]
+                for kind, own in flows.items()}  # fmt: skip
+        click.echo(json.dumps(rows, ensure_ascii=False))
+        return
+    click.echo(f"{'untrained':<12}{'per step back':>14}{'after 10':>12}{'after 49':>12}   of ‖∂h(T)/∂h(t)‖")
+    for flow in (*flows["cells"], *flows["recurrent weight"]):
+        norms = "".join(f"{float(flow.state[distance]):>12.2e}" for distance in (10, 49))
+        click.echo(f"{flow.name:<12}{'×':>9}{10**flow.slope:>5.2f}{norms}")
 
 
 def compare_models(systems: tuple[str, ...], output: str | None, options: dict[str, Any]) -> None:

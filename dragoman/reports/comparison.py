@@ -18,6 +18,7 @@ from dragoman.analysis.free_running import free_running, runs_freely
 from dragoman.analysis.gradients import GradientFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
+from dragoman.analysis.untrained import UntrainedFlow
 from dragoman.classical.model import FittedModel
 from dragoman.data.examples import Example
 from dragoman.errors import DataError, DragomanError
@@ -408,6 +409,27 @@ def forcing_view(systems: Sequence[System], test: Sequence[Example], device: str
         "word makes the rest wrong. Outputs are greedy.",
         {"systems": found, "pairs": len(rows)},
     )
+
+
+def untrained_views(cells: Sequence[UntrainedFlow], weights: Sequence[UntrainedFlow]) -> list[View]:
+    """Gradients of cells before training, and of plain networks by the size of their recurrent matrix."""
+    inputs = "random vectors"
+    return [
+        View(
+            "flows",
+            "Cells before training",
+            "How strongly the last state depends on the state some steps earlier, before anything is learned. In a "
+            "plain network it shrinks by the same factor at every step; gates and skip connections keep a path open.",
+            {"sentence": inputs, "flows": [flow._asdict() for flow in cells]},
+        ),
+        View(
+            "weights",
+            "By recurrent weight",
+            "A plain network whose recurrent matrix is a rotation times σ₁. Gradients vanish below 1 and explode above "
+            "it.",
+            {"sentence": inputs, "flows": [flow._asdict() for flow in weights]},
+        ),
+    ]
 
 
 def cost_view(systems: Sequence[System], say: Say) -> View | None:

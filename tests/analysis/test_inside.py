@@ -15,12 +15,14 @@ from dragoman.analysis.attribution import attribute
 from dragoman.analysis.beam_tree import next_tokens
 from dragoman.analysis.gradients import decay_slope, gradient_flow, state_gradients, step_jacobians
 from dragoman.analysis.inside_attention import AttentionSums, attention_sums, chosen_sum, worked_example
+from dragoman.analysis.layer_table import layer_table
 from dragoman.analysis.logit_lens import block_norms, logit_lens, recorded_blocks
 from dragoman.analysis.order import added_positions, order_effects
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
 from dragoman.analysis.subject import Axis, Subject, plain_axis, target_log_probabilities, text_axis
 from dragoman.analysis.tables import ctc_forward, ctc_table, viterbi_table
+from dragoman.analysis.untrained import RADII, by_recurrent_weight, untrained_cells
 from dragoman.analysis.what_if import frozen_gate, masked_head, what_if
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
@@ -104,6 +106,9 @@ def test_every_architecture_shows_what_it_has(encoder: Any, decoder: Any) -> Non
         assert next_tokens(subject, 5) is not None
     assert what_if(subject) or not (layers or cell_traces(subject))
     position_pictures(subject.model)
+    for row in layer_table(subject.model, subject.batch):
+        if row.formula and not row.formula.endswith("parts"):
+            assert eval(row.formula.replace("×", "*").replace("·", "*")) == row.parameters, row
     torch.testing.assert_close(subject.log_probabilities().detach(), before)  # looking changes nothing
 
 
@@ -504,3 +509,14 @@ def test_gradients_shrink_before_training_as_theory_says(config: CellConfig, low
     with torch.no_grad():
         norms = state_gradients(step_jacobians(cell, projected, before), width)
     assert low < 10 ** decay_slope(norms[4:].tolist()) < high
+
+
+def test_untrained_cells_behave_as_theory_says() -> None:
+    """A rotation times σ₁ changes every gradient by σ₁ at every step, as long as tanh is linear."""
+    for flow, radius in zip(by_recurrent_weight(width=16), RADII, strict=True):
+        assert 10**flow.slope == pytest.approx(radius, rel=1e-3)
+        assert flow.bound is not None
+        torch.testing.assert_close(flow.state, flow.bound, rtol=2e-3, atol=0.0)
+    factors = {flow.name: 10**flow.slope for flow in untrained_cells()}
+    assert factors["plain"] < factors["GRU"] < factors["LSTM"] < factors["residual"]
+    assert 0.5 < factors["plain"] < 0.62  # 1/√3

@@ -108,14 +108,15 @@ export function drawOrder(view) {
 
 export function drawLayers(view) {
   const { rows, total, noun } = view.data;
-  const head = noun === "numbers" ? ["tensor", "kind", "shape", noun] : ["layer", "kind", "output", noun];
+  const head = noun === "numbers" ? ["tensor", "kind", "shape", noun] : ["layer", "kind", "output", noun, "from"];
+  const formula = (row) => (noun === "numbers" ? [] : [row.formula || (row.parameters ? "sum of its parts" : "")]);
   const tops = rows.filter((row) => !row.name.includes(".") && row.parameters);
   const frame = figure({
     name: "parameters", title: `${noun} by part`,
     drawing: () => bars({ rows: tops.map((row) => ({ label: row.name, value: row.parameters, text: `${row.parameters.toLocaleString("en")}` })), low: 0, label: `${noun} by part` }),
-    rows: () => [head, rows.map((row) => [row.name, row.kind, row.shape, row.parameters.toLocaleString("en")]), { numeric: [3] }],
+    rows: () => [head, rows.map((row) => [row.name, row.kind, row.shape, row.parameters.toLocaleString("en"), ...formula(row)]), { numeric: [3] }],
     data: () => view.data,
   });
   return [el("p", {}, `${total.toLocaleString("en")} ${noun} in all${noun === "parameters" ? "; a shared table counts once" : ""}.`), frame,
-    table(head, rows.map((row) => [el("code", {}, row.name), row.kind, row.shape, row.parameters.toLocaleString("en")]), { numeric: [3] })];
+    table(head, rows.map((row) => [el("code", {}, row.name), row.kind, row.shape, row.parameters.toLocaleString("en"), ...formula(row)]), { numeric: [3] })];
 }
