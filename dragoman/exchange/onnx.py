@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from dragoman.data.batch import token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import MissingExtraError
@@ -29,12 +30,14 @@ from dragoman.layers.attention import observe_attention, usual_layer
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, Sinusoidal, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RotaryConfig
 from dragoman.layers.self_attention import FullConfig
+from dragoman.models.classifier import Classifier
 from dragoman.models.contracts import State
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.tagger import Tagger
 from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
@@ -151,16 +154,7 @@ def write_graphs(model: EncoderDecoder, folder: Path, attention: bool = False) -
 
     With `attention`, decoder.onnx has the output `attention` (N, S), if the model attends to its source tokens.
     """
-    try:
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("dragoman export --to onnx", "onnxscript", "onnx") from None
-    for module in model.modules():
-        if isinstance(module, Sinusoidal):
-            module.keep_table(LONGEST)
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+    prepare(model)
     # Two examples: what differs between their shapes depends on the sizes of the input.
     small, large = (2, 5, 9), (3, 7, 11)  # batch, source, capacity
     states = [first_state(model, torch.full(size[:2], EOS), size[2]) for size in (small, large)]
@@ -194,6 +188,64 @@ def write_graphs(model: EncoderDecoder, folder: Path, attention: bool = False) -
     decoder.save(folder / "decoder.onnx")
     rest = zip(names[count:], kept[count:], shapes[count:], strict=True)
     return [{"name": name, "shape": None if is_kept else shape} for name, is_kept, shape in rest]
+
+
+class LabelGraph(nn.Module):
+    """Source tokens, of a tagger also the first token of every word → scores of labels; one text at a time."""
+
+    def __init__(self, model: Classifier | Tagger) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, starts: Tensor | None = None) -> Tensor:
+        """source (1, S), starts (1, W) → (1, K) or (1, W, K)."""
+        if starts is None:
+            scores: Any = self.model.outputs(token_batch(source))
+        else:
+            scores = self.model.outputs(token_batch(source, torch.stack([torch.zeros_like(starts), starts], 1)))[0]
+        return scores  # type: ignore[no-any-return]
+
+
+def label_blockers(config: Any) -> list[str]:
+    """Every setting of a classifier or tagger that `write_label_graph` cannot express."""
+    reasons = []
+    if not isinstance(config.encoder, ENCODERS):
+        expected = ", ".join(repr(kind.kind) for kind in ENCODERS)
+        reasons.append(f"model.encoder.kind: found {config.encoder.kind!r}, expected one of {expected}")
+    for name, expected in (("texts", "joined"), ("read", "first")):
+        if (value := getattr(config, name, expected)) != expected:
+            reasons.append(f"model.{name}: found {value!r}, expected {expected!r}")
+    return reasons
+
+
+@torch.no_grad()
+def write_label_graph(model: Classifier | Tagger, path: Path) -> None:
+    """Write the graph of a classifier or tagger: inputs `source` and, of a tagger, `starts`; output `scores`."""
+    prepare(model)
+    dynamic = torch.export.Dim.DYNAMIC
+    names = ["source", "starts"] if isinstance(model, Tagger) else ["source"]
+    examples = (torch.full((1, 5), EOS), torch.tensor([[0, 2, 3]]))[: len(names)]
+    with quiet():
+        graph = torch.onnx.export(
+            LabelGraph(model), examples, dynamo=True, verbose=False, dynamic_shapes=tuple({1: dynamic} for _ in names),
+            input_names=names, output_names=["scores"],
+        )  # fmt: skip
+    assert graph is not None
+    graph.save(path)
+
+
+def prepare(model: nn.Module) -> None:
+    """Make a model ready for the exporter of torch; an error if a package is missing."""
+    try:
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("dragoman export --to onnx", "onnxscript", "onnx") from None
+    for module in model.modules():
+        if isinstance(module, Sinusoidal):
+            module.keep_table(LONGEST)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
 
 
 def dynamic_shape(small: Tensor, large: Tensor) -> list[int | str]:

@@ -19,16 +19,20 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import torch
+from torch import nn
+
 from dragoman.data.languages import language_name, languages_of_name
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError
 from dragoman.exchange.exporter import Exporter, encoder_decoder
-from dragoman.exchange.onnx import LONGEST, model_blockers, write_graphs
+from dragoman.exchange.onnx import LONGEST, label_blockers, model_blockers, write_graphs, write_label_graph
 from dragoman.exchange.onnx_int8 import compare_precisions, write_int8
 from dragoman.exchange.web_runtime import BINARY, FILES, MODULE, find_runtime
 from dragoman.exchange.web_tokenizers import tokenizer_blockers, tokenizer_spec
+from dragoman.inference.long_inputs import LABEL_TOKENS
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run
 from dragoman.runs.folder import licence_of
@@ -39,7 +43,9 @@ from dragoman.web.page import asset, bundle, json_for_html, modules_of, security
 FORMAT = 1  # of model.json
 ENTRY = "offline-page"
 GRAPHS = ("encoder.onnx", "decoder.onnx")
-TASKS = ("translate",)
+LABEL_GRAPH = "labels.onnx"
+LABEL_TASKS = ("classify", "tag")
+TASKS = ("translate", *LABEL_TASKS)
 STYLES = ("style.css", "panels.css")
 # The page reads its own files and compiles WebAssembly; nothing else, and nothing from elsewhere.
 POLICY = "; ".join(
@@ -62,6 +68,8 @@ class WebExporter(Exporter):
     def blockers(self, run: Run) -> list[str]:
         if run.task.name not in TASKS:
             return [f"task: found {run.task.name!r}, expected {' or '.join(map(repr, TASKS))}"]
+        if run.task.name in LABEL_TASKS:
+            return label_run_blockers(run)
         reasons = model_blockers(run.config.model)
         for side, tokenizer in zip(("source", "target"), run.tokenizers(), strict=True):
             reasons += tokenizer_blockers(tokenizer, side)
@@ -79,10 +87,13 @@ class WebExporter(Exporter):
         folder.mkdir()
         model = folder / "model"
         model.mkdir()
-        network = encoder_decoder(run)
-        caches = write_graphs(network, model, attention=True)
-        table = model_table(run, network, options) | {"caches": caches}
-        table["about"].append(("Precision", choose_precision(run, table, model, options.get("precision"))))
+        if run.task.name in LABEL_TASKS:
+            table = write_label_model(run, model, options)
+        else:
+            network = encoder_decoder(run)
+            caches = write_graphs(network, model, attention=True)
+            table = model_table(run, network, options) | {"caches": caches}
+            table["about"].append(("Precision", choose_precision(run, table, model, options.get("precision"))))
         (model / "model.json").write_text(json.dumps(table, ensure_ascii=False, separators=(",", ":")), "utf-8")
         title = page_title(run, table["languages"])
         if "single" in options:
@@ -90,6 +101,42 @@ class WebExporter(Exporter):
             shutil.rmtree(folder)
         else:
             write_page(title, folder, runtime)
+
+
+def label_run_blockers(run: Run) -> list[str]:
+    source = run.tokenizers()[0]
+    if not source.is_text:
+        return [f"tokenizer.source.kind: found {source.kind!r}, expected a tokenizer of texts"]
+    reasons = label_blockers(run.config.model) + tokenizer_blockers(source, "source")
+    if source.separator is not None:
+        reasons.append(f"data.columns: found {len(run.config.data.columns)}, expected one text and its label")
+    return reasons
+
+
+def write_label_model(run: Run, folder: Path, options: Mapping[str, str]) -> dict[str, Any]:
+    """Write the graph of a classifier or tagger; returns everything else that the page needs to know."""
+    network: Any = run.model(torch.device("cpu"))
+    graph, precision = folder / LABEL_GRAPH, options.get("precision", "float32")
+    write_label_graph(network, graph)
+    if precision == "int8":
+        small = folder / "int8.onnx"
+        write_int8(graph, small)
+        small.replace(graph)
+    source, labels = run.tokenizers()
+    chain = getattr(network, "chain", None)
+    positions = length_limit(encoder_of(run.config))[1]
+    return {
+        **source_table(run, options),
+        "labels": list(labels.names),
+        "chain": chain and {name: weight.tolist() for name, weight in chain.named_parameters()},
+        "max_tokens": min(LABEL_TOKENS, LONGEST - 1, LONGEST if positions is None else positions - 1),
+        "about": [
+            *about(run, network, "examples"),
+            ("Source", f"{len(source):,} {source.kind}"),
+            ("Labels", f"{len(labels.names):,}"),
+            ("Precision", "int8 weights" if precision == "int8" else "float32"),
+        ],
+    }
 
 
 def choose_precision(run: Run, table: dict[str, Any], folder: Path, wanted: str | None) -> str:
@@ -115,6 +162,25 @@ def model_table(run: Run, model: EncoderDecoder, options: Mapping[str, str]) -> 
     longest = [run.config.data.max_length]
     if (positions := length_limit(encoder_of(run.config))[1]) is not None:
         longest.append(positions - 1)  # <eos> takes one
+    return {
+        **source_table(run, options),
+        "suppressed": list(SUPPRESSED_TOKENS),
+        "prompt": list(model.config.prompt),
+        "length_ratio": run.data["length_ratio"],
+        "max_positions": min(model.max_positions or LONGEST, LONGEST - len(model.config.prompt)),
+        "max_tokens": min(longest),
+        "search": asdict(run.config.search),
+        "target": None if shared else tokenizer_spec(target),
+        "about": [
+            *about(run, model, "pairs"),
+            ("Source", f"{len(source):,} {source.kind}"),
+            ("Target", f"{len(target):,} {target.kind}"),
+        ],
+    }
+
+
+def source_table(run: Run, options: Mapping[str, str]) -> dict[str, Any]:
+    """What every task has: how texts are read."""
     characters = run.data.get("characters")
     if not isinstance(characters, dict) or run.config.train.pretrained is not None:
         characters = {}  # it has learned from more than its own data
@@ -123,17 +189,9 @@ def model_table(run: Run, model: EncoderDecoder, options: Mapping[str, str]) -> 
         "task": run.task.name,
         "languages": language_names(run, options),
         "special": {"pad": PAD, "sos": SOS, "eos": EOS},
-        "suppressed": list(SUPPRESSED_TOKENS),
-        "prompt": list(model.config.prompt),
-        "length_ratio": run.data["length_ratio"],
-        "max_positions": min(model.max_positions or LONGEST, LONGEST - len(model.config.prompt)),
-        "max_tokens": min(longest),
         "max_characters": run.config.data.max_characters,
-        "search": asdict(run.config.search),
-        "source": tokenizer_spec(source),
-        "target": None if shared else tokenizer_spec(target),
+        "source": tokenizer_spec(run.tokenizers()[0]),
         "characters": characters.get("source"),
-        "about": about(run, model),
     }
 
 
@@ -148,15 +206,12 @@ def page_title(run: Run, languages: list[str]) -> str:
     return " → ".join(languages) if all(languages) else run.folder.resolve().name
 
 
-def about(run: Run, model: EncoderDecoder) -> list[tuple[str, str]]:
-    """What the page says about its model."""
-    source, target = run.tokenizers()
+def about(run: Run, model: nn.Module, unit: str) -> list[tuple[str, str]]:
+    """What the page says about its model, whatever its task."""
     rows = [
         ("Run", run.folder.resolve().name),
         ("Model", f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"),
-        ("Training data", f"{run.data['train'].get('pairs', 0):,} pairs"),
-        ("Source", f"{len(source):,} {source.kind}"),
-        ("Target", f"{len(target):,} {target.kind}"),
+        ("Training data", f"{run.data['train'].get('pairs', 0):,} {unit}"),
         ("Made with", f"Dragoman {__version__}"),
     ]
     if licence := licence_of(run.folder):

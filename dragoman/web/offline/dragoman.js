@@ -3,7 +3,9 @@
 //   import { load } from "./dragoman.js";
 //   const model = await load("./model/");
 //   const { text, score, tokens, alignment } = await model.translate("Hello!", { beam: 5, nBest: 1 });
+//   const { text, probabilities } = await model.label("A fine film."); // of a classifier or tagger
 
+import { Labeler } from "./labeler.js";
 import { Network } from "./network.js";
 import { Translator } from "./translator.js";
 
@@ -19,7 +21,7 @@ export async function load(folder = "./model/", { read, ort } = {}) {
   const table = parse(await files("model.json"));
   const engine = ort ?? await openRuntime();
   try {
-    return new Translator(await Network.open(engine, files, table), table);
+    return table.task === "translate" ? new Translator(await Network.open(engine, files, table), table) : await Labeler.open(engine, files, table);
   } catch (error) {
     throw new Error(`the model cannot be opened (${error.message ?? error}); export it anew, and copy the whole folder`);
   }

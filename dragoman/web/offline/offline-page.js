@@ -8,6 +8,7 @@ import { splitSentences } from "./sentences.js";
 
 const DELAY = 180;
 const ALTERNATIVES = 4;
+const MOST_LABELS = 6; // shown of a classifier
 const embedded = document.getElementById("files");
 
 // The files of a page that has everything inside: each is compressed and written as base64.
@@ -32,6 +33,8 @@ window.dragoman = {
   load,
   translate: async (text, options) => (await ready).translate(text, options),
   translateAll: async (texts, options) => (await ready).translateAll(texts, options),
+  label: async (text) => (await ready).label(text),
+  labelAll: async (texts, options) => (await ready).labelAll(texts, options),
 };
 
 function theme() {
@@ -119,9 +122,7 @@ function translatePage(main, model) {
     foot.style.visibility = "visible";
     hint.textContent = outputs.some((one) => one.alignment?.length) ? "Hover a word to see where it comes from and how probable it is." : "";
     if (shown.length) choose(shown[0], shown.length > 1);
-    const strange = [...new Set(outputs.flatMap((one) => one.unknown))];
-    const names = strange.slice(0, 12).map((one) => (one.trim() ? `“${one}”` : "space")).join(", ");
-    unknown.textContent = strange.length ? `Not in the training data: ${names}${strange.length > 12 ? ", …" : ""}. Check the output.` : "";
+    unknown.textContent = unknownText(outputs);
   }
 
   function choose(sentence, several) {
@@ -188,6 +189,52 @@ function translatePage(main, model) {
   area.focus();
 }
 
+// A classifier or tagger: every line is an input.
+function labelPage(main, model) {
+  const area = el("textarea", { class: "text", id: "source", dir: "auto", spellcheck: "false", placeholder: "Type or paste text, one input a line", "aria-label": "Text" });
+  const unknown = el("p", { class: "small unknown", "aria-live": "polite" });
+  const body = el("div", { class: "output", role: "group", "aria-label": "Labels", "aria-live": "polite" });
+  let running = null;
+
+  async function ask() {
+    running?.abort();
+    running = new AbortController();
+    const { signal } = running;
+    const lines = area.value.split("\n").filter((line) => line.trim());
+    unknown.textContent = "";
+    if (!lines.length) { put(body, el("span", { class: "soft" }, model.tagger ? "Tags" : "Labels")); return; }
+    try {
+      const outputs = await model.labelAll(lines, { signal });
+      if (signal.aborted) return;
+      put(body, outputs.map((output, number) => (model.tagger ? taggedWords(output) : labelBars(lines[number], output))));
+      unknown.textContent = unknownText(outputs);
+    } catch (error) {
+      if (error.name !== "AbortError") put(body, el("p", { class: "bad" }, error.message));
+    }
+  }
+
+  area.addEventListener("input", later(DELAY, ask));
+  put(main, el("div", { class: "panels" }, el("section", { class: "panel", "aria-label": "Source" }, el("div", { class: "edit" }, area), unknown), el("section", { class: "panel result", "aria-label": "Output" }, body)), about(model.table));
+  ask();
+  area.focus();
+}
+
+function taggedWords({ words, tags, probabilities }) {
+  return el("p", { class: "tagged", dir: "auto" }, words.map((word, number) => el("span", { class: "w", title: `${tags[number]}: ${percent(probabilities[number][tags[number]])}` }, el("bdi", {}, word), el("small", { class: "soft" }, tags[number]))));
+}
+
+function labelBars(line, { probabilities }) {
+  const rows = Object.entries(probabilities).sort((left, right) => right[1] - left[1]).slice(0, MOST_LABELS);
+  return el("div", { class: "labelled" }, el("p", { class: "small soft", dir: "auto" }, clipped(line)),
+    rows.map(([label, share]) => el("div", { class: "share" }, el("span", {}, label), el("meter", { min: 0, max: 1, value: share, "aria-label": label }), el("span", { class: "small soft" }, percent(share)))));
+}
+
+function unknownText(outputs) {
+  const strange = [...new Set(outputs.flatMap((one) => one.unknown))];
+  const names = strange.slice(0, 12).map((one) => (one.trim() ? `“${one}”` : "space")).join(", ");
+  return strange.length ? `Not in the training data: ${names}${strange.length > 12 ? ", …" : ""}. Check the output.` : "";
+}
+
 function about(table) {
   const rows = table.about.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]);
   return el("div", { class: "folds" }, el("details", { class: "fold" }, el("summary", {}, "About this model"),
@@ -196,5 +243,5 @@ function about(table) {
 
 const main = el("main", { class: "shell", id: "work" }, el("p", { class: "waiting", role: "status" }, "Loading the model …"));
 frame(main);
-ready.then((model) => translatePage(main, model), (error) => put(main, el("p", { class: "notice bad", role: "alert" }, error.message)));
+ready.then((model) => (model.table.task === "translate" ? translatePage : labelPage)(main, model), (error) => put(main, el("p", { class: "notice bad", role: "alert" }, error.message)));
 if (!embedded && navigator.serviceWorker && isSecureContext) navigator.serviceWorker.register("./service-worker.js").catch(() => { /* the page works without */ });

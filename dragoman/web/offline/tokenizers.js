@@ -391,3 +391,10 @@ export function makeTokenizer(spec) {
   }
   return spec.separator ? new Pairs(made, size) : made;
 }
+
+// The characters that training had, where a tokenizer reads every character; else null.
+export function knownCharacters(table) {
+  if (!["subwords", "bytes", "byte-level-bpe"].includes(table.source.kind)) return null;
+  const pieces = table.characters ?? (table.source.kind === "subwords" ? table.source.model.pieces.filter((piece) => !/^<0x[0-9A-F]{2}>$/.test(piece)).join("") : null);
+  return pieces === null ? null : new Set([...pieces, " "]);
+}

@@ -2,7 +2,7 @@
 
 import { RUNS, SENTENCE_ENDS, SPACE_RUNS, strip } from "./characters.js";
 import { search } from "./search.js";
-import { makeTokenizer, splitTag, UNK } from "./tokenizers.js";
+import { knownCharacters, makeTokenizer, splitTag, UNK } from "./tokenizers.js";
 
 const MAX_TOKENS_PER_CHARACTER = 4; // bytes of UTF-8: a shorter text cannot be too long
 const MOST_BEAM = 64;
@@ -147,12 +147,6 @@ function wordSpans(text, letters) {
 
 function words(text) {
   return text.match(RUNS) ?? [];
-}
-
-function knownCharacters(table) {
-  if (!["subwords", "bytes", "byte-level-bpe"].includes(table.source.kind)) return null;
-  const pieces = table.characters ?? (table.source.kind === "subwords" ? table.source.model.pieces.filter((piece) => !/^<0x[0-9A-F]{2}>$/.test(piece)).join("") : null);
-  return pieces === null ? null : new Set([...pieces, " "]);
 }
 
 // A text cut after sentences, at spaces, or else anywhere, until each part fits.

@@ -1,0 +1,116 @@
+"""Labels in JavaScript are those of Python: positions of words, Viterbi paths, marginals, whole pages."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.data.formats.labels import word_positions
+from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer
+from dragoman.exchange.web_tokenizers import tokenizer_spec
+from dragoman.layers.crf import LinearChainCRF
+from tests.conftest import call, write_rows
+from tests.web.javascript import run_javascript
+from tests.web.test_offline_page import RUNTIME, Opened, Site, browser, in_browser
+
+__all__ = ["browser"]
+LINES = ["the cat sleeps", "a  naïve\tdog", "one", "a ▁ b", "漢字 x y", "dogs cats the the"]
+LABELS = ["DET", "NOUN", "VERB"]
+# The scores of a word depend on its number alone; the session keeps what it was given.
+LABEL = """async ({ lines, table, scores }) => {
+  const seen = [];
+  class Tensor { constructor(type, data, dims) { Object.assign(this, { type, data, dims }); } }
+  const session = { run: async ({ source, starts }) => {
+    seen.push([Array.from(source.data, Number), Array.from(starts.data, Number)]);
+    return { scores: { data: Float32Array.from(scores.slice(0, starts.dims[1]).flat()) } };
+  } };
+  const labeler = new module_labeler.Labeler({ Tensor }, session, table);
+  return { seen, outputs: await labeler.labelAll(lines) };
+}"""
+
+
+@pytest.mark.parametrize("crf", [True, False], ids=["crf", "words alone"])
+def test_tags_equal_those_of_torch(tmp_path: Path, crf: bool) -> None:
+    torch.manual_seed(1)
+    tokenizer = SubwordTokenizer.train(SubwordsConfig(vocab_size=290), [line.replace("\t", " ") for line in LINES * 9])
+    chain, scores = LinearChainCRF(len(LABELS)), torch.randn(9, len(LABELS)) * 2
+    for parameter in chain.parameters():
+        torch.nn.init.normal_(parameter)
+    table = {
+        "task": "tag", "source": tokenizer_spec(tokenizer), "labels": LABELS, "special": {"eos": EOS},
+        "max_characters": 100, "max_tokens": 100, "characters": None,
+        "chain": {name: weight.tolist() for name, weight in chain.named_parameters()} if crf else None,
+    }  # fmt: skip
+    data = {"lines": LINES, "table": table, "scores": scores.tolist()}
+    found = run_javascript("labeler", LABEL, data, tmp_path)
+    for line, (source, starts), output in zip(LINES, found["seen"], found["outputs"], strict=True):
+        text = " ".join(line.replace("\t", " ").split())
+        assert source == [*tokenizer.encode(text), EOS]
+        assert starts == word_positions(text, tokenizer)
+        rows = scores[None, : len(starts)]
+        mask = torch.ones(rows.shape[:2], dtype=torch.bool)
+        path = chain.viterbi(rows, mask)[0] if crf else rows[0].argmax(-1)
+        shares = chain.marginals(rows, mask)[0] if crf else rows[0].softmax(-1)
+        assert output["words"] == text.split(" ")
+        assert output["tags"] == [LABELS[tag] for tag in path.tolist()]
+        mine = torch.tensor([list(one.values()) for one in output["probabilities"]])
+        torch.testing.assert_close(mine, shares.detach(), rtol=1e-4, atol=1e-5)
+
+
+def labelled(task: str) -> list[tuple[str, str]]:
+    draw = random.Random(1)
+    words = {"the": "DET", "a": "DET", "cat": "NOUN", "film": "NOUN", "runs": "VERB", "good": "ADJ", "bad": "ADJ"}
+    rows = []
+    for _ in range(300):
+        chosen = draw.choices(list(words), k=draw.randint(2, 7))
+        label = "good" if chosen.count("good") > chosen.count("bad") else "bad"
+        rows.append((" ".join(chosen), label if task == "classify" else " ".join(words[word] for word in chosen)))
+    return rows
+
+
+@pytest.mark.slow  # two trainings and exports
+@in_browser
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_pages_label_as_predict_does(task: str, browser: Any, cached: Path, tmp_path: Path) -> None:
+    write_rows(tmp_path / "train.tsv", labelled(task))
+    encoder = {"classify": ("recurrent", "embedding=16"), "tag": ("transformer", "heads=2")}[task]
+    settings = [f"model.encoder.kind={encoder[0]}", f"model.encoder.{encoder[1]}", "model.encoder.width=32"]
+    settings += ["model.encoder.layers=1", "tokenizer.source.kind=words", "train.steps=60", "train.optimizer.warmup=5"]
+    settings += ["model.crf=true"] if task == "tag" else []
+    (tmp_path / "run.toml").write_text(call("new", task, f"data.train={tmp_path / 'train.tsv'}", *settings).out)
+    done = call("train", tmp_path / "run.toml", "--run", tmp_path / "run", "--quiet")
+    assert done.code == 0, done.err
+    done = call("export", tmp_path / "run", "--to", "web", "--output", tmp_path / "site", "--runtime", str(RUNTIME))
+    assert done.code == 0, done.err
+    lines = ["the good film", "bad bad cat runs", "a zebra", "film"]
+    predicted = call("predict", tmp_path / "run", "--json", stdin="\n".join(lines).encode()).lines
+    site = Site(tmp_path / "site", tmp_path / "run")
+    try:
+        opened = Opened(browser, site.url)
+        outputs = opened.page.evaluate("async (lines) => window.dragoman.labelAll(lines)", lines)
+        opened.page.fill("#source", "\n".join(lines))
+        opened.page.wait_for_selector(".tagged, .labelled")
+        assert opened.page.locator(".tagged, .labelled").count() == len(lines)
+        assert not opened.complaints
+    finally:
+        site.close()
+    assert [output["text"] for output in outputs] == [json.loads(line)["text"] for line in predicted]
+    assert outputs[2]["unknown"] == ["zebra"]
+
+
+def test_what_a_page_cannot_label_is_said_at_once(cached: Path, tmp_path: Path) -> None:
+    write_rows(tmp_path / "train.tsv", labelled("tag"))
+    (tmp_path / "run.toml").write_text(
+        call("new", "tag", f"data.train={tmp_path / 'train.tsv'}", "train.steps=1").out, encoding="utf-8"
+    )
+    assert call("train", tmp_path / "run.toml", "--run", tmp_path / "run", "--quiet").code == 0
+    done = call("export", tmp_path / "run", "--to", "web", "--output", tmp_path / "site")
+    assert done.code == 2
+    assert "model.encoder.kind: found 'character-words', expected one of 'transformer', 'recurrent'" in done.err
+    assert not (tmp_path / "site").exists()
