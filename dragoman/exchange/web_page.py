@@ -32,7 +32,6 @@ from dragoman.exchange.onnx import LONGEST, label_blockers, model_blockers, writ
 from dragoman.exchange.onnx_int8 import compare_precisions, write_int8
 from dragoman.exchange.web_runtime import BINARY, FILES, MODULE, find_runtime
 from dragoman.exchange.web_tokenizers import tokenizer_blockers, tokenizer_spec
-from dragoman.inference.long_inputs import LABEL_TOKENS
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run
 from dragoman.runs.folder import licence_of
@@ -129,7 +128,7 @@ def write_label_model(run: Run, folder: Path, options: Mapping[str, str]) -> dic
         **source_table(run, options),
         "labels": list(labels.names),
         "chain": chain and {name: weight.tolist() for name, weight in chain.named_parameters()},
-        "max_tokens": min(LABEL_TOKENS, LONGEST - 1, LONGEST if positions is None else positions - 1),
+        "max_tokens": min(LONGEST, positions or LONGEST) - 1,
         "about": [
             *about(run, network, "examples"),
             ("Source", f"{len(source):,} {source.kind}"),
