@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dragoman.inference.labeler import Labeler
     from dragoman.inference.prediction import Prediction
     from dragoman.inference.predictor import Predictor
+    from dragoman.scoring.learning_curve import Curve
     from dragoman.scoring.metric import Units
     from dragoman.scoring.report import Scores
     from dragoman.scoring.significance import SystemScore
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "adapt",
     "compare",
+    "curve",
     "load",
     "register",
     "score",
@@ -246,6 +248,37 @@ def adapt(
     options = AdaptOptions(general, method, mix, tag, overrides=overrides, device=device, from_server=from_server)
     with Display(quiet=quiet) as display:
         return adapt_run(run, corrections, options, display)
+
+
+def curve(
+    data: str | Path | Iterable[object],
+    run: str | Path | None = None,
+    *overrides: str,
+    more: int | Sequence[int] = (),
+    metric: str | None = None,
+    seconds: float | None = None,
+    test: str | Path | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Curve:
+    """Train on 1/8, 1/4, 1/2 and all of the data, and predict what `more` pairs would bring.
+
+    `data` is a file of pairs, pairs in memory, or a configuration file; the trainings are in the folder `run`, in
+    `runs/NAME-curve` for a file. `seconds` limits all trainings together. All sizes are judged by the pairs of `test`,
+    or by a part of the data. The result has the measured `points` and the `gains`; `result.gain(10_000)` predicts more.
+    """
+    from dragoman.auto.curve import CurveOptions, learning_curve
+    from dragoman.data.readers.memory import as_training_data
+    from dragoman.files import run_name
+    from dragoman.training.display import Display
+
+    if run is None and not isinstance(data, str | Path):
+        raise TypeError("curve needs run=FOLDER when the data are not a file")
+    folder = Path(run) if run is not None else Path("runs") / f"{run_name(str(data))}-curve"
+    wanted = (more,) if isinstance(more, int) else tuple(more)
+    options = CurveOptions(wanted, metric, seconds, None if test is None else str(test), overrides, device=device)
+    with Display(quiet=quiet) as display:
+        return learning_curve(as_training_data(data, overrides), folder, options, display)
 
 
 def score(

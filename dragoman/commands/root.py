@@ -18,6 +18,7 @@ from dragoman.commands.clean import clean
 from dragoman.commands.compare import compare
 from dragoman.commands.complete import complete
 from dragoman.commands.corrections import corrections
+from dragoman.commands.curve import curve
 from dragoman.commands.evaluate import evaluate
 from dragoman.commands.exchange import export, import_model
 from dragoman.commands.inspect import attention, calibrate, info, inspect, probe
@@ -83,7 +84,7 @@ def cli(trace: bool, modules: tuple[str, ...]) -> None:
 
 # In the order of work, which is that of the help.
 COMMANDS = (
-    train, check, clean, back_translate, distil, adapt, corrections, predict, translate, complete, serve, repl,
+    train, check, clean, curve, back_translate, distil, adapt, corrections, predict, translate, complete, serve, repl,
     evaluate, score, compare, test, align, score_alignment, terms, info, inspect, attention, probe, calibrate,
     shortlist, bench, import_model, export, new, presets, demo,
 )  # fmt: skip

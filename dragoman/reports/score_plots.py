@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dragoman.errors import DataError
 from dragoman.reports.plots import INK, MAX_INCHES, new_figure, save_plot
 from dragoman.reports.text_tables import format_p_value
 from dragoman.scoring.buckets import BucketScore
 from dragoman.scoring.edit import EditAlignment, printable
+from dragoman.scoring.learning_curve import Curve
 from dragoman.scoring.metric import TextMetric
 from dragoman.scoring.significance import SystemScore
 
@@ -128,4 +131,30 @@ def draw_buckets(
     axes.grid(axis="y", alpha=0.25)
     axes.tick_params(labelsize=9, colors=INK)
     axes.spines[["top", "right"]].set_visible(False)
+    return save_plot(drawing, path)
+
+
+def draw_learning_curve(curve: Curve, path: str | Path) -> Path:
+    """Measured scores over the number of training pairs, and the band of 95 % of the predictions beyond them."""
+    metric, sizes = curve.text_metric, [point.pairs for point in curve.points]
+    drawing = new_figure(6.8, 4.4)
+    axes: Any = drawing.add_subplot()
+    farthest = sizes[-1] + max(gain.more for gain in curve.gains)
+    along = np.geomspace(sizes[0], farthest, 60)
+    low, middle, high = metric.scale * np.quantile(curve.predict(list(along)), [0.025, 0.5, 0.975], axis=0)
+    axes.fill_between(along, low, high, color=GREY, alpha=0.35, linewidth=0, label="95 % of the predictions")
+    axes.plot(along, middle, color=BLUE, linewidth=1.5, label="power law")
+    scores = [metric.scale * point.score for point in curve.points]
+    bounds = [[metric.scale * abs(point.score - point.interval[side]) for point in curve.points] for side in (0, 1)]
+    axes.errorbar(sizes, scores, bounds, fmt="o", color=INK, capsize=3, label="measured, 95 % of the draws of texts")
+    for gain in curve.gains:
+        axes.axvline(sizes[-1] + gain.more, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set(xscale="log", xlabel="training pairs", ylabel=f"{metric.label}{' %' if metric.percent else ''}")
+    axes.set_xticks([*sizes, *(sizes[-1] + gain.more for gain in curve.gains)])
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.tick_params(axis="x", labelrotation=30)
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="lower right" if metric.higher_is_better else "upper right")
     return save_plot(drawing, path)

@@ -1,0 +1,252 @@
+"""How much more data would help: train on growing parts of the data and extend the curve of their scores."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dragoman.auto.configure import as_entry, configure
+from dragoman.auto.search.trial_config import is_fitted, search_metric
+from dragoman.config import settings
+from dragoman.data.config import Files, paths_of, tags_of, weights_of
+from dragoman.data.corpus import file_digest
+from dragoman.data.examples import Example
+from dragoman.data.readers.header import header_row
+from dragoman.data.split import source_hash, usable_examples
+from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.files import atomic_write, make_folder, write_text
+from dragoman.inference.load import load_predictor
+from dragoman.inference.unseen import told_elsewhere
+from dragoman.runs import train
+from dragoman.runs.folder import locked
+from dragoman.scoring.learning_curve import Curve, CurvePoint
+from dragoman.scoring.registry import select_metrics
+from dragoman.scoring.significance import DEFAULT_DRAWS, bootstrap, interval
+from dragoman.tasks.config import DEFAULT_TASK, Config, build, load
+from dragoman.tasks.table import task_of
+from dragoman.training.display import Display
+
+PARTS = (1 / 8, 1 / 4, 1 / 2, 1.0)
+FEWEST = 20  # pairs of the smallest part
+MOST_HELD_OUT = 2_000
+STATE = "curve.json"
+READING = ("data.columns", "data.header", "data.holdout", "data.faults")  # settings that the parts need no more
+
+
+@dataclass(frozen=True)
+class CurveOptions:
+    """What a user may ask of a learning curve."""
+
+    more: tuple[int, ...] = ()  # further pairs to predict for; empty: as many as there are
+    metric: str | None = None  # None: that which selects checkpoints
+    seconds: float | None = None  # for all trainings together
+    test: str | None = None  # pairs that judge, in place of a part of the data
+    overrides: tuple[str, ...] = ()
+    parts: tuple[float, ...] = PARTS
+    device: str = "auto"
+
+
+class Prepared(NamedTuple):
+    """The files of a curve."""
+
+    train: list[Path]  # nested, smallest first
+    pairs: list[int]
+    valid: Path | None  # None: data.valid is given
+    test: Path
+
+
+def learning_curve(data: Files, folder: Path, options: CurveOptions, display: Display) -> Curve:
+    """Train on every part of the data, judge all on the same texts, and predict what more data would bring.
+
+    `data` are files of pairs, or a configuration (.toml). Trainings that the folder has already are not repeated.
+    """
+    deadline = None if options.seconds is None else time.time() + options.seconds
+    config = given_config(data, options)
+    check_data(config)
+    if options.metric is not None:
+        select_metrics((options.metric,), config.data.units)
+    with locked(make_folder(folder)):
+        prepared = prepare(config, folder, options, is_config(data), display)
+        trained = []
+        for number, (path, pairs) in enumerate(zip(prepared.train, prepared.pairs, strict=True), 1):
+            sized, model = sized_config(config, path, prepared.valid, options, is_config(data), display)
+            display.info(f"{pairs:,} pairs ({number} of {len(prepared.train)}): {model}")
+            left = None if deadline is None else (deadline - time.time()) / (len(prepared.train) + 1 - number)
+            place = folder / f"{number}-of-{len(prepared.train)}"
+            trained.append((model, *train_and_decode(sized, place, prepared.test, left, options.device, display)))
+    return judge(sized, options, prepared, trained, folder)
+
+
+def is_config(data: Files) -> bool:
+    return isinstance(data, str) and data.lower().endswith(".toml")
+
+
+def given_config(data: Files, options: CurveOptions) -> Config:
+    """The configuration file with its overrides; for files of pairs one that says how to read them."""
+    if isinstance(data, str) and is_config(data):
+        return load(data, options.overrides)
+    reading = [item for item in options.overrides if item.startswith(("data.", "task="))]
+    config = build({"data": {"train": as_entry(data)}}, reading)
+    return replace(config, data=replace(config.data, header=config.data.header or bool(header_row(data, config.data))))
+
+
+def check_data(config: Config) -> None:
+    """Refuse tasks and files of which a curve of pairs says nothing."""
+    if not task_of(config).searches or config.reads_media:
+        raise ConfigError(f'task: found "{config.task}"; curve needs pairs of texts, task = "{DEFAULT_TASK}"')
+    if tags_of(config.data.train) or weights_of(config.data.train):
+        raise ConfigError("data.train: found tags or weights, expected none: draw a curve for each file of its own")
+
+
+def usable(config: Config, files: Files, display: Display, doing: str, several: bool = False) -> Iterator[Example]:
+    example_format = task_of(config).example_format(config)
+    yield from usable_examples(
+        config.data, files, several_references=several, example_format=example_format, progress=display.preparing,
+        doing=doing,
+    )  # fmt: skip
+
+
+def prepare(config: Config, folder: Path, options: CurveOptions, whole: bool, display: Display) -> Prepared:
+    """Write the parts of the data, unless the folder has them; other data or settings are an error.
+
+    `whole`: the configuration is that of the user, not only how to read the data.
+    """
+    files = [*paths_of(config.data.train), *paths_of(config.data.valid or ()), *paths_of(options.test or ())]
+    told = settings.as_table(config) if whole else options.overrides
+    content = [[file_digest(path) for path in files], told, options.parts]
+    key = hashlib.blake2b(json.dumps(content, default=str).encode(), digest_size=16).hexdigest()
+    names = [folder / "data" / f"train-{number}.jsonl" for number in range(1, len(options.parts) + 1)]
+    valid = None if config.data.valid else folder / "data" / "valid.jsonl"
+    if (state := folder / STATE).is_file():
+        table = json.loads(state.read_text(encoding="utf-8"))
+        if table["key"] != key:
+            raise RunError(f"{folder}: has the curve of other data or settings; name another folder with --run")
+        display.info(f"going on with the curve in {folder}")
+    else:
+        if others := [path.name for path in folder.iterdir() if path.name not in ("data", "lock", f".{STATE}.part")]:
+            raise RunError(f"{folder}: already exists and has no curve (found {others[0]}); name another with --run")
+        table = {"key": key, "pairs": write_parts(config, names, valid, options, display)}
+        write_text(state, json.dumps(table))  # last: with it the data are complete
+    return Prepared(names, table["pairs"], valid, folder / "data" / "test.jsonl")
+
+
+def held_out_share(total: int) -> float:
+    """The share of the data that judges: a tenth, more of few pairs, and no more than suffices."""
+    return min(MOST_HELD_OUT, max(total // 10, min(200, total // 5))) / max(1, total)
+
+
+def write_parts(
+    config: Config, names: Sequence[Path], valid: Path | None, options: CurveOptions, display: Display
+) -> list[int]:
+    """Write nested training parts and what is held out; returns the pairs of each part.
+
+    A hash of the source decides, so pairs of one source stay together and no order of the file matters.
+    """
+    folder = make_folder(names[0].parent)
+    total = sum(1 for _ in usable(config, config.data.train, display, "reading"))
+    judged = list(usable(config, options.test, display, "reading test pairs", True)) if options.test else []
+    known = {example.source for example in judged}
+    test = 0.0 if options.test else held_out_share(total)
+    first = test + (held_out_share(total) / 2 if valid else 0.0)  # training pairs have hashes from here on
+    counts = [0] * len(names)
+    with ExitStack() as stack:
+        beside = [stack.enter_context(atomic_write(path)) for path in (*names, *([valid] if valid else ()))]
+        written = [stack.enter_context(path.open("w", encoding="utf-8")) for path in beside]
+        for example in usable(config, config.data.train, display, "writing parts of the data"):
+            place = source_hash(example) / 2**64
+            row = json.dumps({"source": example.source, "target": example.references[0]}, ensure_ascii=False) + "\n"
+            if place < test:
+                judged.append(example)
+            elif place < first:
+                written[-1].write(row)
+            elif example.source not in known:
+                for number, part in enumerate(options.parts):
+                    if place < first + part * (1 - first):
+                        written[number].write(row)
+                        counts[number] += 1
+    display.close()
+    if counts[0] < FEWEST or not judged:
+        raise DataError(
+            f"{', '.join(paths_of(config.data.train))}: found {total:,} usable pairs, expected about "
+            f"{round(1.5 * FEWEST / options.parts[0]):,} or more: the smallest part of a curve needs {FEWEST}"
+        )
+    # One row for each source: a frequent one is right or wrong as a whole, and draws of rows would not show that.
+    references: dict[str, dict[str, None]] = {}
+    for example in judged:
+        references.setdefault(example.source, {}).update(dict.fromkeys(example.references))
+    rows = ({"source": source, "references": list(texts)} for source, texts in references.items())
+    write_text(folder / "test.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return counts
+
+
+def sized_config(
+    config: Config, path: Path, valid: Path | None, options: CurveOptions, whole: bool, display: Display
+) -> tuple[Config, str]:
+    """The configuration for a part of the data, that of the user or the automatic choice, and its model in words."""
+    train, device = str(path.absolute()), () if options.device == "auto" else (f"train.device={options.device}",)
+    if whole:
+        data = replace(config.data, train=train, valid=str(valid.absolute()) if valid else config.data.valid)
+        table = settings.as_table(replace(config, data=replace(data, columns=(), header=False)))
+        return build(table, device), f"model: {config.model.kind}, as configured"
+    kept = [item for item in options.overrides if not item.startswith(READING)]
+    validation = (f"data.valid={json.dumps(str(valid.absolute()))}",) if valid else ()
+    sized, reasons = configure(train, (*kept, *validation, *device), display.preparing)
+    display.close()
+    return sized, next((line for line in reasons if line.startswith(("model:", "preset:"))), "model: as asked")
+
+
+def train_and_decode(
+    config: Config, place: Path, test: Path, seconds: float | None, device: str, display: Display
+) -> tuple[list[str], bool]:
+    """The outputs of a training for the held-out texts, and whether time ended it; read if they are there already."""
+    done = place.with_name(f"{place.name}.outputs.json")
+    if not done.is_file():
+        if seconds is not None:
+            config = replace(config, train=replace(config.train, minutes=max(0.1, seconds / 60)))
+        state = train(config, place, display)
+        display.close()
+        cut_short = seconds is not None and state.step < config.train.steps and not is_fitted(config)
+        cut_short = cut_short and state.seconds >= 60 * config.train.minutes
+        sources = [row["source"] for row in read_rows(test)]
+        outputs = load_predictor(place, device).stream(
+            sources, scores=False, on_unknown=told_elsewhere, on_refused=lambda number, error: None
+        )
+        texts = [output.text for output in outputs]
+        write_text(done, json.dumps({"outputs": texts, "cut_short": cut_short}, ensure_ascii=False))
+    table = json.loads(done.read_text(encoding="utf-8"))
+    return table["outputs"], table["cut_short"]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def judge(
+    config: Config, options: CurveOptions, prepared: Prepared, trained: list[tuple[str, list[str], bool]], folder: Path
+) -> Curve:
+    """Score all sizes on the same texts and predict what more pairs would bring."""
+    name = options.metric or search_metric(config)
+    metric = select_metrics((name,), config.data.units)[name]
+    references = [row["references"] for row in read_rows(prepared.test)]
+    points, drawn = [], []
+    for pairs, (model, outputs, cut_short) in zip(prepared.pairs, trained, strict=True):
+        statistics = metric.statistics(outputs, references)
+        drawn.append(bootstrap(metric, statistics, DEFAULT_DRAWS))  # the same draws of texts for all sizes
+        points.append(CurvePoint(pairs, metric.score(statistics), interval(drawn[-1]), model, cut_short))
+    curve = Curve(name, config.data.units, len(references), points, [], folder, np.stack(drawn, axis=1))
+    return replace(curve, gains=[curve.gain(more) for more in options.more or (rounded(prepared.pairs[-1]),)])
+
+
+def rounded(number: int) -> int:
+    """The number with two digits and zeros: a prediction needs no more."""
+    zeros = 10 ** max(0, len(str(number)) - 2)
+    return number // zeros * zeros

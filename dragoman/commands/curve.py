@@ -1,0 +1,107 @@
+"""`dragoman curve`: how much more data would help."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dragoman.commands.options import ListingOption, device_option, json_option, metrics_text
+from dragoman.commands.search import Duration, Request
+from dragoman.commands.train import what_to_train
+from dragoman.errors import DataError
+
+if TYPE_CHECKING:
+    from dragoman.auto.curve import Curve, Gain
+
+
+@click.command()
+@what_to_train
+@click.option(
+    "--run", "run_folder", help="The folder of the trainings, new or to go on with. [default: runs/NAME-curve]"
+)
+@click.option(
+    "--more", type=click.IntRange(1, 10**12), multiple=True, metavar="N",
+    help="Predict for so many more pairs; may be repeated. [default: as many as there are]",
+)  # fmt: skip
+@click.option(
+    "--time", "seconds", type=Duration(), metavar="T", help="Time for all trainings together, such as 20m or 1h30m."
+)
+@click.option("--test", metavar="FILE", help="Pairs that judge. [default: a tenth of the data, 2,000 at most]")
+@click.option(
+    "--metric", cls=ListingOption, listing=metrics_text, metavar="NAME",
+    help="LISTING. [default: the one that selects checkpoints]",
+)  # fmt: skip
+@click.option("--plot", metavar="FILE", help="Also draw the curve to this .png, .svg or .pdf file.")
+@click.option("--quiet", "-q", is_flag=True, help="Show warnings and the result only.")
+@json_option
+@device_option
+def curve(request: Request, run_folder: str | None, plot: str | None, quiet: bool, as_json: bool, **asked: Any) -> None:
+    """Train on 1/8, 1/4, 1/2 and all of the data, and predict what more pairs would bring.
+
+    \b
+    dragoman curve pairs.tsv                       the usual choice of a model for each size
+    dragoman curve pairs.tsv --more 10000 --more 50000
+    dragoman curve pairs.tsv --time 1h --plot curve.svg
+    dragoman curve my.toml                         the model of a configuration for all sizes
+
+    The parts are nested. All sizes are judged by the same pairs, which no training sees. A power law with a floor is
+    fitted to the scores; the interval counts the choice of held-out pairs, the noise of training and the curves that
+    the four sizes allow. The same command goes on where it stopped; a finished size is not trained again.
+    """
+    from dragoman.auto.curve import CurveOptions, learning_curve
+    from dragoman.reports.plots import check_plot_path
+    from dragoman.reports.score_plots import draw_learning_curve
+    from dragoman.training.display import Display
+
+    if request.what is not None and Path(request.what).is_dir():
+        raise DataError(
+            f"{request.what}: found a folder, expected data or a configuration; the settings and data of a run: "
+            f"dragoman curve {Path(request.what) / 'config.toml'}"
+        )
+    if plot is not None:
+        check_plot_path(plot)
+    data = request.files if request.files is not None else str(request.what)
+    folder = Path(run_folder or f"{request.folder}-curve")
+    with Display(quiet=quiet) as display:
+        result = learning_curve(data, folder, CurveOptions(overrides=request.overrides, **asked), display)
+        for point in result.points:
+            if point.cut_short:
+                display.warning(f"--time ended the training with {point.pairs:,} pairs; its score would still rise")
+    if plot is not None:
+        draw_learning_curve(result, plot)
+    if as_json:
+        click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
+        return
+    for line in curve_lines(result):
+        click.echo(line)
+
+
+def curve_lines(curve: Curve) -> list[str]:
+    """A line for each size, and a sentence for each prediction."""
+    metric = curve.text_metric
+    lines = [
+        f"{point.pairs:,} pairs: {metric.label} {metric.format(point.score)} "
+        f"({' to '.join(metric.format(bound) for bound in point.interval)})"
+        for point in curve.points
+    ]
+    return [*lines, *(gain_sentence(gain, curve) for gain in curve.gains)]
+
+
+def gain_sentence(gain: Gain, curve: Curve) -> str:
+    """Such as "10,000 more pairs: about +1.8 BLEU (0.9 to 2.6)"."""
+    metric, low_high = curve.text_metric, gain.interval
+    middle, low, high = (metric.scale * value for value in (gain.gain, *low_high))
+    unit = f"points of {metric.label}" if metric.percent else metric.label
+    sentence = f"{gain.more:,} more pairs: about {middle:+.1f} {unit} ({low:.1f} to {high:.1f})"
+    if low <= 0 <= high:
+        sentence += "; the interval has zero in it: perhaps no gain at all"
+    times = 1 + gain.more / curve.points[-1].pairs
+    if times > EXTENDED:
+        sentence += f"; {times:.0f} times the data is far beyond the sizes measured"
+    return sentence
+
+
+EXTENDED = 4  # times the data, from which on a prediction is said to be bold
