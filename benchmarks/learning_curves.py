@@ -12,7 +12,6 @@ from __future__ import annotations
 import gzip
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
 class PracticeSet(NamedTuple):
-    """A file of pairs, how many of them to use, and a model that is fitted in seconds."""
+    """A file of pairs, how many of them to use at most, and a model that is fitted in seconds."""
 
     file: str
     pairs: int = 10**9
@@ -41,7 +40,7 @@ DESIGN = {
     "spelling Icelandic": PracticeSet("histnorm/icelandic-icepahc.train.tsv.gz", 16_000),
     "inflection Turkish": PracticeSet("inflection/turkish.high.train.tsv.gz"),
     "inflection Arabic": PracticeSet("inflection/arabic.high.train.tsv.gz"),
-    "Tatoeba en-fr": PracticeSet("tatoeba_pairs/train.eng-fra.tsv.gz", 8_000, PHRASES, "bleu"),
+    "Tatoeba en-fr": PracticeSet("tatoeba_pairs/train.eng-fra.tsv.gz", 2_000, PHRASES, "bleu"),
 }
 HELD_BACK = {
     "g2p Czech": PracticeSet("wikipron_g2p/ces.medium.train.tsv.gz"),
@@ -56,8 +55,8 @@ HELD_BACK = {
     "inflection German": PracticeSet("inflection/german.high.train.tsv.gz"),
     "inflection Spanish": PracticeSet("inflection/spanish.high.train.tsv.gz"),
     "transliteration": PracticeSet("transliteration/en-he.train.tsv.gz", 16_000),
-    "Tatoeba en-de": PracticeSet("tatoeba_pairs/train.eng-deu.tsv.gz", 8_000, PHRASES, "bleu"),
-    "Multi30k en-de": PracticeSet("multi30k/train.en.gz", 4_000, PHRASES, "bleu"),
+    "Tatoeba en-de": PracticeSet("tatoeba_pairs/train.eng-deu.tsv.gz", 2_000, PHRASES, "bleu"),
+    "Multi30k en-de": PracticeSet("multi30k/train.en.gz", 2_000, PHRASES, "bleu"),
 }
 
 
@@ -67,12 +66,13 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def write_pairs(data: Path, practice: PracticeSet, path: Path) -> None:
-    """The first pairs of a practice set as a file of two columns."""
-    rows: Iterator[str] = lines_of(data / practice.file)
+    """Pairs from all over a practice set (Tatoeba begins with the shortest) as a file of two columns."""
+    rows = list(lines_of(data / practice.file))
     if practice.file.endswith(".en.gz"):
         others = lines_of(data / practice.file.replace(".en.gz", ".de.gz"))
-        rows = (f"{left.strip()}\t{right}" for left, right in zip(rows, others, strict=True))
-    kept = ("\t".join(row.rstrip("\n").split("\t")[:2]) + "\n" for row in islice(rows, practice.pairs))
+        rows = [f"{left.strip()}\t{right}" for left, right in zip(rows, others, strict=True)]
+    step = max(1, len(rows) // practice.pairs)
+    kept = ("\t".join(row.rstrip("\n").split("\t")[:2]) + "\n" for row in rows[::step][: practice.pairs])
     path.write_text("".join(kept), encoding="utf-8")
 
 

@@ -316,9 +316,9 @@ def test_help_and_version() -> None:
     assert call("--version").out.startswith("dragoman ")
     listed = call("--help").out.partition("Commands:\n")[2]
     order = (
-        "train check clean curve back-translate distil adapt predict translate complete serve repl evaluate score "
-        "compare test align score-alignment terms info inspect attention probe calibrate shortlist bench import export "
-        "new presets"
+        "train check clean curve back-translate distil adapt corrections predict translate complete serve repl "
+        "evaluate score compare test align score-alignment terms info inspect attention probe calibrate shortlist "
+        "bench import export new presets"
     )
     assert [line.split()[0] for line in listed.splitlines()] == [*order.split(), "demo"]
     for name in cli.cli.commands:

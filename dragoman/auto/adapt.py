@@ -161,6 +161,8 @@ def check_adaptable(run: Run, options: AdaptOptions) -> dict[str, int]:
         raise RunError(
             f'{run.folder}: found task = "{task.name}"; adapt needs a run from text to text, as of task = "translate"'
         )
+    if run.config.data.reads_more:
+        raise RunError(f"{run.folder}: found data.context or data.memory, expected neither: a correction has none")
     run.check_single("corrections adapt one")
     refuse_links(versions_folder(run))
     source, target = run.tokenizers()
@@ -187,7 +189,7 @@ def read_general(run: Run, options: AdaptOptions, display: Display) -> General:
     """A sample of the general pairs to mix in, and others to judge by."""
     data = run.config.data
     if options.general is not None:
-        data = replace(data, train=str(options.general), valid=None, holdout=JUDGED, columns=(), header=False)
+        data = data.without_columns(train=str(options.general), valid=None, holdout=JUDGED)
     try:
         split = TrainValidSplit(data, display.preparing, run.task.example_format(run.config))
         pool = sample(split.train("reading general pairs"), POOL)
@@ -272,7 +274,7 @@ def adapted_table(run: Run, entries: list[dict[str, Any]], valid: Any, method: s
     if method == "adapters":
         train_table["lora"] = {"rank": 16, "alpha": 32.0}
     data = dict(table["data"]) | {"train": entries, "valid": valid, "header": False, "hallucinate": 0}
-    for name in ("columns", "general"):
+    for name in ("columns", "general", "tag_column", "document_column"):
         data.pop(name, None)
     others = {name: value for name, value in table.items() if name != "tokenizer"}  # that of the run is taken over
     return others | {"train": train_table, "data": data}

@@ -27,7 +27,7 @@ from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.batching import BatchPlan
 from dragoman.data.bptt import BpttPlan, StoredStream
-from dragoman.data.config import Files, file_list, paths_of, tag_of, tags_of
+from dragoman.data.config import Files, file_list, paths_of, tags_of
 from dragoman.data.corpus import CHUNK, Corpus, extract_features
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.media.feature_extractor import FeatureExtractor
@@ -209,14 +209,16 @@ def check_target_lengths(config: Config, corpus: Corpus, model: nn.Module, say: 
 
 def trial_examples(config: Config) -> dict[str, list[Example]]:
     """Examples for the trial run by language tag ("" without one); running text needs more lines than pairs."""
-    wanted = max(2, TRIAL_EXAMPLES // max(1, len(tags_of(config.data.train))))
+    tags = 4 if config.data.tag_column else len(tags_of(config.data.train))
+    wanted = max(2, TRIAL_EXAMPLES // max(1, tags))
     wanted = 20 * TRIAL_EXAMPLES if task_of(config).is_language_model else wanted
     by_tag: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
         items = read_examples(config.data, entry, example_format=task_of(config).example_format(config))
         usable = (item for item in items if isinstance(item, Example) and can_be_read(config, item))
-        same = by_tag.setdefault(tag_of(entry) or "", [])
-        same += islice(usable, wanted - len(same))
+        for item in islice(usable, wanted * max(1, tags)):
+            same = by_tag.setdefault(item.tag, [])
+            same += [item] * (len(same) < wanted)
     return by_tag
 
 
@@ -246,7 +248,8 @@ def check_cycle(config: Config, say: Say) -> None:
             lines = (row["text"] if task.is_language_model else json.dumps(row) for row in rows)
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             parts.append(Pairs(file=str(path), tag=tag or None))
-        data = replace(config.data, train=tuple(parts), valid=None, columns=columns, header=False, cache=folder)
+        data = config.data.without_columns(train=tuple(parts), valid=None, cache=folder)
+        data = replace(data, columns=columns)
         decode = 2 if task.searches else config.train.decode  # meaningless without a search
         training = replace(
             config.train, steps=2, epochs=0.0, save_every=1, validate_every=2, decode=decode, log_every=1,

@@ -179,14 +179,18 @@ def trains_on_gpu(given: Mapping[str, Any]) -> bool:
 def is_left_open(given: Mapping[str, Any]) -> bool:
     """Whether overrides allow any model: they set no preset, no part of a model and nothing of its training steps."""
     data, train = given.get("data", {}), given.get("train", {})
-    if not isinstance(data, Mapping) or not isinstance(train, Mapping) or {"general", "hallucinate"} & set(data):
+    if not isinstance(data, Mapping) or not isinstance(train, Mapping):
+        return False
+    if {"general", "hallucinate", "context", "memory"} & set(data):
         return False
     return set(given) <= {"task", "data", "train"} and set(train) <= {"device", "seed", "decode"}
 
 
 def chooses_model(given: Mapping[str, Any]) -> bool:
-    """Whether overrides set parts of the model: they expect a Transformer."""
-    model = given.get("model", {})
+    """Whether overrides expect a Transformer: they set parts of the model, or a context, which few others read."""
+    model, data = given.get("model", {}), given.get("data", {})
+    if isinstance(data, Mapping) and (data.get("context") or data.get("memory")):
+        return True
     return not isinstance(model, Mapping) or bool({"kind", "encoder", "decoder"} & set(model))
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import mean
 
 from dragoman.config import settings
-from dragoman.data.config import tags_of
 from dragoman.data.examples import Example
 from dragoman.data.split import TrainValidSplit
 from dragoman.data.tokenizers.load import RunTokenizerConfig
@@ -51,8 +50,8 @@ def distil(
 ) -> list[str]:
     """Train a student in a new folder, or go on with it; returns lines that compare it with its teacher."""
     teacher = load_predictor(folder, device)
-    if tags_of(teacher.config.data.train):
-        raise RunError(f"{folder}: its data files have language tags, which distil does not support")
+    if teacher.config.data.has_tags or teacher.config.data.reads_more:
+        raise RunError(f"{folder}: its sources have tags or a context, which distil does not support")
     data = student.with_name(f"{student.name}.data")
     valid = write_data(teacher, data, display, unlabelled)
     config = student_config(teacher, data, overrides)

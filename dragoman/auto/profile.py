@@ -203,8 +203,10 @@ def sample_of_large_file(files: Files, data: DataConfig, progress: Progress) -> 
         return None
     if Path(entries[0]).is_file() and Path(entries[0]).stat().st_size >= LARGE_FILE:
         progress("looking at the data", 0)
-    options = ReadOptions(data.columns, data.header, max_characters=data.max_characters)
-    sampled = READERS.of(entries[0]).sample(Path(entries[0]), options)
+    reader = READERS.of(entries[0])
+    columns = data.columns or (reader.default_columns if data.reading.attributes else ())
+    options = ReadOptions(columns, data.header, max_characters=data.max_characters)
+    sampled = reader.sample(Path(entries[0]), options)
     if sampled is None:
         return None
     sample, (lines, examples) = Sample(), sampled

@@ -14,7 +14,7 @@ from dragoman.commands.train import what_to_train
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:
-    from dragoman.auto.curve import Curve, Gain
+    from dragoman.scoring.learning_curve import Curve, Gain
 
 
 @click.command()

@@ -74,6 +74,8 @@ def predict_shards(
         raise DataError("--shards needs a FILE: standard input cannot be cut into shards")
     if reads_files(run):
         raise DataError(f"--shards: {run.folder} reads recordings or pictures, expected a run that reads text")
+    if run.config.data.context:
+        raise DataError(f"--shards: {run.folder} reads the sentences before each source, which a shard may not have")
     assert shards.folder is not None
     check_input(Path(file))
     data = reading.applied(run.config.data, file)

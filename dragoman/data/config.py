@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Pairs
@@ -42,6 +42,21 @@ class DataConfig:
         'name three, as in ["4", "5", "1"]; of a .tmx file name the languages',
     )
     header: bool = setting(False, help="the first line of every tab-separated file names its columns")
+    tag_column: str | int = setting(
+        "",
+        help="translate: the column with a tag of each pair, such as the formality of the target; --tag chooses one",
+    )
+    document_column: str | int = setting("", help="with context: the column that names the document of each pair")
+    context: Annotated[int, Range(0, 16)] = setting(
+        0,
+        help="translate: the model also reads so many sentences before each source, of the same document; a blank "
+        "line ends a document",
+    )
+    memory: Annotated[float, Range(0.0, 0.99)] = setting(
+        0.0,
+        help="translate: the model also reads the translation of the training source most like each source, if it is "
+        "at least so much alike (0.5, say), and that of the fuzzy match of --memory in prediction; 0: it does not",
+    )
     holdout: Annotated[int, Range(1, None)] = setting(
         2000,
         help="without valid: about this many examples become validation data, at most a tenth, chosen by a hash of "
@@ -73,10 +88,32 @@ class DataConfig:
 
     @property
     def reading(self) -> ReadOptions:
-        return ReadOptions(self.columns, self.header, max_characters=self.max_characters)
+        return ReadOptions(
+            self.columns, self.header, max_characters=self.max_characters, tag_column=str(self.tag_column),
+            document_column=str(self.document_column),
+        )  # fmt: skip
+
+    @property
+    def has_tags(self) -> bool:
+        return bool(self.tag_column) or bool(tags_of(self.train))
+
+    @property
+    def reads_more(self) -> bool:
+        """Whether a model reads more than the source: sentences before it, or a translation of a similar one."""
+        return bool(self.context or self.memory)
+
+    def without_columns(self, **changed: Any) -> DataConfig:
+        """The same settings for files of source and target alone."""
+        return replace(self, columns=(), header=False, tag_column="", document_column="", **changed)
 
     def problems(self) -> Iterator[str]:
         tags = tags_of(self.train)
+        if tags and self.tag_column:
+            yield f"tag_column: found '{self.tag_column}' and tags of files ({', '.join(tags)}), expected one of them"
+        if self.document_column and not self.context:
+            yield f"document_column: found '{self.document_column}', which is for data.context; set it, such as 2"
+        if self.memory and (self.context or self.has_tags):
+            yield f"memory: found {self.memory:g} with context or tags, expected one of them"
         for name, files in (("train", self.train), ("valid", self.valid)):
             if files == ():
                 yield f"{name}: found an empty list, expected at least one file of pairs"

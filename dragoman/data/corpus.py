@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.bpe_dropout import SampledStore, dropout_of
 from dragoman.data.collate import PAIR_COLLATOR, Collator
-from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, tags_of, weights_of
+from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, weights_of
 from dragoman.data.examples import Example, Fault, file_of
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
@@ -35,10 +36,12 @@ from dragoman.data.split import LineCounts, Progress, TrainValidSplit, read_exam
 from dragoman.data.store import COLUMNS, WEIGHTS, FeatureColumn, MediaStore, StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import NoTextError, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.context import ContextTokenizer
 from dragoman.data.tokenizers.labels import FewLabelsError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig, load_reader, load_run_tokenizer, load_tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
+from dragoman.data.translation_memory import TranslationMemory
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import cache_home, digest, make_temporary, remove_folder, sync
 
@@ -101,8 +104,9 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format
     }
     # The other values give the same stores, or none.
     relevant["faults"] = "skip" if config.faults == "skip" else "stop"
-    if config.hallucinate:
-        relevant["hallucinate"] = config.hallucinate
+    for name in ("hallucinate", "tag_column", "document_column", "context", "memory"):
+        if value := getattr(config, name):
+            relevant[name] = value
     digests = [_digests(files) for files in (config.train, config.valid or ())]
     layout = [_layout(files) for files in (config.train, config.valid)]
     content: list[object] = [FORMAT, digests, layout, relevant, _tokenizer_table(tokenizers), example_format.name]
@@ -243,12 +247,28 @@ def _train_tokenizers(
         source, target = split.format.train_tokenizers(config, tokenizers, split)
     except (FewLabelsError, NoTextError) as error:
         raise DataError(f"{', '.join(paths_of(config.train))}: {error}") from None
+    if config.reads_more:
+        source = ContextTokenizer(source, config.context or 1, config.max_length - bool(split.tags))
     if split.tags:
-        source = LanguageTagTokenizer(source, tags_of(config.train))
+        source = LanguageTagTokenizer(source, sorted(split.tags))
     folder.mkdir()
     source.save(folder, "source")
     target.save(folder, "target")
     return source, target
+
+
+def training_memory(split: TrainValidSplit) -> TranslationMemory:
+    return TranslationMemory((each.source, each.references[0]) for each in split.train("indexing training pairs"))
+
+
+def with_matches(examples: Iterable[Example], memory: TranslationMemory, least: float) -> Iterator[Example]:
+    """The examples, each with the translation of the training source most like it, never of the same source.
+
+    Neural fuzzy repair (Bulté and Tezcan 2019). Of the same source there is nothing to repair: `--memory` returns it.
+    """
+    for example in examples:
+        matches = memory.fuzzy(example.source, least, other=True)
+        yield example._replace(context=tuple(match.target for match in matches))
 
 
 def _save_texts(path: Path, examples: Iterable[Example]) -> Iterator[Example]:
@@ -286,7 +306,8 @@ def _build(
     report: dict[str, Any] = {"examples": split.examples}
     if split.tags:
         report["tags"] = dict(sorted(split.tags.items()))
-    train = split.train("tokenising")
+    matched = partial(with_matches, memory=training_memory(split), least=config.memory) if config.memory else iter
+    train = matched(split.train("tokenising"))
     if config.hallucinate:
         marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
         made_up = list(hallucinate(split.train("making up pairs"), config.hallucinate, marks))
@@ -299,7 +320,7 @@ def _build(
     characters = {column: set[str]() for column, tokenizer in columns if tokenizer.is_text}
     train = _collect_characters(train, characters)
     report["train"], wrong = write_store(folder / "train", train, trained, config.max_length, example_format, weights)
-    valid = _save_texts(folder / "valid.jsonl", split.valid("tokenising validation pairs"))
+    valid = _save_texts(folder / "valid.jsonl", matched(split.valid("tokenising validation pairs")))
     report["valid"], wrong_valid = write_store(folder / "valid", valid, trained, config.max_length, example_format)
     wrong += wrong_valid
     counts = split.counts

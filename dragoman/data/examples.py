@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 from dragoman.config.settings import Range, setting
+from dragoman.data.tokenizers.context import join_context
 from dragoman.data.tokenizers.language_tags import TAG_NAME, add_tag
 
 FaultKind = Literal[
@@ -55,17 +56,20 @@ class Example(NamedTuple):
     references: tuple[str, ...]
     path: str
     line: int
-    tag: str = ""  # the target language in a multilingual corpus
+    tag: str = ""  # the target language in a multilingual corpus, or another attribute of the target
     media_path: str = ""  # of a media file, whose source is its name in the manifest
     word_lines: tuple[int, ...] = ()  # the line of every word, in files with one word per line
     normalised: bool = False  # whether harmless control characters were removed
+    document: str = ""  # that the example is a part of, where a column names it
+    context: tuple[str, ...] | None = None  # the sources before it in its document; None: the run reads none
 
     @property
     def model_input(self) -> str:
-        """What the source tokenizer encodes: the source with its language tag, or the path of the media file."""
+        """What the source tokenizer encodes: the source with tag and context, or the path of the media file."""
         if self.media_path:
             return self.media_path
-        return add_tag(self.source, self.tag) if self.tag else self.source
+        text = self.source if self.context is None else join_context(self.context, self.source)
+        return add_tag(text, self.tag) if self.tag else text
 
     @property
     def location(self) -> str:

@@ -17,6 +17,7 @@ class SourceReader(ABC):
     is_text = True  # False: labels, numbers, or features of files
     reads_files = False  # items are paths of recordings or pictures; the reader is a FeatureExtractor
     separator: int | None = None  # the id of the token between the two texts of an item; None: it has one text
+    context = 0  # sentences before an item that it reads along with it
     unit = "tokens"  # what the entries of a row are called
     tags: tuple[str, ...] = ()  # language tags that it reads at the front of a text
     names: tuple[str, ...] = ()  # of a set of labels

@@ -13,7 +13,7 @@ from dragoman.data.config import DataConfig, Files, file_list, paths_of, tag_of
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
-from dragoman.errors import DataError
+from dragoman.errors import DataError, hint
 
 PROGRESS_EVERY = 20_000
 MAX_KEPT = 20_000  # validation examples that are kept in memory, so that nobody reads the files again for them
@@ -213,7 +213,11 @@ class TrainValidSplit:
     def valid(self, doing: str) -> Iterator[Example]:
         """The validation examples; `doing` is shown as progress."""
         if self.config.valid is not None:
-            yield from self._usable(self.config.valid, doing, several_references=True)
+            for example in self._usable(self.config.valid, doing, several_references=True):
+                if example.tag and example.tag not in self.tags:
+                    found = f"{example.location}: found the tag '{example.tag}', which no training pair has"
+                    raise DataError(f"{found}. {hint(example.tag, self.tags)}")
+                yield example
             return
         if self._kept is not None:
             yield from self._kept.values()

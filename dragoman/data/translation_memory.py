@@ -103,8 +103,8 @@ class TranslationMemory:
         index = int(self.order[place])
         return self.targets[index] if self.sources[index].split() == text.split() else None
 
-    def fuzzy(self, text: str, least: float = 0.7, count: int = 1) -> list[Match]:
-        """The segments most like a text, best first, of at least this score."""
+    def fuzzy(self, text: str, least: float = 0.7, count: int = 1, *, other: bool = False) -> list[Match]:
+        """The segments most like a text, best first, of at least this score; `other`: none with the same source."""
         query = tokens_of(text)
         known = [number for token in set(query) if (number := self.words.get(token)) is not None]
         known.sort(key=lambda word: int(self.starts[word + 1] - self.starts[word]))
@@ -123,8 +123,9 @@ class TranslationMemory:
         owners, which = np.unique(np.concatenate(parts), return_inverse=True)
         shared = np.bincount(which, np.concatenate(weights))
         best = owners[np.argsort(-shared, kind="stable")[:CANDIDATES]]
-        matches = [self._match(query, text, int(index), least) for index in best]
-        return sorted((match for match in matches if match.score >= least), reverse=True)[:count]
+        matches = (self._match(query, text, int(index), least) for index in best)
+        kept = [match for match in matches if match.score >= least and not (other and match.score == 1.0)]
+        return sorted(kept, reverse=True)[:count]
 
     def _match(self, query: list[str], text: str, index: int, least: float) -> Match:
         from rapidfuzz.distance import Levenshtein

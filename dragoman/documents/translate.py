@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
 from dragoman.data.sentences import Sentence, split_fields, split_long, split_sentences
+from dragoman.data.tokenizers.context import split_context
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
@@ -235,11 +236,16 @@ class DocumentTranslator:
 
     def _predict(self, request: Predict) -> list[Any]:
         """Predictions, or the errors of texts that fail; equal texts once."""
-        repeated = Counter(request.texts)
+        inputs = self.predictor.in_context(request.texts)
+        repeated = Counter(inputs)
         texts, failed = list(repeated), dict[int, DragomanError]()
+
+        def unseen(number: int, surfaces: list[str]) -> None:
+            self.unseen.add(split_context(texts[number - 1])[1], surfaces)
+
         stream = StreamOptions(
             on_warning=lambda line: None,
-            on_unknown=lambda number, surfaces: self.unseen.add(texts[number - 1], surfaces),
+            on_unknown=unseen,
             on_failed=failed.__setitem__,
             input_name=lambda number: "text",
         )
@@ -248,7 +254,7 @@ class DocumentTranslator:
             text = texts[number - 1]
             results[text] = failed.get(number, output)
             self.progress(repeated[text])
-        return [results[text] for text in request.texts]
+        return [results[text] for text in inputs]
 
     @cached_property
     def _view(self) -> AttentionView:

@@ -71,7 +71,8 @@ def export_run(run: str | Path, output: str | Path, name: str, options: Mapping[
         if option not in exporter.options:
             expected = ", ".join(map(flag_of, exporter.options)) or "no further options"
             raise ConfigError(f"{flag_of(option)}: {name} has no such option, expected {expected}")
-    if reasons := exporter.blockers(opened):
+    told = ["data.context and data.memory: expected 0, since other programs give a model nothing but the source"]
+    if reasons := [*(told if opened.config.data.reads_more else ()), *exporter.blockers(opened)]:
         raise ConfigError(f"{name} cannot express this run: " + "; ".join(reasons))
     if path.exists():
         raise RunError(f"{path}: exists already; expected a new name")

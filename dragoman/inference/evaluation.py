@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from dragoman.data.config import DataConfig, file_list
 from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.formats.pairs import with_context
 from dragoman.data.readers.memory import examples_of, files_of, rows_of
 from dragoman.data.split import LineCounts, summarize_faults
 from dragoman.data.split import read_examples as read_all
@@ -95,7 +96,10 @@ def given_examples(run: Run, data: Path | str | Iterable[object], several_refere
         return [example for path in file_list(files) for example in read_examples(run, str(path), several_references)]
     rows = data if isinstance(data, list | tuple) else list(rows_of(data))
     if not any(isinstance(row, Mapping) for row in rows):
-        return as_examples(rows)
+        examples, size = as_examples(rows), run.config.data.context
+        if size and not any(isinstance(row, Example) for row in rows):
+            return [example for example in with_context(examples, size) if isinstance(example, Example)]
+        return examples
     return examples_of(rows, run.config.data, run.task.example_format(run.config))
 
 

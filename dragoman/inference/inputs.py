@@ -104,7 +104,8 @@ def reads_tags(run: Run) -> bool:
 
 def number_of_texts(run: Run) -> int:
     """How many texts a source of the run has: two for a classifier of text pairs."""
-    return 2 if isinstance(run.tokenizers()[0], TextPairTokenizer) else 1
+    source = run.tokenizers()[0]
+    return 2 if isinstance(source, TextPairTokenizer) and not source.context else 1
 
 
 def source_options(run: Run, data: DataConfig, table: bool = False) -> ReadOptions:

@@ -46,7 +46,10 @@ class LoadedRun:
         reader = self.source_tokenizer
         self.reads_files = reader.reads_files  # whether its inputs are paths of recordings or pictures
         self.tags = reader.tags  # that a source may begin with, such as "de"; empty: a run trained without tags
-        self.texts_per_input = 1 if reader.separator is None else 2  # two of a run that labels pairs, a tab between
+        self.reads_match = self.config.data.memory  # how much alike a segment must be whose translation it reads along
+        self.context = 0 if self.reads_match else reader.context  # sentences before a source that it reads along
+        # two of a run that labels pairs, a tab between
+        self.texts_per_input = 1 if reader.separator is None or reader.context else 2
         self.members: tuple[Run, ...] = (run,)  # of an ensemble several
         self.unseen = UnseenText(run, self.source_tokenizer)
 

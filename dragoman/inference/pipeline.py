@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from dragoman.data.examples import Fault
-from dragoman.data.tokenizers.language_tags import split_tag
+from dragoman.data.tokenizers.context import Context, split_context
+from dragoman.data.tokenizers.language_tags import add_tag, split_tag
 from dragoman.decoding.constraints.source import without_protected
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.trace import Node
@@ -35,6 +36,7 @@ class Row:
     number: int  # of its input in the stream
     name: str  # of its input in messages
     item: ConstrainedInput
+    context: tuple[str, ...] = ()  # the sentences before it
     source: Any = None  # token ids or features, once they are encoded
     trace: list[Node] = field(default_factory=list)  # of the search, if the caller wants it
 
@@ -88,6 +90,10 @@ class Work(ABC, Generic[Output]):
         """The outputs of the parts of an input as one."""
         raise NotImplementedError
 
+    def matched(self, text: str) -> tuple[str, ...]:
+        """The translation of the segment most like a text, if it is enough alike."""
+        return ()
+
     def known(self, item: ConstrainedInput) -> Output | None:
         """The output of an input that needs no work: a translation memory has it."""
         return None
@@ -127,9 +133,10 @@ def stream_outputs(
     if work.run.reads_files:
         stream = replace(stream, window=min(stream.window, MEDIA_WINDOW))
     first, waiting = 1, iter(inputs)
+    context = Context(work.run.context)
     try:
         while items := list(islice(waiting, stream.window)):
-            yield from Window(work, stream, first).outputs(items)
+            yield from Window(work, stream, first, context).outputs(items)
             first += len(items)
     finally:
         unseen.warn(stream.on_warning)
@@ -138,8 +145,8 @@ def stream_outputs(
 class Window(Generic[Output]):
     """Inputs that are read together, so that batches hold sources of like lengths."""
 
-    def __init__(self, work: Work[Output], stream: StreamOptions, first: int) -> None:
-        self.work, self.stream, self.first = work, stream, first
+    def __init__(self, work: Work[Output], stream: StreamOptions, first: int, context: Context) -> None:
+        self.work, self.stream, self.first, self.context = work, stream, first, context
         self.parts: dict[int, list[Part]] = {}  # of inputs that are read in parts, by their index
         self.known: dict[int, Output] = {}  # outputs that need no work, by the index of their input
         self.failed: set[int] = set()
@@ -161,7 +168,10 @@ class Window(Generic[Output]):
         """The rows of an input that passes all checks; none of one that is empty, refused or only copied."""
         number, work = self.first + index, self.work
         name = self.stream.input_name(number)
+        context: tuple[str, ...] = ()
         try:
+            if work.run.context or work.run.reads_match:
+                item, context = self.in_context(item)
             prepared = work.prepare(item, name)
             self.texts[index] = prepared.text
             if not (work.reads_empty or split_tag(prepared.text, work.run.tags)[1].strip()):
@@ -178,12 +188,22 @@ class Window(Generic[Output]):
             return []
         self.report_unseen(number, prepared)
         if parts is None:
-            return [Row(index, number, name, protected)]
+            return [Row(index, number, name, protected, context)]
         self.parts[index] = parts
         read = [work.part(protected, part) for part in parts if not part.copied]
         if not read:
             self.stream.done(1)
-        return [Row(index, number, name, part) for part in read]
+        return [Row(index, number, name, part, context) for part in read]
+
+    def in_context(self, item: str | ConstrainedInput) -> tuple[str | ConstrainedInput, tuple[str, ...]]:
+        """The input by itself, and what it brings along to be read before it: else a match, or the last ones read."""
+        given = as_input(item)
+        tag, text = split_tag(given.text, self.work.run.tags)
+        brought, own = split_context(text)
+        before = self.work.matched(own) if self.work.run.reads_match else self.context.of(own)
+        text = add_tag(own, tag) if tag else own
+        alone = text if isinstance(item, str) else given._replace(text=text)
+        return alone, before if brought is None else brought
 
     def report_unseen(self, number: int, item: ConstrainedInput) -> None:
         """Report characters or words that training did not have, but for those of texts that are copied."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, Unpack, cast
 from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Example
 from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.context import Context, join_context
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, ensure_tag, split_tag
 from dragoman.data.translation_memory import Match, TranslationMemory
 from dragoman.decoding.config import SearchConfig
@@ -141,9 +142,17 @@ class SearchWork(Work[Prediction]):
 
     def encode(self, rows: Sequence[Row]) -> None:
         if not self.run.reads_files:
-            sources = self.backend.codec.encode_sources([row.text for row in rows])
+            sources = self.backend.codec.encode_sources([self.in_context(row) for row in rows])
             for row, source in zip(rows, sources, strict=True):
                 row.source = source
+
+    def in_context(self, row: Row) -> str:
+        """The text of a row behind its context, as training read it."""
+        if not row.context:
+            return row.text
+        tag, text = split_tag(row.text, self.run.tags)
+        text = join_context(row.context, text)
+        return add_tag(text, tag) if tag else text
 
     def check_source(self, row: Row, warn: Warn) -> None:
         setting, maximum = length_limit(encoder_of(self.run.config))
@@ -242,6 +251,12 @@ class SearchWork(Work[Prediction]):
             return prediction
         own = next(confidences)
         return replace(prediction, confidence=self.calibration.scale(log_probability(own)), token_confidences=own)
+
+    def matched(self, text: str) -> tuple[str, ...]:
+        memory = cast("TranslationMemory | None", self.options.memory)
+        if memory is None:
+            return ()
+        return tuple(match.target for match in memory.fuzzy(text, self.run.reads_match, other=True))
 
     def known(self, item: ConstrainedInput) -> Prediction | None:
         """An exact match of the memory, unless the caller constrains outputs: a translation there may not comply."""
@@ -414,6 +429,11 @@ class Predictor(Seq2SeqRun):
         work = SearchWork(self, options, config, backend, reranker, calibration, traced)
         backend.engines.can_search(work.call, traced=traced)
         return work
+
+    def in_context(self, texts: Iterable[str]) -> list[str]:
+        """The sentences of a document, each with its context, so that they may be computed in any order."""
+        context = Context(self.context)
+        return [join_context(context.of(text), text) for text in texts] if self.context else list(texts)
 
     def read_as(self, texts: Iterable[str], tag: str | None = None) -> Iterator[str]:
         """The texts as the model reads them: each with its tag, empty ones unchanged."""

@@ -17,6 +17,7 @@ from dragoman.data.batch import batch_of
 from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
 from dragoman.data.media.files import MediaError
 from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.data.tokenizers.context import join_context, split_context
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import DecodingOptions, changed_fields
@@ -180,6 +181,9 @@ class ServedModel:
 
     def predict(self, options: DecodingOptions, inputs: Sequence[ConstrainedInput]) -> list[Prediction | DragomanError]:
         """The predictor's outputs; an error in place of each input that fails."""
+        if self.predictor.context:  # an input that brings none has no context: its neighbours are of other requests
+            alone = ((item, split_context(item.text)[0] is None) for item in inputs)
+            inputs = [item._replace(text=join_context((), item.text)) if bare else item for item, bare in alone]
         return outputs_or_errors(lambda stream: self.predictor.stream(inputs, options, stream))
 
     def _label(self, options: None, inputs: list[str]) -> list[LabelPrediction | DragomanError]:

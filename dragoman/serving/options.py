@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from functools import cached_property
 
+from dragoman.data.tokenizers.context import split_context
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.source import Terminology, add_source_constraints
@@ -105,7 +106,8 @@ class InputBuilder:
             check_tag(request.tag, model.tags)
 
     def __call__(self, text: str) -> ConstrainedInput:
-        constraints = add_source_constraints(self.constraints, text, self.terms, self.placeholders)
+        own = split_context(text)[1] if self.model.engine.context else text
+        constraints = add_source_constraints(self.constraints, own, self.terms, self.placeholders)
         return ConstrainedInput(tagged(text, self.tag, self.model), constraints)
 
     @property

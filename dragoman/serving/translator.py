@@ -70,6 +70,7 @@ class Translator:
 
     async def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """A prediction for each text as the model reads it; equal texts are computed once."""
+        texts = self.model.predictor.in_context(texts)
         distinct = list(dict.fromkeys(texts))
         inputs = await in_thread(lambda: [self.build(text) for text in distinct], [*distinct, *self.build.read_first])
         predictions: dict[str, Prediction] = {}

@@ -13,7 +13,7 @@ from torch import nn
 from dragoman.config.settings import setting
 from dragoman.data.batching import VocabularyParts
 from dragoman.data.collate import PAIR_COLLATOR, Collator
-from dragoman.data.config import DataConfig, TokenizersConfig, tags_of
+from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.media.feature_extractor import MediaConfig
@@ -85,9 +85,11 @@ class Config:
             yield f'train.objective: "{self.train.objective.kind}" trains by gradients, "{self.model.kind}" has none'
         else:
             yield from self.train.objective.conflicts(self)
-        if tags_of(self.data.train) and not self.uses_tags:
+        if self.data.has_tags and not self.uses_tags:
             yield f'data.train: found a tag, which only task = "translate" uses; found {self.task_setting}'
         yield from self._dropout_problems()
+        if self.data.reads_more and not self.uses_tags:
+            yield f'data.context and data.memory: only task = "translate" uses them; found {self.task_setting}'
         encoder, source = encoder_of(self), self.tokenizer.source
         if isinstance(source, NumbersConfig) and not (self.reads_series or self.reads_media):
             yield (

@@ -43,6 +43,8 @@ class TranslateConfig(Config):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         model = self.model
+        if self.data.reads_more:
+            yield from self.context_problems()
         if isinstance(self.tokenizer.target, NumbersConfig):
             yield 'tokenizer.target: found "numbers", which only task = "regress" reads'
         if isinstance(model, TransducerConfig):
@@ -61,6 +63,23 @@ class TranslateConfig(Config):
         yield from too_long(self, "encoder", model.encoder)
         if isinstance(model, EncoderDecoderConfig):  # a non-autoregressive decoder reads positions, not tokens
             yield from too_long(self, "decoder", model.decoder)
+
+    def context_problems(self) -> Iterator[str]:
+        """What reads a source token by token from its first to its last cannot skip the sentences before it."""
+        name = "context" if self.data.context else "memory"
+        found = f"data.{name}: found {getattr(self.data, name):g}, expected 0"
+        if isinstance(self.model, TransducerConfig):
+            yield f'{found} for model.kind = "{self.model.kind}", which reads single texts'
+        elif isinstance(self.model, EncoderDecoderConfig) and decoder_class(self.model.decoder).own_likelihood:
+            yield f'{found} for model.decoder.kind = "{self.model.decoder.kind}"; take one with attention'
+        elif isinstance(self.model, NonAutoregressiveConfig):
+            yield f"{found} for a non-autoregressive model, whose outputs are as long as its sources"
+        if getattr(self.tokenizer.source, "features", ""):
+            yield f"{found} for sources with features"
+        if self.data.hallucinate:
+            yield f"{found} with data.hallucinate"
+        if self.data.memory and self.tokenizer.target is not None:
+            yield f"{found} with tokenizer.target: sources have text of both languages; leave tokenizer.target out"
 
 
 def may_share_vocabulary(tokenizer: TokenizersConfig) -> bool:
@@ -124,12 +143,13 @@ class Translate(Task):
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
         if isinstance(config.model, TransducerConfig):
             return build_transducer(config.model, source, target, shared=config.tokenizer.target is None)
-        if config.model.tie not in ("none", "target") and len(source) - len(source.tags) != len(target):
+        added = len(source) - len(source.innermost)  # tags, and <sep> behind context
+        if config.model.tie not in ("none", "target") and len(source) - added != len(target):
             raise ConfigError(
                 f"model.tie: {config.model.tie!r} needs one vocabulary for both sides, found {len(source):,} and "
                 f'{len(target):,} tokens; set model.tie = "target"'
             )
-        model = build_model(config, len(source), len(target), tags=len(source.tags), space=source.space)
+        model = build_model(config, len(source), len(target), tags=added, space=source.space)
         if decodes(model) == "stepwise":
             model.copied = copied_ids(source, target)
         return set_lower_case(model, source)

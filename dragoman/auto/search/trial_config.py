@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from dragoman.config import settings
-from dragoman.data.config import tags_of
 from dragoman.data.examples import Example
 from dragoman.data.split import read_examples, source_hash
 from dragoman.files import write_text
@@ -74,8 +73,8 @@ def prepared_validation(config: Config) -> int:
 
 
 def needed_folds(config: Config, validation: int) -> int:
-    """How many folds a search needs; 1: the validation pairs suffice, or the files have language tags."""
-    return 1 if validation >= FEW or tags_of(config.data.train) else FOLDS
+    """How many folds a search needs; 1: the validation pairs suffice, or pairs have tags or a context."""
+    return 1 if validation >= FEW or config.data.has_tags or config.data.reads_more else FOLDS
 
 
 def write_folds(config: Config, folder: Path, folds: int) -> list[Config]:

@@ -17,11 +17,28 @@ from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import COPIES
 from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer, split_features
+from dragoman.data.tokenizers.context import Context
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES, PairCodec, copying_codec
 
 SHORTEST = 3  # letters of a run that is taken for a piece of the stem
 SharedRun = tuple[int, int, int]  # beginning in the stem, beginning in the target, length
+
+
+def with_context(items: Iterable[Example | Fault], size: int) -> Iterator[Example | Fault]:
+    """The examples of one file, each with the sources before it; a blank line or another document name ends these."""
+    context, document = Context(size), ""
+    for item in items:
+        if isinstance(item, Fault) and item.kind == "blank-line":
+            context.end()
+            continue
+        if isinstance(item, Fault):
+            yield item
+            continue
+        if item.document != document:
+            context.end()
+            document = item.document
+        yield item._replace(context=context.of(item.source))
 
 
 class PairFormat(ExampleFormat):
@@ -30,7 +47,8 @@ class PairFormat(ExampleFormat):
     name = "pairs"
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
-        return read_pairs(entry, replace(config.reading, several_references=several_references))
+        items = read_pairs(entry, replace(config.reading, several_references=several_references))
+        return with_context(items, config.context) if config.context else items
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples

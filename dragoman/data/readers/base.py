@@ -7,13 +7,14 @@ new format is one subclass of `Reader` and one `dragoman.register(...)`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from dragoman.config.table import Table
-from dragoman.data.examples import Example, Fault
+from dragoman.data.examples import Example, Fault, FaultError, make_example
+from dragoman.data.tokenizers.language_tags import TAG_NAME
 from dragoman.errors import DataError
 
 COMPRESSIONS = (".gz", ".zst")
@@ -31,6 +32,14 @@ class ReadOptions:
     lists: bool = False  # a JSON field may be a list of words
     texts: int = 1  # of a source: a classifier of text pairs reads two
     table: bool = False  # lines have columns, also where the suffix does not say so
+    tag_column: str = ""  # the column with the tag of each pair
+    document_column: str = ""  # the column that names the document of each pair
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The columns after those of the texts, by the field of an example that they fill."""
+        named = {"tag": self.tag_column, "document": self.document_column}
+        return {name: column for name, column in named.items() if column}
 
     @property
     def of_sources(self) -> ReadOptions:
@@ -62,6 +71,7 @@ class Reader(ABC):
     delimiter: ClassVar[str] = ""  # between the columns of a line, whose first one may be a header
     lines: ClassVar[bool] = False  # whether a row is a line of text
     table: ClassVar[bool] = True  # whether rows have several fields, so that a line as a whole is no source
+    default_columns: ClassVar[tuple[str, ...]] = ()  # of source and target; none where rows have no further columns
 
     @abstractmethod
     def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
@@ -96,6 +106,19 @@ class Reader(ABC):
     def shard(self, path: Path, options: ReadOptions, start: int, end: int) -> Iterator[ShardRow]:
         """All rows of a shard, also faulty ones."""
         raise NotImplementedError
+
+
+def example_from(cells: Sequence[str], options: ReadOptions, path: str, line: int) -> Example:
+    """An example of the chosen cells: source, targets, then the attributes; raises FaultError."""
+    if not (attributes := options.attributes):
+        return make_example(cells[0], cells[1:], path, line, options.max_characters)
+    texts, others = cells[: -len(attributes)], cells[-len(attributes) :]
+    values = dict(zip(attributes, (text.strip() for text in others), strict=True))
+    if "tag" in values and not TAG_NAME.fullmatch(values["tag"]):
+        found = f"{values['tag']!r} in column {options.tag_column} (data.tag_column)"
+        raise FaultError("wrong-tags", f"found {found}, expected letters, digits, '.', '_' or '-'")
+    example = make_example(texts[0], texts[1:], path, line, options.max_characters)
+    return example._replace(tag=values.get("tag", ""), document=values.get("document", ""))
 
 
 class Readers(Table[str, Reader]):

@@ -9,8 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import ClassVar
 
-from dragoman.data.examples import Example, Fault, FaultError, make_example
-from dragoman.data.readers.base import ReadOptions, SourceRow, compression_of
+from dragoman.data.examples import Example, Fault, FaultError
+from dragoman.data.readers.base import ReadOptions, SourceRow, compression_of, example_from
 from dragoman.data.readers.lines import (
     FIRST_ROWS,
     LineReader,
@@ -41,6 +41,8 @@ HEADER_NAMES = {
 
 class ColumnReader(LineReader):
     """Reads lines of columns."""
+
+    default_columns = ("1", "2")
 
     @abstractmethod
     def splitter(self, first_line: str) -> Callable[[str], list[str]]:
@@ -159,7 +161,7 @@ class CsvReader(ColumnReader):
                 found = f"found {len(cells)} columns, expected {minimum} with commas between them"
                 raise FaultError("wrong-columns", found)
             chosen = chosen_cells(cells, numbers) if numbers else cells
-            return make_example(chosen[0], chosen[1:], str(path), number, options.max_characters)
+            return example_from(chosen, options, str(path), number)
 
         yield from parse_lines(path, parse, header)
 
@@ -235,7 +237,7 @@ def _parse(read: Read, name: str, numbers: tuple[int, ...], options: ReadOptions
                 continue
             try:
                 cells = _cells(line, numbers, several_references)
-                yield make_example(cells[0], cells[1:], name, number, limit)
+                yield example_from(cells, options, name, number)
             except FaultError as fault:
                 yield fault.at(f"{name}:{number}")
 

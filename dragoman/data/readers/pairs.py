@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def _read(path: str | Path | Pairs, options: ReadOptions) -> Iterator[Example | 
     columns, file = options.columns, file_of(path)
     if file is None:
         assert isinstance(path, Pairs)
-        for name, value in (("columns", columns), ("header", options.header)):
+        attributes = [(f"{name}_column", column) for name, column in options.attributes.items()]
+        for name, value in (("columns", columns), ("header", options.header), *attributes):
             if value:
                 raise ConfigError(f"{name}: found {value}, expected none for two line-parallel files")
         source, target = map(Path, path.paths)
@@ -64,7 +66,11 @@ def _read(path: str | Path | Pairs, options: ReadOptions) -> Iterator[Example | 
         wanted = "two or more" if options.several_references else "two"
         raise ConfigError(f"columns: found {columns}, expected {wanted} (source, target)")
     check_file(file)
-    return READERS.of(file).pairs(file, options)
+    reader = READERS.of(file)
+    for name, column in options.attributes.items():
+        if not (columns := columns or reader.default_columns):
+            raise ConfigError(f"{name}_column: found '{column}' for {file}, expected none: {reader.about} has none")
+    return reader.pairs(file, replace(options, columns=(*columns, *options.attributes.values())))
 
 
 def read_plain_text(path: Path, max_characters: int) -> Iterator[Example | Fault]:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dragoman.data.examples import Example, Fault, FaultError, FaultKind, make_example
-from dragoman.data.readers.base import Reader, ReadOptions, ShardRow, SourceRow, compression_of
+from dragoman.data.examples import Example, Fault, FaultError, FaultKind
+from dragoman.data.readers.base import Reader, ReadOptions, ShardRow, SourceRow, compression_of, example_from
 from dragoman.data.readers.lines import LineReader, SourceParser, parse_lines
 from dragoman.errors import ConfigError, DataError, MissingExtraError
 
@@ -34,6 +34,7 @@ class JsonReader(LineReader):
 
     suffixes = (".jsonl", ".ndjson")
     about = "JSON lines"
+    default_columns = FIELDS
 
     def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
         fields = pair_fields(path, options)
@@ -118,14 +119,16 @@ def _kind(value: Any) -> str:
 def example_of(values: Sequence[Any], fields: Sequence[str], options: ReadOptions, name: str, number: int) -> Example:
     source, *targets = values
     if isinstance(source, str) and len(targets) == 1 and isinstance(targets[0], str):
-        return make_example(source, targets, name, number, options.max_characters)
+        return example_from([source, *targets], options, name, number)
     references: list[str] = []
     for field, value in zip(fields[1:], targets, strict=True):
+        if field in options.attributes.values():
+            value = number_text(value)
         if options.several_references and isinstance(value, list):
             references.extend(_text(item, f"an item of '{field}'") for item in value)
         else:
             references.append(_text(value, f"'{field}'", " or a list of texts" if options.several_references else ""))
-    return make_example(_text(source, f"'{fields[0]}'"), references, name, number, options.max_characters)
+    return example_from([_text(source, f"'{fields[0]}'"), *references], options, name, number)
 
 
 def _text(value: Any, what: str, otherwise: str = "") -> str:
@@ -142,6 +145,7 @@ class ParquetReader(Reader):
 
     suffixes = (".parquet",)
     about = "Parquet"
+    default_columns = FIELDS
 
     def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
         fields = pair_fields(path, options)

@@ -71,7 +71,7 @@ class LanguageTagTokenizer(WrappedTokenizer):
         assert tags, "a tokenizer without tags needs no wrapper"
         super().__init__(inner)
         self.tags = tuple(tags)
-        self.extra = {"tags": self.tags}
+        self.extra, self.context, self.separator = {"tags": self.tags}, inner.context, inner.separator
         self._ids = {tag: index for index, tag in enumerate(tags, len(inner))}
 
     def __len__(self) -> int:

@@ -22,6 +22,7 @@ from dragoman.data.tokenizers.characters import (
     CTCCharactersConfig,
     CTCCharacterTokenizer,
 )
+from dragoman.data.tokenizers.context import ContextTokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.language_tags import TAG_NAME, LanguageTagTokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
@@ -133,12 +134,15 @@ def _load_text_tokenizer(path: Path, table: dict[str, Any], expected: str) -> To
 
     try:
         tags, has_separator = table.pop("tags", []), table.pop("separator", False)
+        context = table.pop("context", None)
         model_digest = table.pop("model_digest", None)  # earlier runs have none
         if not all(TAG_NAME.fullmatch(tag) for tag in tags):
             raise ValueError(f"tags: found {tags}")
         config = settings.build(TEXT_CONFIGS[table["kind"]], table)
         tokenizer = TOKENIZERS[config.kind].from_files(config, read)
         found_digest = tokenizer.model_digest
+        if context:
+            tokenizer = ContextTokenizer(tokenizer, *map(int, context))
         if tags:
             tokenizer = LanguageTagTokenizer(tokenizer, tags)
         if has_separator:
