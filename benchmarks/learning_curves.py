@@ -55,8 +55,6 @@ HELD_BACK = {
     "inflection German": PracticeSet("inflection/german.high.train.tsv.gz"),
     "inflection Spanish": PracticeSet("inflection/spanish.high.train.tsv.gz"),
     "transliteration": PracticeSet("transliteration/en-he.train.tsv.gz", 16_000),
-    "Tatoeba en-de": PracticeSet("tatoeba_pairs/train.eng-deu.tsv.gz", 2_000, PHRASES, "bleu"),
-    "Multi30k en-de": PracticeSet("multi30k/train.en.gz", 2_000, PHRASES, "bleu"),
 }
 
 
@@ -68,9 +66,6 @@ def lines_of(path: Path) -> Iterator[str]:
 def write_pairs(data: Path, practice: PracticeSet, path: Path) -> None:
     """Pairs from all over a practice set (Tatoeba begins with the shortest) as a file of two columns."""
     rows = list(lines_of(data / practice.file))
-    if practice.file.endswith(".en.gz"):
-        others = lines_of(data / practice.file.replace(".en.gz", ".de.gz"))
-        rows = [f"{left.strip()}\t{right}" for left, right in zip(rows, others, strict=True)]
     step = max(1, len(rows) // practice.pairs)
     kept = ("\t".join(row.rstrip("\n").split("\t")[:2]) + "\n" for row in rows[::step][: practice.pairs])
     path.write_text("".join(kept), encoding="utf-8")
