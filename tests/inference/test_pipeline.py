@@ -90,7 +90,8 @@ class Doubling(Work[int]):
 
     @property
     def run(self) -> LoadedRun:
-        return cast("LoadedRun", SimpleNamespace(reads_files=False, tags=(), unseen_in=lambda text: []))
+        about = {"reads_files": False, "tags": (), "context": 0, "reads_match": 0.0}
+        return cast("LoadedRun", SimpleNamespace(**about, unseen_in=lambda text: []))
 
     @property
     def empty(self) -> int:
