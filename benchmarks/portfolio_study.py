@@ -12,6 +12,13 @@ What regularisation adds to the automatic choice; a job trains for the same time
     python benchmarks/portfolio_study.py --regularisation --seeds 3 --device cuda --jobs 14 --job-minutes 1 \
         --only wikipron-low-spa,wikipron-low-tha,wikipron-medium-ukr,inflection-low-german,inflection-medium-german
 
+So many jobs share a GPU that a sentence model has a third of its steps in that time. With their own budgets, few at
+a time:
+
+    T=entry=transformer-modern-dropout
+    python benchmarks/portfolio_study.py --device cuda --jobs 4 --only tatoeba-eng-fra-10000,multi30k-7000 \
+        --candidates $T,$T+train.objective=r-drop+train.objective.warmup=3000,$T+tokenizer.source.dropout=0.05
+
 --prepare writes carry/portfolio/SET/{train,valid,test}.tsv; a line of the last two may have several references. Each
 job trains one candidate with one seed and scores its best weights on the validation pairs, by which rules are chosen,
 greedily and by beam search; with --part test on the test pairs, for one report at the end. A finished job is one line

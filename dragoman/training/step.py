@@ -95,6 +95,7 @@ class TrainingStep:
         """
         loss_scale = self.processes.world_size / count  # DDP averages gradients; we want the sum over all tokens
         self.scalars.set(rate, loss_scale, self.average.new_weight(step) if self.average is not None else 0.0)
+        self.objective.set_step(step, self.device)
         for index, batch in batches:
             torch.manual_seed(step_seed(self.config.seed, step, index))
             self.run_batch(batch, index == last)

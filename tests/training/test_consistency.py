@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.data.batch import Tokens, batch_of
@@ -92,6 +93,21 @@ def test_simcut_is_the_likelihood_and_the_divergence_from_hidden_tokens() -> Non
         assert_close(gradients(model, found.total), gradients(model, likelihood + 2.0 * divergence))
 
 
+def test_the_weight_rises_with_the_steps() -> None:
+    with in_float64():
+        model, batch = build(), batch_of(SOURCES, TARGETS)
+        objective = SimCut(SimCutConfig(weight=2.0, cut=0.4, warmup=4))
+
+        def total(step: int) -> Tensor:
+            objective.set_step(step, torch.device("cpu"))
+            torch.manual_seed(7)
+            return objective.loss(model, batch).total.detach()
+
+        likelihood = total(0)
+        shares = [(total(step) - likelihood) / (total(4) - likelihood) for step in (1, 2, 4, 9)]
+        assert_close(torch.stack(shares), torch.tensor([0.25, 0.5, 1.0, 1.0]))
+
+
 EXPERT = EditTransducerConfig(embedding=6, width=8, expert=0.3)
 EXAMPLES = [*(DECODERS[kind].example for kind in DECODERS), EXPERT]
 
@@ -116,7 +132,7 @@ def test_losses_with_scores_are_those_of_the_model(decoder: Any, smoothing: floa
 
 @pytest.mark.parametrize("kind", ["r-drop", "simcut"])
 def test_a_run_resumes_exactly(kind: str, configure: Configure, tmp_path: Path) -> None:
-    settings = (f"train.objective={kind}", "train.save_every=2")
+    settings = (f"train.objective.kind={kind}", "train.objective.warmup=3", "train.save_every=2")
     short, long = (configure(*settings, f"train.steps={steps}") for steps in (2, 4))
     quiet = Display(quiet=True)
     train(long, tmp_path / "whole", quiet)

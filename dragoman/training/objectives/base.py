@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+
 from dragoman.data.corpus import Corpus
 from dragoman.models.contracts import Loss
 
@@ -45,6 +47,9 @@ class Objective:
     def __init__(self, config: Any = None, corpus: Corpus | None = None) -> None:
         """`config` are the settings of the objective; the corpus has tokenizers and statistics."""
         self.config = config
+
+    def set_step(self, step: int, device: torch.device) -> None:
+        """Called before the batches of a step. What changes with it must be a tensor that CUDA graphs can read."""
 
     def prepare(self, model: Any, batch: Any) -> Any:
         """What `loss` reads in place of the batch, such as sampled outputs; no gradients pass through here.

@@ -21,6 +21,7 @@ from dragoman.models.heads.decoder_head import teacher_inputs
 from dragoman.training.objectives.base import Objective, ObjectiveConfig
 
 Weight = Annotated[float, Range(0.0, None)]
+WARMUP = "steps over which the weight rises from 0: a model that knows nothing agrees with itself best"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class RDropConfig(ConsistencyConfig):
 
     kind: ClassVar[str] = "r-drop"
     weight: Weight = setting(5.0, help="α: weight of the divergence of both passes beside the two likelihoods")
+    warmup: Annotated[int, Range(0, None)] = setting(0, help=WARMUP)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class SimCutConfig(ConsistencyConfig):
     kind: ClassVar[str] = "simcut"
     weight: Weight = setting(3.0, help="α: weight of the divergence from the pass over hidden tokens")
     cut: Share = setting(0.05, help="share of the tokens that one pass does not see, on both sides")
+    warmup: Annotated[int, Range(0, None)] = setting(0, help=WARMUP)
 
 
 def twice(batch: Batch) -> Batch:
@@ -70,7 +73,22 @@ def twice(batch: Batch) -> Batch:
     return batch.map(lambda rows: torch.cat([rows, rows]))
 
 
-class RDrop(Objective):
+class Consistency(Objective):
+    """An objective whose second term has a weight that may rise with the steps."""
+
+    _share: Tensor | None = None  # of the weight; one tensor for all steps, so that CUDA graphs read the new value
+
+    def set_step(self, step: int, device: torch.device) -> None:
+        if self.config.warmup:
+            self._share = torch.zeros((), device=device) if self._share is None else self._share
+            self._share.fill_(min(1.0, step / self.config.warmup))
+
+    def weighted(self, divergence: Tensor) -> Tensor:
+        weight: float = self.config.weight
+        return weight * divergence if self._share is None else weight * self._share * divergence
+
+
+class RDrop(Consistency):
     """½ (CE₁ + CE₂) + α/4 (KL(p₁‖p₂) + KL(p₂‖p₁)), summed over target tokens.
 
     This is half of equation 4 of the paper: a loss per token is as large as under maximum likelihood, and so are the
@@ -82,10 +100,10 @@ class RDrop(Objective):
         first, second = scores.chunk(2)  # (B, T, V)
         real = batch.target != PAD
         both = ((first.exp() - second.exp()) * (first - second)).sum(-1)  # KL(p₁‖p₂) + KL(p₂‖p₁)
-        return Loss(losses.sum() / 2 + self.config.weight / 4 * (both * real).sum(), real.sum())
+        return Loss(losses.sum() / 2 + self.weighted((both * real).sum()) / 4, real.sum())
 
 
-class SimCut(Objective):
+class SimCut(Consistency):
     """CE + α KL(p‖p_cut), summed over target tokens; gradients pass through both distributions.
 
     A hidden token is read as <unk>, whose embedding is learned; the paper reads zeros. A pointer still copies the true
@@ -102,7 +120,7 @@ class SimCut(Objective):
         first, second = scores.chunk(2)  # (B, T, V)
         real = batch.target != PAD
         divergence = (first.exp() * (first - second)).sum(-1)
-        total = losses.chunk(2)[0].sum() + self.config.weight * (divergence * real).sum()
+        total = losses.chunk(2)[0].sum() + self.weighted((divergence * real).sum())
         return Loss(total, real.sum())
 
 
