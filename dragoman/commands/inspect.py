@@ -98,6 +98,7 @@ def inspect(
     whatif      the output without a head, a gate or a word
     forcing     with --target: the output after right tokens and after its own
     order       words swapped and shuffled, with and without positions
+    embeddings  nearest tokens, and a projection onto two dimensions
     ctc, phrases, lexicon, series, labels, surprise, media, tables, positions, layers
 
     A run has the views that its model has parts for. TEXT is the path of a file for a run that captions or transcribes.

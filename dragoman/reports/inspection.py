@@ -32,7 +32,7 @@ from dragoman.models.tagger import Tagger
 from dragoman.reports.classical_views import lexicon_view, phrase_view, series_view
 from dragoman.reports.ctc_view import ctc_log_probabilities, ctc_tables, ctc_view
 from dragoman.reports.inside_views import inside_view, lens_view
-from dragoman.reports.sequence_views import forcing_view, order_view, positions_view
+from dragoman.reports.sequence_views import embeddings_view, forcing_view, order_view, positions_view
 from dragoman.reports.view import View, listed, packed, table_data
 from dragoman.scoring.edit import align_edits
 
@@ -544,7 +544,7 @@ def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
 MakeView = Callable[[Subject, int | None], Iterator[View]]
 NEURAL: tuple[MakeView, ...] = (
     _attention, inside_view, lens_view, _labels, _surprise, _media, ctc_view, _next, _beam, forcing_view, _states,
-    _gradients, _what_if, order_view, _tables, positions_view, _layers,
+    _gradients, _what_if, order_view, _tables, embeddings_view, positions_view, _layers,
 )  # fmt: skip
 FITTED: tuple[MakeView, ...] = (
     phrase_view, series_view, _attention, lexicon_view, _labels, _surprise, _what_if, _tables, _layers,

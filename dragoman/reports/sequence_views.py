@@ -1,10 +1,11 @@
-"""Views of sequences: teacher forcing against free running, order and positions."""
+"""Views of sequences: teacher forcing against free running, order, positions and embeddings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dragoman.analysis.free_running import forcing
+from dragoman.analysis.neighbours import neighbours
 from dragoman.analysis.order import added_positions, order_effects
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.subject import Subject
@@ -87,4 +88,18 @@ def positions_view(subject: Subject, beam: int | None) -> Iterator[View]:
             "added": added._asdict() if added is not None and fits else None,
             "source": None if subject.source is None else subject.source.as_dict(),
         },
+    )
+
+
+def embeddings_view(subject: Subject, beam: int | None) -> Iterator[View]:
+    """The vectors of the text's tokens among those of the vocabulary."""
+    if not (tables := neighbours(subject)):
+        return
+    yield View(
+        "embeddings",
+        "Embeddings",
+        "Tokens that a model uses alike have vectors that point the same way: the bars are the cosines of the nearest "
+        "ones. The picture shows the vectors on their first two principal components, which keep only a part of the "
+        "distances.",
+        {"tables": [table._asdict() for table in tables]},
     )

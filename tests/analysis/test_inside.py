@@ -17,6 +17,7 @@ from dragoman.analysis.gradients import decay_slope, gradient_flow, state_gradie
 from dragoman.analysis.inside_attention import AttentionSums, attention_sums, chosen_sum, worked_example
 from dragoman.analysis.layer_table import layer_table
 from dragoman.analysis.logit_lens import block_norms, logit_lens, recorded_blocks
+from dragoman.analysis.neighbours import nearest, principal_components
 from dragoman.analysis.order import added_positions, order_effects
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
@@ -520,3 +521,19 @@ def test_untrained_cells_behave_as_theory_says() -> None:
     factors = {flow.name: 10**flow.slope for flow in untrained_cells()}
     assert factors["plain"] < factors["GRU"] < factors["LSTM"] < factors["residual"]
     assert 0.5 < factors["plain"] < 0.62  # 1/√3
+
+
+def test_neighbours_and_components() -> None:
+    torch.manual_seed(2)
+    table = torch.randn(30, 5)
+    cosines, near = nearest(table, [7, 9], 3)
+    for row, token in enumerate((7, 9)):
+        every = F.cosine_similarity(table[token], table, dim=1)
+        others = [other for other in every.argsort(descending=True).tolist() if other not in (0, 1, 2, 3, token)]
+        assert near[row].tolist() == others[:3]
+        torch.testing.assert_close(cosines[row], every[others[:3]])
+    plane, explained = principal_components(table)
+    centred = table - table.mean(0)
+    singular = torch.linalg.svdvals(centred)
+    assert explained == pytest.approx(float((singular[:2] ** 2).sum() / (singular**2).sum()), rel=1e-5)
+    torch.testing.assert_close((centred @ plane).norm(dim=0), singular[:2])
