@@ -77,9 +77,13 @@ class OnnxExporter(Exporter):
         shutil.copyfile(onnx_greedy.__file__, path / "greedy.py")
 
     def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-        decoder = onnx_greedy.GreedyDecoder(path)
-        parts = [sources[first : first + ROWS] for first in range(0, len(sources), ROWS)]
-        return [tokens for part in parts for tokens in decoder.decode(part)]
+        return decode_greedily(onnx_greedy.GreedyDecoder(path), sources)
+
+
+def decode_greedily(decoder: onnx_greedy.GreedyDecoder, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The outputs of any number of sources."""
+    parts = [sources[first : first + ROWS] for first in range(0, len(sources), ROWS)]
+    return [tokens for part in parts for tokens in decoder.decode(part)]
 
 
 def model_blockers(config: Any) -> list[str]:

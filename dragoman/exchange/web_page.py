@@ -13,7 +13,7 @@ import html
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from string import Template
@@ -28,7 +28,15 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError
 from dragoman.exchange.exporter import Exporter, encoder_decoder
-from dragoman.exchange.onnx import LONGEST, label_blockers, model_blockers, write_graphs, write_label_graph
+from dragoman.exchange.onnx import (
+    LONGEST,
+    decode_greedily,
+    label_blockers,
+    model_blockers,
+    write_graphs,
+    write_label_graph,
+)
+from dragoman.exchange.onnx_greedy import GreedyDecoder
 from dragoman.exchange.onnx_int8 import compare_precisions, write_int8
 from dragoman.exchange.web_runtime import BINARY, FILES, MODULE, find_runtime
 from dragoman.exchange.web_tokenizers import tokenizer_blockers, tokenizer_spec
@@ -100,6 +108,12 @@ class WebExporter(Exporter):
             shutil.rmtree(folder)
         else:
             write_page(title, folder, runtime)
+
+    def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]] | None:
+        if path.is_file():
+            return None
+        table = json.loads((path / "model" / "model.json").read_text(encoding="utf-8"))
+        return decode_greedily(GreedyDecoder(path / "model", table), sources)
 
 
 def label_run_blockers(run: Run) -> list[str]:

@@ -118,6 +118,7 @@ def site(trained_folder: TrainedFolder, tmp_path_factory: pytest.TempPathFactory
             "--runtime", str(RUNTIME),
         )  # fmt: skip
     assert result.code == 0, result.err
+    assert "texts are equal; " in result.err
     page = single_page("one file", folder / "site" / "model", Path(str(RUNTIME)))
     (folder / "single.html").write_text(page, encoding="utf-8")
     shutil.copytree(folder / "site" / "model", folder / "site" / "second")
