@@ -33,9 +33,9 @@ def formats_text() -> str:
 def export(run: str, name: str, out: str, no_check: bool, **options: str | None) -> None:
     """Write a trained run in the format of another program.
 
-    A format that cannot express the run names every reason and writes nothing. ctranslate2, argos, onnx and web then decode
-    up to 200 validation lines as the other program would; export prints how many texts equal those of the run, both
-    scores, and a warning if the exported model (as with --precision int8) loses more than the standard error.
+    A format that cannot express the run names every reason and writes nothing. ctranslate2, argos, onnx and web then
+    decode up to 200 validation lines as the other program would; export prints how many texts equal those of the run,
+    both scores, and a warning if the exported model (as with --precision int8) loses more than the standard error.
 
     \b
     dragoman export runs/my --to ctranslate2 --precision int8 --output my-ctranslate2
