@@ -44,6 +44,7 @@ SCHEMA = Schema(
 @click.option("--force", is_flag=True, help="Replace output files that exist, even those that were edited.")
 @click.option("--all", "everything", is_flag=True, help="Translate also what has a translation already.")
 @click.option("--no-review", is_flag=True, help="Mark translations as done: no fuzzy flag in .po, no review in .xlf.")
+@click.option("--keep-numbers", is_flag=True, help="Leave 1,234.5 as it is where the target language has 1.234,5.")
 @click.option("--encoding", help="Encoding of a file that is not UTF-8 and does not say so, as latin-1.")
 @device_option
 def translate(
@@ -55,6 +56,7 @@ def translate(
     force: bool,
     everything: bool,
     no_review: bool,
+    keep_numbers: bool,
     encoding: str | None,
     device: str,
     settings: Settings,
@@ -85,6 +87,7 @@ def translate(
     refuses to replace any other file; --force replaces it.
     """
     from dragoman.documents.base import Reading
+    from dragoman.documents.numbers import localiser
     from dragoman.documents.registry import FORMATS, open_document
     from dragoman.documents.translate import DocumentTranslator
     from dragoman.inference.load import load_predictor
@@ -92,7 +95,9 @@ def translate(
     require_search("translate", run)
     if not files:
         raise DataError("found no FILE to translate, only settings")
-    language = target or settings.tag or languages_of_name(Path(run).resolve().name)[1]
+    named = languages_of_name(Path(run).resolve().name)
+    language = target or settings.tag or named[1]
+    localise = None if keep_numbers else localiser(source or named[0], language)
     outputs = output_files(files, output, language)
     if not force:
         refuse_edited(outputs)
@@ -108,7 +113,7 @@ def translate(
     for file, written in zip(files, outputs, strict=True):
         document = open_document(file, Path(file).read_bytes(), reading)
         with progress("sentences") as done:
-            translation = DocumentTranslator(predictor, decoding, done).translate(document, everything)
+            translation = DocumentTranslator(predictor, decoding, done, localise).translate(document, everything)
         if written == "-":
             sys.stdout.buffer.write(translation.data)
         else:

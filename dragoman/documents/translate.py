@@ -19,6 +19,7 @@ from dragoman.data.tokenizers.context import split_context
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.markup import Aligned, Block, Span, place_markup, words_of
+from dragoman.documents.numbers import Localise
 from dragoman.errors import DragomanError
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.long_inputs import has_letter
@@ -53,12 +54,15 @@ def sentences_of(text: str, fits: Fits, preserve: bool = False) -> list[Sentence
     return sentences
 
 
-def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
-    """An output for every block, or the error of one of its sentences."""
+def translate_blocks(blocks: Sequence[Block], fits: Fits, localise: Localise | None = None) -> Steps:
+    """An output for every block, or the error of one of its sentences; `localise` writes its numbers."""
     plans = [sentences_of(block.text, fits, block.preserve) for block in blocks]
     read = [sentence.text for plan in plans for sentence in plan if has_letter(sentence.text)]
     answers: Iterator[Any] = iter((yield Predict(read)) if read else ())
-    rows = [[next(answers) if has_letter(sentence.text) else None for sentence in plan] for plan in plans]
+    rows = [
+        [localised(next(answers), sentence.text, localise) if has_letter(sentence.text) else None for sentence in plan]
+        for plan in plans
+    ]
     faults = [next((prediction for prediction in row if isinstance(prediction, Exception)), None) for row in rows]
     needed = [
         (sentence.text, prediction.text)
@@ -77,14 +81,15 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
             continue
         text, place, links = "", 0, list[tuple[Aligned, int, int]]()
         for sentence, prediction in zip(plan, row, strict=True):
-            # Numbers and signs are the same in every language: a sentence without a letter stays as it is.
-            output = prediction.text if prediction is not None else sentence.text
+            # A sentence without a letter stays as it is, but for the notation of its numbers.
+            same = localise(sentence.text, sentence.text) if localise is not None else sentence.text
+            output = prediction.text if prediction is not None else same
             if block.elements:
                 known = next(alignments) if prediction is not None else None
                 linked = sentence_links(known, sentence.text, output)
-                if prediction is None:
-                    same = range(len(linked.sources))
-                    linked = linked._replace(sources=same, targets=same)
+                if prediction is None and len(linked.sources) == len(linked.targets):
+                    order = range(len(linked.sources))
+                    linked = linked._replace(sources=order, targets=order)
                 links.append((linked, place, len(text)))
             text += output + sentence.space
             place += len(sentence.text) + len(sentence.space)
@@ -93,6 +98,13 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits) -> Steps:
         remembered = bool(predicted) and all(prediction.from_memory for prediction in predicted)
         outputs.append(UnitTranslation(place_markup(block, joined(text, links)), text, confidence, remembered))
     return outputs
+
+
+def localised(prediction: Any, source: str, localise: Localise | None) -> Any:
+    """A prediction with the numbers of the target language; what a person wrote for a memory stays."""
+    if localise is None or not isinstance(prediction, Prediction) or prediction.from_memory:
+        return prediction
+    return replace(prediction, text=localise(source, prediction.text))
 
 
 def is_refused(row: Sequence[Prediction | None]) -> bool:
@@ -194,6 +206,7 @@ class DocumentTranslator:
     predictor: Predictor
     options: DecodingOptions
     progress: Callable[[int], None] = lambda count: None
+    localise: Localise | None = None
     unseen: UnseenInputs = field(default_factory=lambda: UnseenInputs("sentence"))
 
     def __post_init__(self) -> None:
@@ -226,7 +239,7 @@ class DocumentTranslator:
 
     def blocks(self, blocks: Sequence[Block]) -> list[UnitTranslation | Exception]:
         """An output for every block, or its error."""
-        steps = translate_blocks(blocks, self.predictor.fits)
+        steps = translate_blocks(blocks, self.predictor.fits, self.localise)
         answer: list[Any] | None = None
         while True:
             request, outputs = advance(steps, answer)

@@ -101,6 +101,9 @@ class ServeConfig:
     corrections: str = setting(
         "", help="folder that keeps corrections of clients (/suggest); empty: the server takes none"
     )
+    keep_numbers: bool = setting(
+        False, help="leave 1,234.5 in documents as it is where the target language has 1.234,5"
+    )
     page: bool = setting(True, help="whether / is a web page for people")
     limits: LimitsConfig = setting(LimitsConfig(), help="what requests may ask for")
 

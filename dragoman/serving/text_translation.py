@@ -14,6 +14,7 @@ from dragoman.data.tokenizers.base import UNK
 from dragoman.decoding.constraints.source import find_placeholders
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Reading, UnitTranslation
+from dragoman.documents.numbers import localiser
 from dragoman.documents.registry import open_document
 from dragoman.errors import ConfigError
 from dragoman.serving.formality import Formality, tag_with_formality
@@ -188,7 +189,8 @@ async def translate_document(call: ServerCall, job: TranslationJob, name: str, d
         model, tag = route
         options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)
         translator = Translator(call, model, PLAIN, InputBuilder(options, model))
-        for index, output in zip(chosen, await translator.blocks(blocks), strict=True):
+        localise = None if call.state.config.keep_numbers else localiser(source, job.target)
+        for index, output in zip(chosen, await translator.blocks(blocks, localise), strict=True):
             if not output.refused or document.marks_refused:
                 outputs[index] = output
     characters = sum(len(block.text) for block in blocks)

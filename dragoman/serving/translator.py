@@ -16,6 +16,7 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html import parse_blocks
 from dragoman.documents.markup import Block
+from dragoman.documents.numbers import Localise
 from dragoman.documents.translate import Predict, advance, rated, sentences_of, translate_blocks
 from dragoman.errors import DragomanError
 from dragoman.inference.prediction import Prediction
@@ -134,9 +135,9 @@ class Translator:
             joined.append(whole)
         return joined
 
-    async def blocks(self, blocks: Sequence[Block]) -> list[UnitTranslation]:
-        """Translations of texts with inline tags."""
-        steps = translate_blocks(blocks, self.fits)
+    async def blocks(self, blocks: Sequence[Block], localise: Localise | None = None) -> list[UnitTranslation]:
+        """Translations of texts with inline tags; `localise` writes their numbers."""
+        steps = translate_blocks(blocks, self.fits, localise)
         answer: list[Any] | None = None
         texts = [block.text for block in blocks]
         while True:

@@ -16,13 +16,19 @@ from dragoman.errors import DataError
 
 # Each pattern must take linear time. Where it begins with a repetition, it may begin only where that begins.
 PLACEHOLDERS = (
-    r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]",
+    r"(?:https?://|(?<![\w.])www\.)[^\s<>\"']*[^\s<>\"'.,;:!?)\]]",
     r"(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w.-]*\w",
     r"</?[^\W\d_][^<>]*>|</?\d+\s*/?>",  # <b>, </b>, <1>, <br/>
     r"\{\{[^{}]*\}\}|\$?\{[^{}]*\}",
     r"%\(\w+\)[a-z]|%\d*\$?[sdf]\b",
 )
-NUMBERS = (r"\d+(?:[.,:/’'-]\d+)*",)  # copied where a model has never read their digits
+# International symbols, which the languages that use Latin letters share.
+UNITS = (
+    "[%‰°€$£¥]|°[CF]|[kmµn]?[mgVW]|cm|dm|ha|[mcd]?l|[kMG]?Hz|kWh|Nm|[km]?Pa|bar|dB|[kKMGT]i?B|[kMG]bit/s|"
+    "km/h|m/s|px|dpi|rpm"
+)
+# Numbers and units, copied where a model has never read their digits.
+NUMBERS = (rf"\d+(?:[.,:/’'-]\d+)*(?:[ \u00a0]?(?:{UNITS})(?!\w))?",)
 
 
 def find_placeholders(text: str, patterns: Sequence[str] = PLACEHOLDERS) -> tuple[tuple[str, int], ...]:
