@@ -137,6 +137,8 @@ def choose_adaptation(run: Any, valid: Pairs, memory: TranslationMemory) -> tupl
     """Steps and learning rate with the best BLEU on validation pairs that have neighbours."""
     chosen = [(pair, memory.fuzzy(pair[0], LEAST, NEIGHBOURS, other=True)) for pair in valid[: 10 * VALIDATED]]
     chosen = [item for item in chosen if item[1]][:VALIDATED]
+    if not chosen:
+        return TUNED[0]
     sources, references = [pair[0] for pair, _ in chosen], [pair[1] for pair, _ in chosen]
 
     def bleu(setting: tuple[int, float]) -> float:
