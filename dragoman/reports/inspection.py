@@ -153,7 +153,7 @@ def _overview(subject: Subject, views: list[View]) -> View:
         scores = subject.log_probabilities().float().cpu()
         of = "text" if subject.source is None else "output"
         total = round(float(scores.double().sum()), 2) + 0.0  # no −0
-        summary += f" The {of}'s log-probability is {total:.2f}.".replace("-", "−")
+        summary += f" The {of}'s log-probability is {f'{total:.2f}'.replace('-', '−')}."
     return View(
         "overview",
         "Overview",
