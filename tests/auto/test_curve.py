@@ -58,7 +58,7 @@ def test_a_finished_size_is_not_trained_again(place: Path, tmp_path: Path) -> No
     assert [path.name for path in sorted(folder.glob("?-of-4"))] == ["4-of-4"]
     table = json.loads(again.out)
     assert table["metric"] == "cer"
-    assert table["gains"][0]["more"] == table["points"][-1]["pairs"] // 10 * 10
+    assert table["gains"][0]["more"] == round(table["points"][-1]["pairs"], -1)
     low, high = table["gains"][0]["interval"]
     assert low <= table["gains"][0]["gain"] <= high
 
@@ -95,7 +95,7 @@ def test_wrong_inputs(place: Path, tmp_path: Path) -> None:
         ((pairs, "--metric", "blue", "--run", tmp_path / "b"), "Did you mean 'bleu'"),
         ((pairs, "--test", tmp_path / "none.tsv", "--run", tmp_path / "c"), "none.tsv"),
         ((pairs, "task=language-model", "--run", tmp_path / "d"), "needs pairs of texts"),
-        ((tmp_path / "tags.toml", "--run", tmp_path / "e"), "tags or weights"),
+        ((tmp_path / "tags.toml", "--run", tmp_path / "e"), "found tags, weights"),
         ((pairs, "preset=nothing", "--run", tmp_path / "f"), "no such preset"),
     ):
         result = call("curve", *arguments, "--quiet")
