@@ -131,6 +131,16 @@ for entry in ALL_DECODERS.values():
 MONOTONE = {entry.example.kind for entry in ALL_DECODERS.values() if entry.monotone}
 
 
+LONG = (
+    "kalchbrenner",
+    "multi-kernel",
+    "dense",
+    "character-words",
+    "bert",
+    "elmo",
+)  # encoders; `make campaign` has them
+
+
 def repeats(index: int) -> bool:
     """Whether earlier lessons have both the encoder and the decoder; such a lesson is slow."""
     earlier = LESSONS[:index]
@@ -140,8 +150,12 @@ def repeats(index: int) -> bool:
     }
 
 
+def marks(index: int, slow: bool) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if slow or LESSONS[index].encoder in LONG or repeats(index) else []
+
+
 CASES = [
-    pytest.param(lesson, task, id=f"{lesson}-{task}", marks=[pytest.mark.slow] if slow or repeats(index) else [])
+    pytest.param(lesson, task, id=f"{lesson}-{task}", marks=marks(index, slow))
     for index, lesson in enumerate(LESSONS)
     for task, slow in ([("copy", False)] if lesson.decoder in MONOTONE else [("copy", True), ("reverse", False)])
 ]

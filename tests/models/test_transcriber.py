@@ -234,7 +234,7 @@ def test_wrong_settings_are_reported() -> None:
     assert any("tie" in text for text in untied.problems())
 
 
-@pytest.mark.parametrize("decoder", ["none", "lstm"])
+@pytest.mark.parametrize("decoder", ["none", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_it_learns_to_read_noisy_symbols(decoder: str) -> None:
     """Every symbol is a few frames of a vector of its own in noise; repeats are separated by silence."""
     torch.set_default_dtype(torch.float32)

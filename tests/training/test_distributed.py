@@ -79,9 +79,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "lost", [pytest.param([(1, 6), (0, 15)], marks=pytest.mark.slow, id="both"), pytest.param([], id="none")]
-)
+@pytest.mark.parametrize("lost", [pytest.param([(1, 6), (0, 15)], id="both"), pytest.param([], id="none")])
+@pytest.mark.slow  # it starts three or five jobs
 def test_two_processes_train_like_one_after_losses_and_a_stop(
     lost: list[tuple[int, int]], folder: Path, configure: Configure, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_candidates_are_drawn_priced_and_counted_once(metric: Any, reference: bo
     total.backward()
 
 
+@pytest.mark.slow
 def test_training_on_risk_lowers_the_risk() -> None:
     """From scratch on three pairs: what it draws becomes what is right."""
     model = build()

@@ -66,7 +66,7 @@ def environment() -> dict[str, str]:
 @pytest.mark.timeout(600)
 def test_random_kills_leave_no_trace() -> None:
     script = ROOT / "benchmarks" / "campaign" / "kills.py"
-    command = [sys.executable, script, "3", "--tasks", "ema,classify"]
+    command = [sys.executable, script, "3", "--tasks", "ema"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^kills: [3-9] kills in \d+ cases, 0 failures, \d+ s$", done.stdout, re.MULTILINE)

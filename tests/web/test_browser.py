@@ -80,7 +80,9 @@ def compared(path: Path, views: list[View], title: str = "") -> Path:
     return written(path, "compare-page", {"format": 1, "title": title, "about": "", "views": shown, "notes": []})
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1200, "light"), pytest.param(400, "dark", marks=pytest.mark.slow)], ids=["wide", "phone"]
+)
 def test_every_view_draws_without_a_complaint(
     browser: Any, inspection: Inspection, tmp_path: Path, width: int, scheme: str
 ) -> None:

@@ -27,7 +27,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 from tests.decoding.test_beam import Found, Guess, Table, exhaustive, same, writable
 from tests.decoding.test_beam import Prefix as Written
 
-CASES = 1000
+CASES = 300
 
 
 class Pieces:
@@ -141,7 +141,7 @@ def found_by(
     )
 
 
-def test_a_thousand_searches_under_constraints() -> None:
+def test_searches_under_constraints() -> None:
     kinds_of = [("prefix",), ("forbid",), ("among",), ("prefix", "forbid"), ("require",), ("require", "forbid"),
                 ("require", "prefix"), ("require", "prefix", "forbid"), ("among", "forbid")]  # fmt: skip
     impossible = possible = 0
@@ -180,7 +180,7 @@ def test_a_thousand_searches_under_constraints() -> None:
     assert possible > CASES / 2
 
 
-def test_required_phrases_are_in_all_of_a_thousand_outputs() -> None:
+def test_required_phrases_are_in_all_outputs() -> None:
     """Wherever any output within the limit contains them all; every source of a batch has its own phrases."""
     solvable = tight = several = 0
     for seed in range(200):
