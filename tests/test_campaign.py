@@ -48,6 +48,7 @@ def test_faulty_file_operations_lose_nothing() -> None:
     assert re.search(r"^faults: 2 cases, 0 failures", script("faults.py", "2"), re.MULTILINE)
 
 
+@pytest.mark.slow  # the campaign itself runs all cases
 def test_nothing_is_written_through_links() -> None:
     assert re.search(r"^links: 6 cases, 0 failures", script("links.py", "--only", "shortlist"), re.MULTILINE)
 

@@ -78,7 +78,7 @@ def test_text_is_the_same_in_any_batch_and_order(run: Predictor, beam: int, tmp_
     assert right > 25
 
 
-@pytest.mark.parametrize("beam", [1, 5], ids=["greedy", "beam"])
+@pytest.mark.parametrize("beam", [1, pytest.param(5, marks=pytest.mark.slow)], ids=["greedy", "beam"])
 def test_nothing_but_rounding_could_make_a_difference(run: Predictor, beam: int, tmp_path: Path) -> None:
     """On strange inputs a model hovers between outputs; in float64 not even there do neighbours tip the balance."""
     exact = copy.copy(run)

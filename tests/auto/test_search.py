@@ -717,6 +717,7 @@ def test_a_process_that_dies_fails_one_trial(tmp_path: Path) -> None:
     assert all(not outcome.error for name, outcome in found.items() if name != "dies")
 
 
+@pytest.mark.slow
 def test_jobs_that_do_not_pause_are_killed_once_one_is_done(tmp_path: Path) -> None:
     """Fitting, loading and validating cannot pause."""
 

@@ -437,6 +437,7 @@ def test_alignments_are_shown(folder: Path) -> None:
     assert "characters" in result.out
 
 
+@pytest.mark.slow  # other tasks do the same in less time
 def test_goes_on_exactly_after_a_stop(folder: Path, tmp_path: Path, name: str) -> None:
     """Augmentation follows from the seed and the step, so a run that was stopped ends with the same weights."""
     steps = int(settings.as_table(build(table(name, folder)))["train"]["steps"])  # type: ignore[index]
@@ -763,6 +764,7 @@ def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None
     assert any(re.fullmatch(r"\w+  \d+%", text) for text in drawn)
 
 
+@pytest.mark.slow
 def test_a_long_caption_is_drawn_whole(tmp_path: Path, monkeypatch: Any) -> None:
     """Its letters stay inside the drawing, and what stands between dollars is no formula."""
     pytest.importorskip("matplotlib")

@@ -63,6 +63,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.slow  # the campaign kills a thousand times
 @pytest.mark.timeout(600)
 def test_random_kills_leave_no_trace() -> None:
     script = ROOT / "benchmarks" / "campaign" / "kills.py"
