@@ -17,7 +17,6 @@ import gzip
 import json
 import sys
 import time
-import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,38 +24,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-def provide_edit_distance() -> None:
-    """A plain stand-in for rapidfuzz on machines that lack it; the scores are the same."""
+import torch
 
-    def normalized_similarity(left: Sequence[str], right: Sequence[str], score_cutoff: float = 0.0) -> float:
-        longest = max(len(left), len(right), 1)
-        if abs(len(left) - len(right)) > (1 - score_cutoff) * longest:
-            return 0.0
-        row = list(range(len(right) + 1))
-        for number, token in enumerate(left, 1):
-            diagonal, row[0] = row[0], number
-            for place, other in enumerate(right, 1):
-                best = min(diagonal + (token != other), row[place] + 1, row[place - 1] + 1)
-                diagonal, row[place] = row[place], best
-        score = 1 - row[-1] / longest
-        return score if score >= score_cutoff else 0.0
-
-    try:
-        import rapidfuzz  # noqa: F401
-    except ImportError:
-        module, distance = types.ModuleType("rapidfuzz"), types.ModuleType("rapidfuzz.distance")
-        distance.Levenshtein = types.SimpleNamespace(normalized_similarity=normalized_similarity)  # type: ignore[attr-defined]
-        distance.LCSseq = types.SimpleNamespace()  # type: ignore[attr-defined]
-        module.distance = distance  # type: ignore[attr-defined]
-        sys.modules |= {"rapidfuzz": module, "rapidfuzz.distance": distance}
-
-
-provide_edit_distance()
-
-import torch  # noqa: E402
-
-import dragoman  # noqa: E402
-from dragoman.data.translation_memory import Match, TranslationMemory  # noqa: E402
+import dragoman
+from dragoman.data.translation_memory import Match, TranslationMemory
 
 CLASSES = ((1.0, "100 %"), (0.9, "90–99 %"), (0.7, "70–89 %"), (0.0, "below"))
 LEAST = 0.5  # the score from which a match is read or adapted on

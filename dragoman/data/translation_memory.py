@@ -20,6 +20,7 @@ from dragoman.data.examples import Example, Fault
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import DataError
+from dragoman.scoring.edit import edit_distance
 
 POSTINGS = 100_000  # read for a query at most, rare words first
 CANDIDATES = 48  # compared word by word
@@ -123,15 +124,14 @@ class TranslationMemory:
         owners, which = np.unique(np.concatenate(parts), return_inverse=True)
         shared = np.bincount(which, np.concatenate(weights))
         best = owners[np.argsort(-shared, kind="stable")[:CANDIDATES]]
-        matches = (self._match(query, text, int(index), least) for index in best)
+        matches = (self._match(query, text, int(index)) for index in best)
         kept = [match for match in matches if match.score >= least and not (other and match.score == 1.0)]
         return sorted(kept, reverse=True)[:count]
 
-    def _match(self, query: list[str], text: str, index: int, least: float) -> Match:
-        from rapidfuzz.distance import Levenshtein
-
+    def _match(self, query: list[str], text: str, index: int) -> Match:
         source = self.sources[index]
-        score = Levenshtein.normalized_similarity(query, tokens_of(source), score_cutoff=least)
+        tokens = tokens_of(source)
+        score = 1 - edit_distance(query, tokens) / max(len(query), len(tokens), 1)
         if score == 1.0 and source.split() != text.split():
             score = 0.99  # letters of other case: not the same text
         return Match(score, source, self.targets[index])

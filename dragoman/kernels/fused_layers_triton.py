@@ -17,8 +17,7 @@ from torch import Tensor
 
 from dragoman.kernels.cpu_dropout import LEVELS, kept_levels
 
-LAYER, RMS = 1, 2  # kinds of norms
-RELU, GELU, GELU_TANH, SILU = 1, 2, 3, 4  # kinds of activations
+# `NORM` and `KIND` of the kernels are the numbers in `fused_layers.NORMS` and `fused_layers.ACTIVATIONS`.
 _ROUNDS = tl.constexpr(7)  # of Philox; its authors found no fault from 7 on
 
 
