@@ -273,6 +273,12 @@ def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
             moses_score = moses_scores(sources, lines, references, moses["language"])
             found["tests"][test]["signatures"]["moses_bleu"] = moses_score.pop("signature")
             found["tests"][test] |= moses_score
+    for found in seeds:
+        for test, file in recipe["recipe"].get("groups", {}).items():
+            outputs = (work / f"{name}-{found['seed']}.{test}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+            rows = read_lines(data / recipe["recipe"]["tests"][test]["file"])
+            right = [output == row.split("\t")[1] for output, row in zip(outputs, rows, strict=True)]
+            found["tests"][test]["exact_match_by_group"] = by_group(right, read_lines(data / file))
     means: Table = {}
     for test in recipe["recipe"]["tests"]:
         rows = [found["tests"][test] for found in seeds]
@@ -280,6 +286,14 @@ def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
         means[test] = {key: float(f"{statistics.mean(row[key] for row in rows):.4g}") for key in numbers}
     notes = {key: recipe["recipe"][key] for key in ("variant", "beside") if recipe["recipe"].get(key) is not None}
     return {"recipe": name, "about": recipe["recipe"]["about"], **notes, "mean": means, "seeds": seeds}
+
+
+def by_group(right: list[bool], groups: list[str]) -> dict[str, float]:
+    """The percentage of right outputs of every group; `groups` names the group of each output."""
+    rows: dict[str, list[bool]] = {}
+    for is_right, group in zip(right, groups, strict=True):
+        rows.setdefault(group, []).append(is_right)
+    return {group: round(100 * statistics.mean(found), 2) for group, found in sorted(rows.items())}
 
 
 def variants(name: str, recipe: Table, only: list[str] | None) -> dict[str, Table]:

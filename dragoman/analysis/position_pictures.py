@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.layers.positions import Learned, Sinusoidal, sinusoids
-from dragoman.layers.relative_positions import Relative, RelativeBias, RelativePositions
+from dragoman.layers.relative_positions import Relative, RelativeBias, RelativePositions, RelativeSinusoidal
 from dragoman.models.encoders.bert import BertEncoder
 
 POSITIONS = 64
@@ -46,8 +46,13 @@ def _absolute(vectors: Tensor) -> Values:
 
 def _relative(module: RelativePositions, positions: int) -> Values:
     """The bias of a query of ones for every distance, or the dot product of equal vectors that are rotated apart."""
-    heads = module.table.shape[1] if isinstance(module, RelativeBias) else 1
-    depth = module.table.shape[1] if isinstance(module, Relative) else 64
+    heads, depth = 1, 64
+    if isinstance(module, RelativeSinusoidal):
+        heads, depth = module.heads, module.depth
+    elif isinstance(module, RelativeBias):
+        heads = module.table.shape[1]
+    elif isinstance(module, Relative):
+        depth = module.table.shape[1]
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     query = torch.ones(1, heads, 1, depth, device=device) * depth**-0.5
     distances = torch.arange(-positions + 1, positions, device=device)

@@ -25,7 +25,6 @@ from dragoman.auto.estimates import (
 from dragoman.auto.profile import describe, profile_pairs
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
-from dragoman.data.batching import BatchPlan
 from dragoman.data.bptt import BpttPlan, StoredStream
 from dragoman.data.config import Files, file_list, paths_of, tags_of
 from dragoman.data.corpus import CHUNK, Corpus, extract_features
@@ -48,6 +47,7 @@ from dragoman.tasks.table import task_of
 from dragoman.tasks.translate import TranslateConfig
 from dragoman.training.capacity import check_capacity
 from dragoman.training.display import Display
+from dragoman.training.loaders import batch_plan
 from dragoman.training.runtime import resolve_device, use_bfloat16
 from dragoman.training.trained_weights import freeze, rate_factors
 
@@ -160,7 +160,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
     too_long = corpus.report["train"]["too_long"]
     if too_long:
         say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")
-    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, collator=corpus.collator)
+    plan = batch_plan(corpus, config.train)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(len(epoch))]
     shapes = [(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in batches]

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from dragoman.analysis.cost import saved_bytes, timed
-from dragoman.data.batching import BatchPlan
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError
@@ -24,6 +23,7 @@ from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
 from dragoman.training.capacity import available_memory
 from dragoman.training.display import duration
+from dragoman.training.loaders import batch_plan
 from dragoman.training.optimizer import MovingAverageConfig
 
 Say = Callable[[str], None]
@@ -124,13 +124,13 @@ def number_of_epochs(config: Config, corpus: Corpus) -> float:
     if task_of(config).is_language_model:
         tokens = int(corpus.report["train"]["target_tokens"])
         return train.steps * train.accumulate * train.batch_tokens / max(1, tokens)
-    plan = BatchPlan(corpus.train, train.batch_tokens, train.seed, collator=corpus.collator)
+    plan = batch_plan(corpus, train)
     return train.steps * train.accumulate / len(plan.epoch(0))
 
 
 def batch_shapes(config: Config, corpus: Corpus) -> set[BatchShape]:
     """The shapes of the batches of an epoch of examples."""
-    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, collator=corpus.collator)
+    plan = batch_plan(corpus, config.train)
     return {(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in plan.epoch(0)}
 
 

@@ -41,6 +41,9 @@ class BatchPlan:
     Rows are sorted by rounded target length and, within it, by source length. Rows that do not fill a batch of their
     target length are pooled and cut the same way. So the number of rows follows from the shape, and only the last batch
     of an epoch may be short. A row longer than the budget makes a batch of its own.
+
+    With `batch_rows` every batch has so many rows of any lengths in place of a budget of tokens: a batch of short rows
+    alone would give each of its tokens the weight of many in another batch.
     """
 
     def __init__(
@@ -50,9 +53,10 @@ class BatchPlan:
         seed: int,
         collator: Collator = PAIR_COLLATOR,
         parts: NDArray[np.int32] | None = None,
+        batch_rows: int = 0,
     ) -> None:
         """`parts` has a number for every row: all rows of a batch have the same one."""
-        self.parts = parts
+        self.parts, self.batch_rows = parts, batch_rows
         self.budget, self.seed, self.collator = budget, seed, collator
         self.weights = store.weights
         stored_source, stored_target = store.source.lengths(), store.target.lengths()
@@ -93,6 +97,8 @@ class BatchPlan:
         return EpochPlan(np.concatenate(batches), bounds)
 
     def _batches(self, order: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+        if self.batch_rows:
+            return np.split(order, range(self.batch_rows, len(order), self.batch_rows))
         order = order[self._sorted(order)]
         batches: list[NDArray[np.int32]] = []
         leftovers: list[NDArray[np.int32]] = []
@@ -119,7 +125,7 @@ class BatchPlan:
 
     def rows_for(self, source: int, target: int) -> int:
         """How many rows of this padded shape fill the budget."""
-        return max(1, self.budget // max(source, target))
+        return self.batch_rows or max(1, self.budget // max(source, target))
 
     def largest(self) -> tuple[int, int, int]:
         """Rows, source width and target width of the batch that needs most memory."""

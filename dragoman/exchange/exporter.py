@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from dragoman.layers.relative_positions import RelativeSinusoidalConfig
 from dragoman.layers.self_attention import FullConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig
@@ -78,6 +79,8 @@ def stack_blockers(place: str, stack: Any, required: Mapping[str, tuple[Any, ...
         return
     if not isinstance(stack.attention, FullConfig):
         yield f"{place}.attention: found {stack.attention.kind!r}, expected 'full'"
+    if isinstance(stack.positions, RelativeSinusoidalConfig):
+        yield f"{place}.positions: found {stack.positions.kind!r}, which no other program has"
     if (merge := getattr(stack.positions, "merge", "sum")) != "sum":
         yield f"{place}.positions.merge: found {merge!r}, expected 'sum'"
     for name, expected in required.items():

@@ -22,12 +22,17 @@ from dragoman.layers.relative_positions import (
     RelativeBiasConfig,
     RelativeConfig,
     RelativePositions,
+    RelativeSinusoidal,
+    RelativeSinusoidalConfig,
     Rotary,
     RotaryConfig,
 )
 
-Merge = Literal["sum", "mean", "concatenate"]
-MERGE = "embedding and position are added, averaged, or concatenated and projected back to the width of the model"
+Merge = Literal["sum", "mean", "concatenate", "downscaled"]
+MERGE = (
+    "embedding and position are added, averaged, or concatenated and projected back to the width of the model; "
+    "downscaled: the position is divided by √width and added, with scale_embedding = false (Csordás et al. 2021)"
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,9 @@ class NoPositionsConfig:
 
 
 AbsolutePositionsConfig = SinusoidalConfig | LearnedConfig | NoPositionsConfig  # for models without self-attention
-PositionsConfig = AbsolutePositionsConfig | RotaryConfig | RelativeConfig | RelativeBiasConfig
+PositionsConfig = (
+    AbsolutePositionsConfig | RotaryConfig | RelativeConfig | RelativeSinusoidalConfig | RelativeBiasConfig
+)
 
 
 class NoAbsolutePositions(nn.Module):
@@ -117,7 +124,7 @@ def sinusoid_table(length: int, width: int, layout: str, device: torch.device, d
 
 
 class MergePositions(nn.Module):
-    """x + p, (x + p) / 2, or W [x; p] + b."""
+    """x + p, (x + p) / 2, W [x; p] + b, or x + p / √D."""
 
     def __init__(self, merge: Merge, width: int) -> None:
         super().__init__()
@@ -128,6 +135,8 @@ class MergePositions(nn.Module):
         """x (B, T, D), positions (T, D) → (B, T, D)."""
         if self.projection is not None:
             return self.projection(torch.cat([x, positions.to(x.dtype).expand_as(x)], -1))
+        if self.merge == "downscaled":
+            return x + positions * x.shape[-1] ** -0.5
         return x + positions if self.merge == "sum" else (x + positions) / 2
 
 
@@ -199,12 +208,14 @@ ABSOLUTE_POSITIONS: dict[type, Any] = {
     LearnedConfig: Learned,
     RotaryConfig: NoAbsolutePositions,
     RelativeConfig: NoAbsolutePositions,
+    RelativeSinusoidalConfig: NoAbsolutePositions,
     RelativeBiasConfig: NoAbsolutePositions,
     NoPositionsConfig: NoAbsolutePositions,
 }
 RELATIVE_POSITIONS: dict[type, Any] = {
     RotaryConfig: Rotary,
     RelativeConfig: Relative,
+    RelativeSinusoidalConfig: RelativeSinusoidal,
     RelativeBiasConfig: RelativeBias,
 }
 

@@ -1,4 +1,4 @@
-"""Relative positions in self-attention: rotary (RoPE), Shaw et al. 2018, T5.
+"""Relative positions in self-attention: rotary (RoPE), Shaw et al. 2018, Transformer-XL, T5.
 
 A kind rotates queries and keys before they are compared, or adds a bias to the scores, and overrides that method. The
 base class does neither: for positions that were added to the embeddings.
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Range, setting
 from dragoman.kernels import fused_layers
+from dragoman.layers.linear import Linear, glorot
 
 
 class RelativePositions(nn.Module):
@@ -93,6 +94,45 @@ class Relative(RelativePositions):
         products = (query * scale) @ self.table.T  # (N, H, T, 2k+1)
         index = distance.clamp(-self.distance, self.ahead) + self.distance  # (T, S)
         return products.gather(-1, index.expand(*products.shape[:-1], -1))
+
+
+@dataclass(frozen=True)
+class RelativeSinusoidalConfig:
+    """Sinusoids of the distance, projected for every head, added to the keys; any distance (Transformer-XL)."""
+
+    kind: ClassVar[str] = "relative-sinusoidal"
+
+
+class RelativeSinusoidal(RelativePositions):
+    """(q_i + v)ᵀ W_r r_{i−j} / √d (Dai et al. 2019, section 3.3, terms b and d).
+
+    Term c, uᵀ k_j, is what the bias of the query projection adds to q_iᵀ k_j, so v stands for the paper's v − u.
+    """
+
+    def __init__(self, config: RelativeSinusoidalConfig, heads: int, depth: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.depth = heads, depth
+        self.project = Linear(heads * depth, heads * depth, bias=False)
+        self.shift = nn.Parameter(torch.zeros(heads, 1, depth))
+        glorot(self.project)
+
+    def bias(self, query: Tensor, distance: Tensor, scale: float) -> Tensor:
+        """Every query is multiplied by the vector of every distance that occurs; the distances then select."""
+        span = sum(distance.shape)  # distances differ by less than this: both axes count positions one by one
+        first = distance.min()
+        distances = first + torch.arange(span, device=distance.device)
+        vectors = signed_sinusoids(distances, self.heads * self.depth, query.dtype)
+        keys = self.project(vectors).view(span, self.heads, self.depth).permute(1, 2, 0)  # (H, d, 2k+1)
+        products = ((query + self.shift) * scale) @ keys  # (N, H, T, 2k+1)
+        return products.gather(-1, (distance - first).expand(*products.shape[:-1], -1))
+
+
+def signed_sinusoids(distances: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Sines, then cosines, of distances (n,), which may be negative: (n, width), computed in at least float32."""
+    precise = torch.promote_types(dtype, torch.float32)
+    rates = 10000.0 ** (-torch.arange(0, width, 2, device=distances.device, dtype=precise) / width)
+    angles = distances.to(precise)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()[:, : width // 2]], -1).to(dtype)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.batching import read_batch
 from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
@@ -16,6 +16,7 @@ from dragoman.models.contracts import decodes
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config
 from dragoman.training.display import Display
+from dragoman.training.loaders import batch_plan
 
 MIN_UNKNOWN_SHARE = 0.01  # smaller shares of unknown tokens are not reported
 MAX_LABELS = 20
@@ -118,7 +119,7 @@ def measure_target_lengths(config: Config, model: Any, corpus: Corpus) -> Target
     """
     if decodes(model) != "parallel":
         return None
-    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, collator=corpus.collator)
+    plan = batch_plan(corpus, config.train)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(min(EXAMINED_BATCHES, len(epoch)))]
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

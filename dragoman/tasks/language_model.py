@@ -54,7 +54,15 @@ class LanguageModelTaskConfig(Config):
                 f"tokenizer.target: found {self.tokenizer.target.kind!r} with {self.task_setting}, expected nothing: "
                 "a language model has one text"
             )
-        unused = ("train.decode", "search", "data.units", "data.columns", "data.header", "data.max_length")
+        unused = (
+            "train.decode",
+            "train.batch_rows",
+            "search",
+            "data.units",
+            "data.columns",
+            "data.header",
+            "data.max_length",
+        )
         yield from self.unused_settings(unused, f"has no meaning for {self.task_setting}, which reads running text")
         if isinstance(self.model, LanguageModelConfig) and self.train.batch_tokens < self.model.segment:
             yield (

@@ -51,6 +51,11 @@ class TrainConfig:
         4096,
         help="maximum tokens of a batch on each side, padding included; for language models parallel streams × segment",
     )
+    batch_rows: SizeOrNone = setting(
+        0,
+        help="rows of a batch, of any lengths and in random order, in place of batch_tokens of similar lengths; 0: "
+        "batch_tokens. More padding, but short rows count no more than others",
+    )
     accumulate: Size = setting(1, help="batches per step in every process, whose gradients are accumulated")
     optimizer: OptimizerConfig = setting(OptimizerConfig(), help="AdamW and its learning-rate schedule")
     clip: NonNegative = setting(1.0, help="maximum gradient norm; 0 disables clipping")

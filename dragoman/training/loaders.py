@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.data.batch import Batch
@@ -26,6 +28,11 @@ from dragoman.training.config import TrainConfig
 from dragoman.training.runtime import ProcessGroup
 
 
+def batch_plan(corpus: Corpus, config: TrainConfig, parts: NDArray[np.int32] | None = None) -> BatchPlan:
+    """The batches of examples that these settings ask for."""
+    return BatchPlan(corpus.train, config.batch_tokens, config.seed, corpus.collator, parts, config.batch_rows)
+
+
 class BatchLoader:
     """Batches of examples of similar lengths.
 
@@ -34,10 +41,7 @@ class BatchLoader:
 
     def __init__(self, corpus: Corpus, config: TrainConfig, parts: VocabularyParts | None = None) -> None:
         self.store, self.parts = corpus.train, parts
-        numbers = None if parts is None else parts.of_row
-        self.plan: Any = BatchPlan(
-            corpus.train, config.batch_tokens, config.seed, collator=corpus.collator, parts=numbers
-        )
+        self.plan: Any = batch_plan(corpus, config, None if parts is None else parts.of_row)
 
     def epoch(self, epoch: int) -> Any:
         """The keys of all batches of an epoch, in order: here the row numbers of each batch."""
@@ -72,8 +76,9 @@ class SampledLoader(BatchLoader):
     def epoch(self, epoch: int) -> Sequence[tuple[TokenStore, BatchPlan, Any]]:
         """A step may have batches of two epochs, so each has its store and plan with it."""
         store = self.sampled.epoch(epoch)
-        plan = BatchPlan(store, self.plan.budget, self.plan.seed, collator=self.plan.collator)
-        plan.max_widths = self.plan.max_widths  # so that all epochs have the same batch shapes
+        own = self.plan
+        plan = BatchPlan(store, own.budget, own.seed, own.collator, batch_rows=own.batch_rows)
+        plan.max_widths = own.max_widths  # so that all epochs have the same batch shapes
         return [(store, plan, rows) for rows in plan.epoch(epoch)]
 
     def num_tokens(self, key: Any) -> int:

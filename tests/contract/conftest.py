@@ -10,7 +10,12 @@ import pytest
 
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, RNNConfig
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
+from dragoman.layers.relative_positions import (
+    RelativeBiasConfig,
+    RelativeConfig,
+    RelativeSinusoidalConfig,
+    RotaryConfig,
+)
 from dragoman.layers.rnn_attention import (
     AdditiveConfig,
     CosineConfig,
@@ -51,6 +56,9 @@ TRANSFORMER_VARIANTS = {
     "cosine": TransformerConfig(
         layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=NoPositionsConfig(), score="cosine",
         gated=True, activation="gelu-tanh",
+    ),
+    "relative-sinusoidal": TransformerConfig(
+        layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=RelativeSinusoidalConfig()
     ),
     "concatenated-positions": TransformerConfig(
         layers=1, width=8, heads=2, feedforward=12, dropout=0.0, positions=SinusoidalConfig(merge="concatenate")

@@ -194,6 +194,16 @@ def test_every_row_comes_once_and_the_budget_is_kept(
     assert np.array_equal(again.bounds, batches.bounds)
 
 
+def test_batches_of_rows_have_any_lengths(natural: TokenStore) -> None:
+    plan = BatchPlan(natural, 4096, seed=1, batch_rows=128)
+    batches = list(plan.epoch(2))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(natural)))
+    assert all(len(rows) == 128 for rows in sorted(batches, key=len)[1:])
+    longest = [plan.width("target", rows) for rows in batches]
+    assert min(longest) > np.median(plan.target_lengths)  # no batch of short rows alone
+    assert plan.largest()[0] == 128
+
+
 def test_the_order_depends_on_seed_and_epoch_alone(natural: TokenStore) -> None:
     plan = BatchPlan(natural, 4096, seed=1)
     later = plan.epoch(3).rows  # without ever asking for the epochs before

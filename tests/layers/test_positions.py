@@ -34,6 +34,8 @@ from dragoman.layers.relative_positions import (
     RelativeBiasConfig,
     RelativeConfig,
     RelativePositions,
+    RelativeSinusoidal,
+    RelativeSinusoidalConfig,
     Rotary,
     RotaryConfig,
 )
@@ -109,6 +111,21 @@ def test_relative_is_shaws_equation(causal: bool) -> None:
             torch.testing.assert_close(found[:, :, row, spot], query[:, :, row] @ vector * 0.5, **CLOSE)
 
 
+def test_relative_sinusoids_are_those_of_transformer_xl() -> None:
+    """Dai et al. 2019, section 3.3: (q_i + v) · W r_(i−j), entry by entry, also with positions of a cache."""
+    layer = RelativeSinusoidal(RelativeSinusoidalConfig(), heads=2, depth=3, causal=True)
+    torch.nn.init.normal_(layer.shift)
+    query, places, spots = torch.randn(2, 2, 3, 3), torch.arange(4, 7), torch.arange(9) // 2
+    found = layer.bias(query, spots - places[:, None], 0.5)
+    rates = [10000 ** (-2 * index / 6) for index in range(3)]
+    for row, place in enumerate(places.tolist()):
+        for column, spot in enumerate(spots.tolist()):
+            angles = torch.tensor([(spot - place) * rate for rate in rates])
+            vector = (layer.project.weight @ torch.cat([angles.sin(), angles.cos()])).view(2, 3)
+            expected = ((query[:, :, row] + layer.shift[:, 0]) * vector).sum(-1) * 0.5
+            torch.testing.assert_close(found[:, :, row, column], expected, **CLOSE)
+
+
 # --- The bias of T5 ---------------------------------------------------------------------------------------------------
 
 
@@ -143,7 +160,8 @@ def test_a_stack_shares_its_biases_but_not_its_vectors() -> None:
 
 def test_positions_are_added_averaged_or_concatenated() -> None:
     x, table = torch.randn(2, 5, 8), sinusoids(7, 8)[2:7].to(torch.get_default_dtype())
-    for merge, expected in (("sum", x + table), ("mean", (x + table) / 2)):
+    expected_by = {"sum": x + table, "mean": (x + table) / 2, "downscaled": x + table / 8**0.5}
+    for merge, expected in expected_by.items():
         found = build_absolute_positions(SinusoidalConfig(merge=merge), 8)(x, 2)  # type: ignore[arg-type]
         torch.testing.assert_close(found, expected)
     joined: Any = build_absolute_positions(LearnedConfig(max_positions=9, merge="concatenate"), 8)
@@ -162,6 +180,7 @@ KINDS: list[PositionsConfig] = [
     LearnedConfig(max_positions=9, merge="mean"),
     RotaryConfig(),
     RelativeConfig(distance=3),
+    RelativeSinusoidalConfig(),
     RelativeBiasConfig(buckets=8, distance=6),
     NoPositionsConfig(),
 ]
