@@ -11,7 +11,7 @@ from dragoman.analysis.subject import Subject
 from dragoman.data.batch import Tokens
 from dragoman.data.tokenizers.base import SPECIALS
 from dragoman.inference.completer import Completer
-from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.embeddings import token_tables
 
 NEIGHBOURS = 8
 MAX_TOKENS = 40  # of the text
@@ -55,12 +55,10 @@ def neighbours(subject: Subject) -> list[Neighbours]:
     """Of every table of embeddings that reads the source or the target; a shared table counts once."""
     loaded: Any = subject.loaded
     found: list[Neighbours] = []
-    seen: set[int] = set()
-    for name, module in subject.model.named_modules():
-        if not isinstance(module, TokenEmbedding) or id(module.weight) in seen or module.width < 2:
+    for name, sides, weight in token_tables(subject.model):
+        if weight.shape[1] < 2:
             continue
-        seen.add(id(module.weight))
-        reads_source = "encoder" in name and subject.source is not None
+        reads_source = "source" in sides and subject.source is not None
         row = subject.batch.source.data if reads_source else subject.batch.target
         if (reads_source and not isinstance(subject.batch.source, Tokens)) or row.dim() != 2:
             continue
@@ -68,7 +66,7 @@ def neighbours(subject: Subject) -> list[Neighbours]:
             tokenizer = loaded.tokenizer
         else:
             tokenizer = loaded.source_tokenizer if reads_source else loaded.target_tokenizer
-        table = module.weight.detach().float().cpu()[: len(tokenizer)]
+        table = weight.detach().float().cpu()[: len(tokenizer)]
         ids = [token for token in dict.fromkeys(row[0].tolist()) if len(SPECIALS) <= token < len(table)][:MAX_TOKENS]
         if not ids or len(table) < len(SPECIALS) + 3:
             continue

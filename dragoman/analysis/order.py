@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,40 +13,22 @@ from torch import Tensor, nn
 
 from dragoman.analysis.subject import Subject
 from dragoman.data.batch import Batch, Tokens
-from dragoman.layers.positions import Learned, Sinusoidal
-from dragoman.layers.relative_positions import RelativePositions
 
 MAX_SWAPS = 16
 
 
-def position_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules that tell a model where its tokens are."""
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, Sinusoidal | Learned)
-        or (isinstance(module, RelativePositions) and type(module) is not RelativePositions)
-    ]
+def position_modules(model: nn.Module) -> list[Any]:
+    """The modules that tell a model where its tokens are: those that declare `has_positions`."""
+    return [module for module in model.modules() if getattr(module, "has_positions", False)]
 
 
 @contextmanager
 def positions_off(model: nn.Module) -> Iterator[None]:
     """Inside the block, the embeddings and the scores of attention have no positions."""
-    hooks, changed = [], []
-    for module in position_modules(model):
-        if isinstance(module, RelativePositions):
-            for name in ("rotate", "bias"):  # an attribute of the object hides the method of its class
-                setattr(module, name, partial(getattr(RelativePositions, name), module))
-            changed.append(module)
-        else:
-            hooks.append(module.register_forward_hook(lambda module, inputs, output: inputs[0]))
-    try:
+    with ExitStack() as stack:
+        for module in position_modules(model):
+            stack.enter_context(module.without_positions())
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module in changed:
-            del module.rotate, module.bias
 
 
 class Reordering(NamedTuple):
@@ -124,7 +105,7 @@ class AddedPositions(NamedTuple):
 @torch.no_grad()
 def added_positions(subject: Subject) -> AddedPositions | None:
     """None: the encoder adds no position vectors."""
-    module = next((one for one in position_modules(subject.encoder) if not isinstance(one, RelativePositions)), None)
+    module = next((one for one in position_modules(subject.encoder) if getattr(one, "adds_vectors", False)), None)
     if module is None:
         return None
     seen: list[tuple[Tensor, Tensor]] = []

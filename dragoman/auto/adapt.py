@@ -262,7 +262,7 @@ def adapted_table(run: Run, entries: list[dict[str, Any]], valid: Any, method: s
     own, train_table = run.config.train, dict(table["train"])
     batch = min(own.batch_tokens, max(SMALLEST_BATCH, int(tokens / STEPS_PER_EPOCH)))
     epoch = max(1, round(tokens / batch))
-    for name in ("lora", "objective", "average", "rates", "freeze"):
+    for name in ("lora", "objective", "average", "rates", "freeze", "vectors"):
         train_table.pop(name, None)
     train_table |= {
         "start_from": str(run.folder.absolute()), "steps": EPOCHS * epoch, "epochs": 0.0, "minutes": 0.0,

@@ -50,6 +50,7 @@ from dragoman.training.display import Display
 from dragoman.training.loaders import batch_plan
 from dragoman.training.runtime import resolve_device, use_bfloat16
 from dragoman.training.trained_weights import freeze, rate_factors
+from dragoman.training.transfer import VectorsConfig
 
 TRIAL_EXAMPLES = 48
 
@@ -254,7 +255,8 @@ def check_cycle(config: Config, say: Say) -> None:
         training = replace(
             config.train, steps=2, epochs=0.0, save_every=1, validate_every=2, decode=decode, log_every=1,
             batch_tokens=max(512, getattr(config.model, "segment", 0)),
-            accumulate=1, tensorboard=False, start_from="", optimizer=replace(config.train.optimizer, warmup=1),
+            accumulate=1, tensorboard=False, start_from="", vectors=VectorsConfig(),
+            optimizer=replace(config.train.optimizer, warmup=1),
         )  # fmt: skip
         run = Path(folder) / "run"
         # Hardly a word is frequent in so few examples.

@@ -23,6 +23,7 @@ from dragoman.scoring.registry import metrics_by_name
 from dragoman.tasks.config import Config, build
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
+from dragoman.training.transfer import VectorsConfig
 
 ASKED = "unlabelled.json"
 CHUNK = 512  # sources that the teacher translates between two reports of progress
@@ -135,5 +136,6 @@ def student_config(teacher: Predictor, data: Path, overrides: Sequence[str]) -> 
     files = replace(
         config.data, train=str(data / "train.jsonl"), valid=str(data / "valid.jsonl"), columns=(), header=False
     )
-    table = settings.as_table(replace(config, data=files, tokenizer=tokenizers))
+    train_settings = replace(config.train, vectors=VectorsConfig())  # the file of the teacher need not exist any more
+    table = settings.as_table(replace(config, data=files, tokenizer=tokenizers, train=train_settings))
     return build(table, list(overrides))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.data.tokenizers.base import SPECIALS, UNK
 
+Side = Literal["source", "target"]
+
 
 class TokenEmbedding(nn.Module):
     """Token embeddings; source, target and output may share one table.
 
     `space` is the id of the token between words, for encoders that build words from characters; None: there is none.
+    `sides` says whose tokens the rows are; analyses and files of word vectors find the tables of a model by it.
     """
+
+    sides: tuple[Side, ...] = ("target",)
 
     def __init__(self, vocabulary: int, width: int, pad: int, space: int | None = None) -> None:
         super().__init__()
@@ -50,14 +58,32 @@ class OneHot(nn.Module):
 Embedding = TokenEmbedding | OneHot
 
 
-def build_embedding(vocabulary: int, width: int, pad: int, space: int | None = None, tags: int = 0) -> Embedding:
+def build_embedding(
+    vocabulary: int,
+    width: int,
+    pad: int,
+    space: int | None = None,
+    tags: int = 0,
+    sides: tuple[Side, ...] = ("target",),
+) -> Embedding:
     """A table of vectors of this width; width 0: one-hot vectors. The last `tags` tokens are language tags."""
     if not width:
         return OneHot(vocabulary, pad)
     embedding = TokenEmbedding(vocabulary, width, pad, space)
+    embedding.sides = sides
     if tags:
         embedding.first_tag = vocabulary - tags
     return embedding
+
+
+def token_tables(model: nn.Module) -> Iterator[tuple[str, tuple[Side, ...], nn.Parameter]]:
+    """Name, sides and vectors (V, D) of every module that declares `sides`; a shared table once."""
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        sides, weight = getattr(module, "sides", ()), getattr(module, "weight", None)
+        if sides and isinstance(weight, nn.Parameter) and id(weight) not in seen:
+            seen.add(id(weight))
+            yield name, sides, weight
 
 
 class WordDropout(nn.Module):

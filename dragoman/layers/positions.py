@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Annotated, Any, ClassVar, Literal
@@ -140,7 +142,23 @@ class MergePositions(nn.Module):
         return x + positions if self.merge == "sum" else (x + positions) / 2
 
 
-class Sinusoidal(nn.Module):
+class AbsolutePositions(nn.Module):
+    """Positions that a stack adds to its embeddings; the analysis asks for what they declare here, not for a class."""
+
+    has_positions: ClassVar[bool] = True
+    adds_vectors: ClassVar[bool] = True  # called with embeddings (B, T, D), it returns them with their positions
+
+    @contextmanager
+    def without_positions(self) -> Iterator[None]:
+        """Inside the block a call returns the embeddings as they are."""
+        hook = self.register_forward_hook(lambda module, inputs, output: inputs[0])
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+class Sinusoidal(AbsolutePositions):
     """Adds sinusoids (Vaswani et al. 2017, section 3.5); any number of positions."""
 
     max_positions = None  # any number of positions
@@ -172,7 +190,7 @@ class Sinusoidal(nn.Module):
         return self.merge(x, rows_from(table, start, x.shape[1]))
 
 
-class Learned(nn.Module):
+class Learned(AbsolutePositions):
     """Adds one learned vector per position (Gehring et al. 2017)."""
 
     def __init__(self, config: LearnedConfig, width: int) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -23,6 +25,20 @@ class RelativePositions(nn.Module):
     """No relative positions."""
 
     shared: ClassVar[bool] = False  # whether all layers of a stack share one
+
+    @property
+    def has_positions(self) -> bool:
+        return type(self).rotate is not RelativePositions.rotate or type(self).bias is not RelativePositions.bias
+
+    @contextmanager
+    def without_positions(self) -> Iterator[None]:
+        """Inside the block it neither rotates nor adds a bias."""
+        for name in ("rotate", "bias"):  # an attribute of the object hides the method of its class
+            setattr(self, name, partial(getattr(RelativePositions, name), self))
+        try:
+            yield
+        finally:
+            del self.rotate, self.bias
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Queries or keys (N, H, T, d) at positions (T,)."""

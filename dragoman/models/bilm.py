@@ -41,6 +41,7 @@ class BiLM(BaseModel):
         super().__init__()
         self.config = config
         embedding = TokenEmbedding(vocabulary, config.encoder.width, PAD)
+        embedding.sides = ("source",)
         self.encoder = ElmoEncoder(config.encoder, embedding)
         self.output = nn.Linear(config.encoder.width, vocabulary)
         self.cross_entropy = CrossEntropy()

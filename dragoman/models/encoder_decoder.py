@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dragoman.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.embeddings import Embedding, WordDropout, build_embedding
+from dragoman.layers.embeddings import Embedding, Side, WordDropout, build_embedding
 from dragoman.layers.linear import output_layer
 from dragoman.models.contracts import BaseModel, Encoder, Loss, Memory, State, Surroundings, TokenScores
 from dragoman.models.heads.decoder_head import TokenWriter, teacher_inputs
@@ -181,7 +181,8 @@ class EncoderDecoder(TokenWriter, BaseModel):
         assert first_tag == target_vocabulary or 0 not in ties[1:], "tied tables need one vocabulary"
         self.source_dropout = WordDropout(config.word_dropout, first_tag, space)
         self.target_dropout = WordDropout(config.word_dropout)
-        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space, tags)
+        sides: tuple[Side, ...] = ("source", "target") if ties[1] == 0 else ("source",)
+        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space, tags, sides)
         target: Embedding = source
         if ties[1] == 1:
             target = build_embedding(target_vocabulary, config.decoder.embedding, PAD)

@@ -104,6 +104,7 @@ class LanguageModel(BaseModel):
         super().__init__()
         self.config = config
         embedding = EmbeddingDropout(vocabulary, config.stack.embedding, PAD, config.embedding_dropout)
+        embedding.sides = ("source", "target")
         self.stack = STACKS[type(config.stack)](config.stack, embedding, config.memory)
         self.dropout = VariationalDropout(config.output_dropout)
         table = embedding.weight if config.tie else None

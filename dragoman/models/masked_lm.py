@@ -117,6 +117,7 @@ class MaskedLM(BaseModel):
         self.config, self.vocabulary = config, vocabulary
         width = config.encoder.width
         embedding = TokenEmbedding(vocabulary, width, PAD)
+        embedding.sides = ("source",)
         self.encoder = BertEncoder(config.encoder, embedding)
         # Not a row of the table, so that the table fits tasks without [MASK].
         self.mask_vector = nn.Parameter(torch.randn(width) * width**-0.5)

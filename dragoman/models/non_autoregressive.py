@@ -136,7 +136,7 @@ class NonAutoregressive(BaseModel):
         super().__init__()
         self.config = config
         self.word_dropout = WordDropout(config.word_dropout, source_vocabulary - tags, space)
-        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space, tags)
+        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space, tags, ("source",))
         self.encoder = build_encoder(config.encoder, source)
         width = config.decoder.embedding
         self.alignment = ALIGNMENTS[type(config.alignment)](config.alignment, self.encoder.width, width)

@@ -39,6 +39,7 @@ from dragoman.training.runtime import ProcessGroup, Runtime, resolve_device, use
 from dragoman.training.signals import exit_cleanly_on_signals
 from dragoman.training.trained_weights import BASE, add_adapters, check_random_weights, freeze, rate_factors
 from dragoman.training.trainer import Fitter, Pause, Trainer
+from dragoman.training.transfer import load_vectors
 from dragoman.training.validation.result import GeneralText, Validator
 
 Action = Literal["create", "resume", "replace"]  # what training does with the run folder
@@ -201,7 +202,9 @@ def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device
     torch.manual_seed(config.train.seed)
     model = build().to(device)
     if not isinstance(model, FittedModel):
-        freeze(model, config.train.freeze)
+        vectors = config.train.vectors
+        tables = [name for _, name, _ in vectors.tables(model)] if vectors.frozen else []
+        freeze(model, [*config.train.freeze, *tables])
         rate_factors(model, config.train.rates)
     return model
 
@@ -227,6 +230,7 @@ def late_warmup(config: Config) -> Iterator[str]:
 def initialize(config: Config, model: nn.Module, corpus: Corpus) -> tuple[list[str], list[str]]:
     """Load pretrained weights into a new model; returns what was loaded, and warnings."""
     lines = pretrained.load_torchvision_weights(model)
+    lines += load_vectors(model, (corpus.source_tokenizer, corpus.target_tokenizer), config.train.vectors)
     start = config.train.pretrained
     if start is None:
         return lines, []

@@ -131,5 +131,7 @@ def with_absolute_paths(config: Config) -> Config:
         config,
         data=replace(config.data, **data),
         tokenizer=absolute(config.tokenizer),
-        train=replace(config.train, start_from=absolute(config.train.start_from)),
+        train=replace(
+            config.train, start_from=absolute(config.train.start_from), vectors=absolute(config.train.vectors)
+        ),
     )

@@ -114,7 +114,7 @@ class LabelTask(Task):
             inputs = SeriesInput(encoder_of(config).embedding, source.channels)
         else:
             width = encoder_of(config).embedding
-            inputs = build_embedding(len(read_tokenizer(config, source)), width, PAD, source.space)
+            inputs = build_embedding(len(read_tokenizer(config, source)), width, PAD, source.space, sides=("source",))
         words = len(source) if source.separator is None else source.separator
         model: nn.Module = self.model_class(config.model, inputs, len(target), keep_from=words)
         return set_lower_case(model, read_tokenizer(config, source))

@@ -53,7 +53,9 @@ class TranslateConfig(Config):
                     'model.kind: "copy" needs one vocabulary for both sides; leave tokenizer.target out, or take '
                     'preset = "copy" for its bytes'
                 )
-            yield from self.unused_settings(["train.start_from"], f'has no meaning for model.kind = "{model.kind}"')
+            yield from self.unused_settings(
+                ["train.start_from", "train.vectors"], f'has no meaning for model.kind = "{model.kind}"'
+            )
             return
         if model.tie not in ("none", "target") and not may_share_vocabulary(self.tokenizer):
             yield (

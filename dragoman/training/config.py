@@ -12,7 +12,7 @@ from dragoman.training.objectives.base import LikelihoodConfig
 from dragoman.training.objectives.table import ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
 from dragoman.training.trained_weights import LoRAConfig, RateConfig
-from dragoman.training.transfer import StartFromConfig
+from dragoman.training.transfer import StartFromConfig, VectorsConfig
 
 NonNegative = Annotated[float, Range(0.0, None)]
 
@@ -33,6 +33,9 @@ class TrainConfig:
         "",
         help='run whose best weights initialise this one: "runs/x", or parts of it as { run = "runs/x", parts = '
         '["encoder"] }. Without a [tokenizer] table its tokenizer is used too. Empty: random weights',
+    )
+    vectors: VectorsConfig = setting(
+        VectorsConfig(), help="files of pre-trained word vectors that initialise the embeddings of their words"
     )
     freeze: tuple[str, ...] = setting(
         (),

@@ -7,19 +7,22 @@ kept its initial weights and what of the other run was not used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain, product
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import setting
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.errors import ConfigError, RunError, hint
+from dragoman.data.tokenizers.base import SPECIALS, Tokenizer
+from dragoman.data.word_vectors import read_word_vectors
+from dragoman.errors import ConfigError, DataError, RunError, hint
+from dragoman.layers.embeddings import token_tables
 from dragoman.training.optimizer import load_weights
 from dragoman.training.trained_weights import abbreviated, is_matched, top_modules
 
@@ -43,6 +46,28 @@ class StartFromConfig:
         '"stack:decoder" loads "stack" into "decoder"',
     )
     by_token: bool = setting(False, help="if vocabularies differ, load the embeddings of the tokens that both have")
+
+
+@dataclass(frozen=True)
+class VectorsConfig:
+    """Files of word vectors that initialise embeddings."""
+
+    source: str = setting("", help="file with vectors of source words: GloVe, word2vec (text or binary), fastText .vec")
+    target: str = setting("", help="the same for target words")
+    frozen: bool = setting(False, help="do not train these embeddings, those of words without a vector included")
+
+    def problems(self) -> Iterator[str]:
+        if self.frozen and not (self.source or self.target):
+            yield "frozen: found true without a file of vectors"
+
+    def tables(self, model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
+        """Side, name and embeddings of every file that is set; ConfigError if the model has none."""
+        for side in SIDES:
+            if getattr(self, side):
+                tables = [(side, name, weight) for name, sides, weight in token_tables(model) if side in sides]
+                if not tables:
+                    raise ConfigError(f"train.vectors.{side}: this model has no embeddings of {side} words")
+                yield tables[0]
 
 
 class VocabularyPair(NamedTuple):
@@ -272,3 +297,35 @@ def other_vocabulary(run: str, here: str, there: str, theirs: SourceReader, alte
         f"train.start_from: {run} has another {here} vocabulary than these data; use its own: leave out the table "
         f'tokenizer, or set tokenizer.{here} = {{ kind = "run", run = "{run}", side = "{there}" }}{alternative}'
     )
+
+
+@torch.no_grad()
+def load_vectors(model: nn.Module, tokenizers: Tokenizers, config: VectorsConfig) -> list[str]:
+    """Copy word vectors into the tables of a new model; returns a line on each file.
+
+    All vectors of a file get one factor, so that they have the mean length of new embeddings: cosines stay, and so does
+    the share that positions and learning rates have beside them. Words without a vector keep their random one.
+    """
+    lines = []
+    for side, name, table in config.tables(model):
+        path, place, tokenizer = getattr(config, side), f"train.vectors.{side}", tokenizers[SIDES.index(side)]
+        words = tokenizer.pieces(range(len(SPECIALS), len(tokenizer)))[: len(table) - len(SPECIALS)]
+        try:
+            found = read_word_vectors(path, words, table.shape[1])
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from None
+        rows = [row for row, word in enumerate(words, len(SPECIALS)) if word in found.vectors]
+        if not rows:
+            raise DataError(
+                f"{place}: {path} has none of the {len(words):,} {side} tokens, such as {', '.join(words[:4])!r}; "
+                f'word vectors go with tokenizer.{setting_of(side, tokenizers)}.kind = "words"'
+            )
+        vectors = torch.from_numpy(np.stack([found.vectors[words[row - len(SPECIALS)]] for row in rows]))
+        factor = float(1.0 / vectors.norm(dim=1).mean().clamp(min=1e-12))
+        table[rows] = (vectors * factor).to(table)
+        lines.append(
+            f"{place}: {len(rows):,} of {len(words):,} tokens ({len(rows) / len(words):.0%}) have a vector of {path}, "
+            f"{len(found.lower):,} of them by their lower-case form; {name} has them × {factor:.3g}, with a mean "
+            f"length of 1{', frozen' if config.frozen else ''}"
+        )
+    return lines

@@ -71,7 +71,7 @@ def model_of(encoder: Any, decoder: Any) -> EncoderDecoder:
 
 def subject_of(model: Any, source: list[int] = SOURCE, target: list[int] = TARGET) -> Subject:
     loaded: Any = None
-    axes = [plain_axis([str(token) for token in (*tokens, 3)]) for tokens in (source, target)]
+    axes = [plain_axis([*map(str, tokens), "<eos>"]) for tokens in (source, target)]
     return Subject(loaded, model, batch_of([source], [target]), *axes, given=True)
 
 
@@ -375,13 +375,17 @@ def test_heads_are_summed_up_in_words() -> None:
     assert layer.summaries() == ["previous token 80%", "same position 100%", "end 100%", ""]
 
 
-@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "rotary", "relative", "relative-bias"])
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "rotary", "relative", "relative-bias", "bert"])
 def test_order_matters_only_with_positions(kind: str) -> None:
     """Without positions self-attention reads a bag of words."""
-    positions = {one.kind: one for one in (*ABSOLUTE_POSITIONS, *RELATIVE_POSITIONS)}[kind]()
-    example = next(one.example for one in ENCODERS.values() if one.example.kind == "transformer")
+    examples = {entry.example.kind: entry.example for entry in ENCODERS.values()}
+    if kind == "bert":  # adds its positions itself
+        example = examples[kind]
+    else:
+        positions = {one.kind: one for one in (*ABSOLUTE_POSITIONS, *RELATIVE_POSITIONS)}[kind]()
+        example = replace(examples["transformer"], positions=positions)
     decoder = next(one.example for one in DECODERS.values() if one.example.kind == "recurrent")
-    subject = subject_of(model_of(replace(example, positions=positions), decoder))
+    subject = subject_of(model_of(example, decoder))
     before = subject.log_probabilities().detach()
     found = order_effects(subject)
     assert found is not None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dragoman.config.settings import merge
 from dragoman.data.tokenizers.load import RunTokenizerConfig
-from dragoman.errors import ConfigError, RunError
+from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, pretrained, train
 from dragoman.tasks.config import build
 from dragoman.training.checkpoints import read_tensors
@@ -292,3 +292,37 @@ def test_a_run_goes_on_when_the_other_has_moved(folder: Path, tmp_path: Path) ->
     assert (tmp_path / "run" / "checkpoints" / "00000004").is_dir()
     with pytest.raises(ConfigError, match="expected the folder of a run"):
         run(translate(folder, tokenizer={"source": {"kind": "run", "run": str(tmp_path / "no")}}), tmp_path / "y")
+
+
+def test_word_vectors_begin_a_run_that_then_needs_no_file(folder: Path, tmp_path: Path) -> None:
+    file, generator = tmp_path / "vectors.vec", torch.Generator().manual_seed(7)
+    vectors = {letter: torch.randn(16, generator=generator) * 5 for letter in LETTERS[:6]}
+    lines = (f"{letter} {' '.join(map(str, vector.tolist()))}\n" for letter, vector in vectors.items())
+    file.write_text("".join(lines))
+    frozen = {"vectors": {"source": str(file), "frozen": True}}
+    untied = translate(folder, train=frozen, model={"tie": "none"})
+    whole = run(untied, tmp_path / "whole")
+    table, units = weights(whole)["encoder.input.embedding.weight"], whole.tokenizers()[0]
+    mean = torch.stack(list(vectors.values())).norm(dim=1).mean()
+    for letter, vector in vectors.items():  # as in the file, but for one factor, after four steps of training
+        torch.testing.assert_close(table[units.encode(letter)[0]], vector / mean)
+    train(build(untied, ["train.steps=2"]), tmp_path / "parts", Display(quiet=True))
+    file.unlink()
+    resumed = run(untied, tmp_path / "parts")
+    assert all(same(part, weights(whole)[name]) for name, part in weights(resumed).items())
+    file.write_text(f"a {' '.join('1' * 12)}\n")
+    one_hot = {"kind": "recurrent", "embedding": 0, "width": 8}
+    for more, message in (
+        ({"train": {"vectors": {"target": str(file)}}}, "vectors of 12 numbers, expected 16"),
+        (
+            {"train": {"vectors": {"target": str(tmp_path / "vectors.vex")}}},
+            r"no such file. Did you mean 'vectors.vec'\?",
+        ),
+        ({"train": {"vectors": {"frozen": True}}}, "without a file"),
+        ({"train": frozen, "model": {"encoder": one_hot}}, "no embeddings of source"),
+    ):
+        table = translate(folder, model={"tie": "none"})
+        table["model"] |= more.pop("model", {})
+        with pytest.raises(DragomanError, match=message):
+            run(merge(table, more), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()

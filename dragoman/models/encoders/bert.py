@@ -7,6 +7,7 @@ It reads rows like every other encoder, `a <eos>` or `a <eos> b <eos>`. <eos> is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -77,6 +78,7 @@ class BertEncoder(Encoder):
 
     __call__: Callable[..., Memory]
     prepended = ("[CLS]",)
+    has_positions = True
 
     def __init__(self, config: BertEncoderConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
@@ -112,6 +114,16 @@ class BertEncoder(Encoder):
             x = block(x, real)
         x = self.norm(x)
         return Memory(keys=x[:, 1:], values=x[:, 1:], mask=mask, final=(x[:, 0],))
+
+    @contextmanager
+    def without_positions(self) -> Iterator[None]:
+        """Inside the block no position is added."""
+        kept = self.positions.data
+        self.positions.data = torch.zeros_like(kept)
+        try:
+            yield
+        finally:
+            self.positions.data = kept
 
     def segment_of(self, source: Tensor) -> Tensor:
         """The segment of [CLS] and of every token (B, 1+S): the number of <eos> before it."""
