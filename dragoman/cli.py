@@ -16,6 +16,7 @@ from dragoman import terminal
 from dragoman.commands.progress import LongWork
 from dragoman.commands.root import OutputClosed, cli
 from dragoman.errors import DragomanError, brief, is_out_of_memory
+from dragoman.kernels.torch_import import defer_meta_kernels
 from dragoman.progress import listening
 
 __all__ = ["cli", "guarded", "main"]
@@ -24,6 +25,7 @@ __all__ = ["cli", "guarded", "main"]
 def main() -> None:
     """Run the command line; a user error is one line and exit code 2."""
     wait_briefly()
+    defer_meta_kernels()
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:  # the parent closed it: the next file opened would get its number
             # Messages may be lost, outputs may not: writing to the latter fails.

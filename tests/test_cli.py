@@ -640,17 +640,32 @@ def test_threads_wait_briefly_unless_told_otherwise(
     assert os.environ.get("GOMP_SPINCOUNT") == found
 
 
-def test_the_command_line_sets_how_threads_wait_before_it_imports_torch() -> None:
+def test_the_command_line_imports_torch_with_short_waits_and_without_kernels_that_only_tracing_needs() -> None:
     script = """
 import os, sys
 from dragoman import cli
 
-cli.guarded = lambda arguments: 0 if "torch" not in sys.modules and "GOMP_SPINCOUNT" in os.environ else 1
+def command(arguments):
+    assert "torch" not in sys.modules and "GOMP_SPINCOUNT" in os.environ
+    import torch
+    from torch import nn
+    layer = nn.Linear(3, 2)
+    layer(torch.ones(1, 3)).sum().backward()
+    assert "torch._decomp" not in sys.modules
+    points = torch.ones(2, 3, device="meta")
+    try:
+        torch.cdist(points, points)
+    except NotImplementedError:
+        import torch.utils.flop_counter  # any further module of torch may trace
+        assert "torch._decomp" in sys.modules and torch.cdist(points, points).shape == (2, 2)
+        return 7
+
+cli.guarded = command
 cli.main()
 """
     names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+    assert subprocess.run([sys.executable, "-c", script], env=environment, check=False).returncode == 7
 
 
 EXTRAS = {

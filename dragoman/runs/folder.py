@@ -23,6 +23,7 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import load_reader, load_tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import digest, is_run_file, remove_folder, write_text
+from dragoman.kernels.uninitialised import Uninitialised
 from dragoman.plugins import Plugin
 from dragoman.runs.plugins import check_plugins, needed_plugins
 from dragoman.tasks.base import Task
@@ -108,7 +109,7 @@ class Run:
         """The trained model of this folder in evaluation mode, which may be the first member of an ensemble."""
         source, target = self.tokenizers()
         tensors = read_tensors(weights) if weights is not None else self._own_weights()
-        with limit_parameters(tensors, f"{self.folder}/config.toml"):
+        with limit_parameters(tensors, f"{self.folder}/config.toml"), Uninitialised():
             model = self.task.model(self.config, source, target)
         if isinstance(model, FittedModel):
             model.load(tensors)

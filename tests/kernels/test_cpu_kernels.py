@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from dragoman.kernels import cpu_attention as small_attention
 from dragoman.kernels.cpu_dropout import Dropout, dropout, keep_mask
 from dragoman.kernels.cpu_matmul import batched_matmul
+from dragoman.kernels.uninitialised import Uninitialised
 from dragoman.layers.attention import attend
 
 PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
@@ -135,3 +136,14 @@ def test_small_attention_drops_its_weights(monkeypatch: pytest.MonkeyPatch) -> N
     inputs = [query, key, value]
     for one, other in zip(gradients(ours, inputs), gradients(plain, inputs), strict=True):
         assert torch.allclose(one, other, atol=1e-10)
+
+
+def test_parameters_that_a_file_has_are_not_drawn() -> None:
+    before = torch.get_rng_state()
+    with Uninitialised():
+        layer = nn.Linear(5, 7)
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.kaiming_normal_(layer.weight)
+    assert torch.equal(torch.get_rng_state(), before)
+    with Uninitialised():
+        assert torch.zeros(3).uniform_(1, 2).min() >= 1, "no file has it"
