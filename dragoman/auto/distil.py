@@ -1,4 +1,4 @@
-"""Sequence-level knowledge distillation (Kim and Rush 2016): train one model on the outputs of a run or an ensemble."""
+"""Knowledge distillation (Kim and Rush 2016): train one model on the outputs of a run or an ensemble."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from dragoman.scoring.registry import metrics_by_name
 from dragoman.tasks.config import Config, build
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
+from dragoman.training.objectives.distillation import TokenDistillationConfig
 from dragoman.training.transfer import VectorsConfig
 
 ASKED = "unlabelled.json"
@@ -48,13 +49,20 @@ def distil(
     device: str,
     display: Display,
     unlabelled: Unlabelled = NONE,
+    token_level: bool = False,
 ) -> list[str]:
-    """Train a student in a new folder, or go on with it; returns lines that compare it with its teacher."""
+    """Train a student in a new folder, or go on with it; returns lines that compare it with its teacher.
+
+    With `token_level` it learns the teacher's distributions at every position of these outputs and of the references.
+    """
     teacher = load_predictor(folder, device)
     if teacher.config.data.has_tags or teacher.config.data.reads_more:
         raise RunError(f"{folder}: its sources have tags or a context, which distil does not support")
     data = student.with_name(f"{student.name}.data")
     valid = write_data(teacher, data, display, unlabelled)
+    if token_level:
+        objective = {"kind": TokenDistillationConfig.kind, "teachers": [str(Path(folder).absolute())]}
+        overrides = [f"train.objective={settings.inline(objective)}", *overrides]
     config = student_config(teacher, data, overrides)
     train(config, student, display)
     taught, learned = (model.evaluate(valid)[0] for model in (teacher, load_predictor(student, device)))

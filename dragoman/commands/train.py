@@ -275,6 +275,9 @@ def check(request: Request, show: int) -> None:
 @click.argument("run")
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
 @click.option("--run", "student", help="The run folder of the student. [default: RUN-student]")
+@click.option(
+    "--token-level", is_flag=True, help="Learn the teacher's probabilities of all tokens, not its outputs alone."
+)
 @click.option("--unlabelled", metavar="FILE", help="Inputs without targets: confident outputs for them are added.")
 @click.option(
     "--min-confidence", type=click.FloatRange(0.0, 1.0), default=0.8, show_default=True, metavar="P",
@@ -286,6 +289,7 @@ def distil(
     run: str,
     overrides: tuple[str, ...],
     student: str | None,
+    token_level: bool,
     unlabelled: str | None,
     min_confidence: float,
     quiet: bool,
@@ -296,13 +300,14 @@ def distil(
     The teacher translates all training sources; the student learns from its outputs and the references (sequence-level
     knowledge distillation, Kim and Rush 2016). It has the settings of the teacher's first model unless you change them.
     The same command resumes a student that was stopped. With --unlabelled it also learns from further inputs and the
-    outputs of which the teacher is confident (self-training).
+    outputs of which the teacher is confident (self-training). With --token-level the student learns the mean
+    probabilities of the teacher's models at every position (train.objective = "token-distillation").
 
     \b
     dragoman train pairs.tsv --time 1h --ensemble 5 --run runs/five
     dragoman distil runs/five --run runs/one
     dragoman distil runs/big --run runs/fast model.decoder.layers=1
-    dragoman distil runs/five --run runs/more --unlabelled words.txt
+    dragoman distil runs/five --run runs/more --token-level --unlabelled words.txt
     """
     from dragoman.auto.distil import Unlabelled
     from dragoman.auto.distil import distil as distil_run
@@ -320,7 +325,7 @@ def distil(
 
         further = Unlabelled(unlabelled, read, min_confidence)
     with Display(quiet=quiet) as display:
-        lines = distil_run(run, folder, overrides, device, display, further)
+        lines = distil_run(run, folder, overrides, device, display, further, token_level)
     for line in lines:
         click.echo(line)
     click.echo(f"run folder: {folder}")

@@ -57,6 +57,7 @@ class TrainingPlan:
     model: nn.Module  # with the weights of train.start_from and adapters
     loader: BatchLoader | None  # None: of a fitted model, which reads the corpus itself
     base: dict[str, Tensor]  # the weights that adapters leave as they are, where the folder does not have them yet
+    teachers: tuple[Run, ...]  # whose models the objective reads
     validator: Validator
     general: Validator | None  # of data.general
     more_steps: bool  # whether train.steps is higher than when the run was started
@@ -89,10 +90,12 @@ class TrainingPlan:
         if isinstance(self.model, FittedModel):
             return Fitter(self.model, self.corpus, self.validator, self.folder, runtime)
         assert self.loader is not None
+        objective = build_objective(self.config.train.objective, self.corpus)
+        objective.set_teachers([run.own_model(runtime.device) for run in self.teachers])
         return Trainer(
             self.config.train,
             self.model,
-            build_objective(self.config.train.objective, self.corpus),
+            objective,
             self.loader,
             self.validator,
             self.folder,
@@ -155,6 +158,7 @@ def plan_training(config: Config, folder: Path, action: Action, runtime: Runtime
         model=model,
         loader=loader,
         base=base if fresh else {},
+        teachers=tuple(pretrained.teachers(config, corpus)),
         validator=validator,
         general=general,
         more_steps=config.train.steps > before.train.steps,
@@ -183,6 +187,8 @@ def check_settings(config: Config, folder: Path, action: Action, runtime: Runtim
         return resume_warnings(run.config, config)
     if config.train.pretrained is not None:
         pretrained.check_start_run(config.train.pretrained.run)
+    for teacher in config.train.objective.runs:
+        pretrained.check_teacher(teacher)
     return []
 
 

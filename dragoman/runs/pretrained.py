@@ -15,6 +15,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
 from dragoman.files import copy_into
 from dragoman.models.contracts import Encoder
+from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.encoders.images import TorchvisionConfig, trunk_of
 from dragoman.runs.folder import IMPORTED, Run, licence_of
 from dragoman.tasks.config import Config
@@ -31,6 +32,36 @@ def check_start_run(folder: str) -> None:
         Run(folder).weights_path()
     except RunError as error:
         raise RunError(f"train.start_from: {error}") from None
+
+
+def check_teacher(folder: str) -> list[Run]:
+    """The models of a run that an objective learns from: all members of an ensemble; refuse what cannot teach."""
+    try:
+        runs = [Run(folder), *Run(folder).other_members]
+        for run in runs:
+            run.weights_path()
+            if not isinstance(run.config.model, EncoderDecoderConfig):
+                raise RunError(
+                    f"{run.folder}: found model.kind = {run.config.model.kind!r}, expected 'encoder-decoder'"
+                )
+    except RunError as error:
+        raise RunError(f"train.objective.teachers: {error}") from None
+    return runs
+
+
+def teachers(config: Config, corpus: Corpus) -> list[Run]:
+    """The runs whose models the objective reads; refuse other vocabularies than those of the training."""
+    runs = [run for folder in config.train.objective.runs for run in check_teacher(folder)]
+    for run in runs:
+        ours = (corpus.source_tokenizer, corpus.target_tokenizer)
+        for side, mine, theirs in zip(("source", "target"), ours, run.tokenizers(), strict=True):
+            if mine.fingerprint() != theirs.fingerprint():
+                raise RunError(
+                    f"train.objective.teachers: {run.folder} has another {side} vocabulary ({len(theirs):,} "
+                    f"{theirs.kind}) than this training ({len(mine):,} {mine.kind}); set tokenizer.{side}.kind=run "
+                    f"tokenizer.{side}.run={run.folder}"
+                )
+    return runs
 
 
 def keep_licence(config: Config, folder: Path) -> None:

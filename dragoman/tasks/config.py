@@ -123,7 +123,7 @@ def with_absolute_paths(config: Config) -> Config:
             return str(Path(value).absolute())
         if isinstance(value, tuple):
             return tuple(map(absolute, value))
-        names = [name for name in ("source", "target", "file", "run") if hasattr(value, name)]
+        names = [name for name in ("source", "target", "file", "run", "teachers") if hasattr(value, name)]
         return replace(value, **{name: absolute(getattr(value, name)) for name in names})
 
     data = {name: absolute(getattr(config.data, name)) for name in ("train", "valid", "general", "media", "cache")}
@@ -132,6 +132,9 @@ def with_absolute_paths(config: Config) -> Config:
         data=replace(config.data, **data),
         tokenizer=absolute(config.tokenizer),
         train=replace(
-            config.train, start_from=absolute(config.train.start_from), vectors=absolute(config.train.vectors)
+            config.train,
+            start_from=absolute(config.train.start_from),
+            objective=absolute(config.train.objective),
+            vectors=absolute(config.train.vectors),
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,6 +24,11 @@ class ObjectiveConfig:
     def memory_factor(self) -> int:
         """How many times the activations of plain likelihood a step keeps, such as 2 for two forward passes."""
         return 1
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The folders of trained runs that the objective reads; `Objective.set_teachers` gets their models."""
+        return ()
 
     def conflicts(self, config: Any) -> Iterator[str]:
         """Errors in how the objective goes with the other settings of a run, a `tasks.base.Config`."""
@@ -47,6 +52,9 @@ class Objective:
     def __init__(self, config: Any = None, corpus: Corpus | None = None) -> None:
         """`config` are the settings of the objective; the corpus has tokenizers and statistics."""
         self.config = config
+
+    def set_teachers(self, models: Sequence[Any]) -> None:
+        """Called once with the models of `ObjectiveConfig.runs` on the device of the training."""
 
     def set_step(self, step: int, device: torch.device) -> None:
         """Called before the batches of a step. What changes with it must be a tensor that CUDA graphs can read."""

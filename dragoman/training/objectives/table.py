@@ -9,6 +9,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.training.objectives import base
 from dragoman.training.objectives.base import LikelihoodConfig, Objective, ObjectiveEntry
 from dragoman.training.objectives.consistency import RDrop, RDropConfig, SimCut, SimCutConfig
+from dragoman.training.objectives.distillation import TokenDistillation, TokenDistillationConfig
 from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig
 
 OBJECTIVES = Table(
@@ -19,6 +20,7 @@ OBJECTIVES = Table(
         ObjectiveEntry(MinimumRiskConfig, MinimumRisk),
         ObjectiveEntry(RDropConfig, RDrop),
         ObjectiveEntry(SimCutConfig, SimCut),
+        ObjectiveEntry(TokenDistillationConfig, TokenDistillation),
     ),
 )
 ObjectiveConfig = Annotated[base.ObjectiveConfig, OBJECTIVES]
