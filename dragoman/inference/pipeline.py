@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from dragoman.data.examples import Fault
+from dragoman.data.examples import Fault, normalise
 from dragoman.data.tokenizers.context import Context, split_context
 from dragoman.data.tokenizers.language_tags import add_tag, split_tag
 from dragoman.decoding.constraints.source import without_protected
@@ -114,6 +114,12 @@ def as_input(item: str | ConstrainedInput) -> ConstrainedInput:
     return prepared
 
 
+def normalised(item: str | ConstrainedInput) -> str | ConstrainedInput:
+    """The input without the control characters that the readers of training data remove too."""
+    text = normalise(as_input(item).text)
+    return text if isinstance(item, str) else item._replace(text=text)
+
+
 def check_several(texts: object, method: str, unit: str = "text") -> None:
     """Raise TypeError for a single text: its characters would be the inputs."""
     if isinstance(texts, str):
@@ -154,6 +160,8 @@ class Window(Generic[Output]):
         self.waiting: Counter[int] = Counter()  # rows without a result, by the index of their input
 
     def outputs(self, items: Sequence[str | ConstrainedInput]) -> Iterator[Output]:
+        if not self.work.run.reads_files:  # whose texts are names of files
+            items = [normalised(item) for item in items]
         self.texts = [as_input(item).text for item in items]
         rows = [row for index, item in enumerate(items) for row in self.checked(index, item)]
         self.waiting.update(row.index for row in rows)

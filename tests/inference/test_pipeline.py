@@ -12,6 +12,7 @@ from typing import Any, cast, get_type_hints
 import pytest
 
 import dragoman
+from dragoman.data.examples import make_example
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError, DragomanError
@@ -119,6 +120,20 @@ def test_inputs_that_fail_are_isolated() -> None:
     assert work.calls == 1
     with pytest.raises(DataError, match="bad"):
         list(stream_outputs(Doubling(), texts, StreamOptions()))
+
+
+def test_inputs_are_normalised_as_training_data_are() -> None:
+    texts = ["\ufeff4", "1\x8a2", "\x85 5", "6"]
+    given = [*texts, ConstrainedInput("\x807", OutputConstraints())]
+    seen: list[str] = []
+
+    class Seen(Doubling):
+        def outputs(self, rows: Sequence[Row], done: Done) -> list[int]:
+            seen.extend(row.text for row in rows)
+            return [2 * row.source for row in rows]
+
+    assert list(stream_outputs(Seen(), given, StreamOptions())) == [8, 24, 10, 12, 14]
+    assert seen == [*(make_example(text, ["x"], "", 1, 99).source for text in texts), "7"]
 
 
 def test_constraints_need_a_search() -> None:
