@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -28,6 +29,7 @@ import dragoman
 from dragoman.decoding.search import limits_of
 from dragoman.exchange import ctranslate2 as exchange
 from dragoman.exchange.engine import EngineSearch
+from dragoman.inference import predictor as prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.models.transformer import TransformerConfig
 
@@ -44,6 +46,16 @@ def ours(run: str, texts: list[str], **how: str) -> Decode:
         return sum(len(one.tokens) + 1 for one in found)
 
     return decode
+
+
+def batch_after_batch(decode: Decode) -> Decode:
+    """The same without a thread for each batch (`kernels/cpu_workers.py`): all threads share every operation."""
+
+    def alone(beam: int) -> int:
+        with patch.object(prediction, "map_batches", lambda work, batches, workers: map(work, batches)):
+            return decode(beam)
+
+    return alone
 
 
 def plain(predictor: Predictor, texts: list[str], precision: str) -> Decode:
@@ -111,11 +123,12 @@ def marian(predictor: Predictor, texts: list[str], lengths: list[int]) -> Decode
 
 def ending(predictor: Predictor, texts: list[str], beam: int) -> list[str]:
     """Without the texts on which a model that learned little never ends: the engine leaves those to our own search."""
-    assert predictor.engine is not None
+    engine = predictor.backend(predictor.defaults).engines.engine(predictor.model)
+    assert engine is not None
     sources = predictor.source_tokenizer.encode_batch(texts)
     config = replace(predictor.config.search, beam=beam)
     limits = limits_of(torch.tensor([len(row) + 1 for row in sources]), config, predictor.length_ratio).tolist()
-    found = predictor.engine.search(sources, limits, EngineSearch(config, batch_size=BATCH, scores=False))
+    found = engine.search(sources, limits, EngineSearch(config, batch_size=BATCH, scores=False))
     kept = sorted(place for place, hypotheses in found if hypotheses is not None)
     return [texts[place] for place in kept]
 
@@ -157,6 +170,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--only", nargs="+", default=[""], help="run nobody but those with one of these in their name")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "cpu_decoding.json")
     given = parser.parse_args()
     with gzip.open(given.data / "test_2016_flickr.en.gz", "rt", encoding="utf-8") as file:
@@ -167,12 +181,14 @@ def main() -> None:
     lengths = [len(one.tokens) + 1 for one in predictor.predict(texts, beam=1)]
     peers: dict[str, Decode] = {
         "Dragoman, torch": ours(given.run, texts, engine="torch"),
+        "Dragoman, torch, batch after batch": batch_after_batch(ours(given.run, texts, engine="torch")),
         "Dragoman, engine float32": ours(given.run, texts, engine="ctranslate2"),
         "CTranslate2 float32": plain(predictor, texts, "float32"),
         "Dragoman, engine int8": ours(given.run, texts, engine="ctranslate2", precision="int8"),
         "CTranslate2 int8": plain(predictor, texts, "int8"),
         "Hugging Face Marian": marian(predictor, texts, lengths),
     }
+    peers = {name: decode for name, decode in peers.items() if any(part in name for part in given.only)}
     speeds: dict[str, dict[int, list[float]]] = {name: {beam: [] for beam in given.beams} for name in peers}
     for number in range(given.rounds + 1):
         for beam in given.beams:

@@ -10,6 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
+import torch
+
+from dragoman.data.batch import Batch
 from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Example
 from dragoman.data.tokenizers.base import EOS
@@ -69,6 +72,7 @@ from dragoman.inference.target_scores import (
     token_confidences,
 )
 from dragoman.inference.training_texts import letter_sides
+from dragoman.kernels.cpu_workers import map_batches
 from dragoman.models.contracts import decodes
 from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
@@ -207,24 +211,38 @@ class SearchWork(Work[Prediction]):
 
     def _search(self, sources: Sequence[Any], automata: Automata | None = None, traced: Sequence[Row] = ()) -> Results:
         """In batches of like lengths; the rows in `traced` get their traces."""
-        backend = self.backend
-        for indices, batch in batches_by_length(sources, self.options.batch_size, self.run.collator):
-            trace = Trace(len(indices)) if traced else None
-            hypotheses = search(
-                backend.model,
-                batch.to(self.run.device),
-                self.config,
-                backend.length_ratio,
-                self.n_best,
-                method=self.options.method,
-                text=self.backend.codec.target_of(None).decode,
-                constraints=None if automata is None else [automata[index] for index in indices],
-                trace=trace,
-            )
-            if trace is not None:
-                for index, nodes in zip(indices, trace.nodes, strict=True):
-                    traced[index].trace = nodes
-            yield from zip(indices, hypotheses, strict=True)
+        size, workers = self.options.batch_size, 1
+        plain = automata is None and not traced and self.options.method is None
+        if plain and self.run.device.type == "cpu" and decodes(self.backend.model) == "stepwise":
+            workers = max(1, min(torch.get_num_threads(), len(sources)))
+            size = max(1, min(size, math.ceil(len(sources) / workers)))
+
+        def found(numbered: tuple[list[int], Batch]) -> list[tuple[int, list[Hypothesis]]]:
+            return self._search_batch(*numbered, automata, traced)
+
+        batches = batches_by_length(sources, size, self.run.collator)
+        for results in map_batches(found, batches, workers) if workers > 1 else map(found, batches):
+            yield from results
+
+    def _search_batch(
+        self, indices: list[int], batch: Batch, automata: Automata | None, traced: Sequence[Row]
+    ) -> list[tuple[int, list[Hypothesis]]]:
+        trace = Trace(len(indices)) if traced else None
+        hypotheses = search(
+            self.backend.model,
+            batch.to(self.run.device),
+            self.config,
+            self.backend.length_ratio,
+            self.n_best,
+            method=self.options.method,
+            text=self.backend.codec.target_of(None).decode,
+            constraints=None if automata is None else [automata[index] for index in indices],
+            trace=trace,
+        )
+        if trace is not None:
+            for index, nodes in zip(indices, trace.nodes, strict=True):
+                traced[index].trace = nodes
+        return list(zip(indices, hypotheses, strict=True))
 
     def _predictions(self, rows: Sequence[Row], hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Prediction]:
         """The best hypotheses with the others as their alternatives; placeholders that they lack are put in."""

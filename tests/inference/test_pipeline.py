@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast, get_type_hints
 
 import pytest
+import torch
 
 import dragoman
 from dragoman.data.examples import make_example
@@ -149,3 +150,17 @@ def test_options_of_a_search_are_refused_by_runs_without_one(labels_run: Path) -
     with pytest.raises(ConfigError, match=r'beam: found 8, which is for runs that search.* task = "classify"'):
         dragoman.load(labels_run, beam=8)
     assert isinstance(dragoman.load(labels_run, engine="torch"), Labeler)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_batches_on_several_cores_give_the_same_outputs(trained_folder: TrainedFolder, beam: int) -> None:
+    predictor, texts = dragoman.load(trained_folder.run, "cpu", engine="torch"), [*words(20), "", "abc"]
+    one, before = predictor.predict(texts, beam=beam), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        several = predictor.predict(texts, beam=beam, batch_size=4)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert [output.text for output in several] == [output.text for output in one]
+    assert [output.score for output in several] == pytest.approx([output.score for output in one], abs=1e-5)

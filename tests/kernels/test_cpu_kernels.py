@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from torch.nn import functional as F
 from dragoman.kernels import cpu_attention as small_attention
 from dragoman.kernels.cpu_dropout import Dropout, dropout, keep_mask
 from dragoman.kernels.cpu_matmul import batched_matmul
+from dragoman.kernels.cpu_workers import map_batches
 from dragoman.kernels.uninitialised import Uninitialised
 from dragoman.layers.attention import attend
+from dragoman.progress import Interrupted, check_interrupted, interruptible
 
 PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
 
@@ -147,3 +150,25 @@ def test_parameters_that_a_file_has_are_not_drawn() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     with Uninitialised():
         assert torch.zeros(3).uniform_(1, 2).min() >= 1, "no file has it"
+
+
+def test_batches_on_all_cores_come_in_order_and_stop_with_their_caller() -> None:
+    before, seen = torch.get_num_threads(), []
+
+    def work(number: int) -> int:
+        seen.append((number, torch.get_num_threads()))
+        for _ in range(10_000 if number == 1 else 0):  # as a long search
+            check_interrupted()
+            time.sleep(0.001)
+        if number == 2:
+            raise ValueError("two")
+        return number
+
+    assert list(map_batches(work, [5, 4, 3, 6, 7, 8], 2)) == [5, 4, 3, 6, 7, 8]
+    assert {threads for _, threads in seen} == {1}
+    with pytest.raises(ValueError, match="two"):
+        list(map_batches(work, [2, 1, *range(9, 100)], 2))
+    assert len(seen) < 20, "batches that nobody waits for are not begun"
+    with interruptible(lambda: True), pytest.raises(Interrupted):
+        list(map_batches(work, [1, 1], 2))
+    assert torch.get_num_threads() == before
