@@ -183,6 +183,10 @@ def train_and_evaluate(
             asked = [*how, "--output", str(work / f"{name}-{seed}.{test}.txt")]
         scores = evaluated(recipe, data_table(data, work, entry), run, asked, log)
         found["tests"][test] = scores | {"seconds": round(time.time() - started, 1)}
+        for label, more in recipe["recipe"].get("also", {}).items():  # the same evaluated in another way
+            started = time.time()
+            scores = evaluated(recipe, data_table(data, work, entry), run, [*how, *more], log)
+            found["tests"][f"{test}-{label}"] = scores | {"seconds": round(time.time() - started, 1)}
     report = json.loads((run / "data.json").read_text(encoding="utf-8"))
     found["data_fingerprint"] = report["fingerprint"]
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -280,7 +284,7 @@ def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
             right = [output == row.split("\t")[1] for output, row in zip(outputs, rows, strict=True)]
             found["tests"][test]["exact_match_by_group"] = by_group(right, read_lines(data / file))
     means: Table = {}
-    for test in recipe["recipe"]["tests"]:
+    for test in seeds[0]["tests"] if seeds else ():
         rows = [found["tests"][test] for found in seeds]
         numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
         means[test] = {key: float(f"{statistics.mean(row[key] for row in rows):.4g}") for key in numbers}

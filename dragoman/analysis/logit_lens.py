@@ -126,5 +126,6 @@ def _head(subject: Subject) -> tuple[str, Callable[[Tensor], Tensor]] | None:
     for name in ("decoder", "stack"):
         stack = getattr(model, name, None)
         if isinstance(stack, DecoderStack) and isinstance(getattr(model, "output", None), nn.Module):
-            return name, lambda x, stack=stack: model.output(stack.norm(x))
+            logits = getattr(model, "logits_of", model.output)
+            return name, lambda x, stack=stack, logits=logits: logits(stack.norm(x))
     return None

@@ -46,12 +46,25 @@ class ScoringSettings:
     alignment: bool = setting(False, help="show every output aligned with its reference, with S, I and D counts")
     ngrams: bool = setting(False, help="take BLEU apart: precisions, brevity penalty, matching n-grams of every output")
     characters: bool = setting(False, help="align characters instead of words")
+    dynamic: bool = setting(
+        False, help="language models: go on learning from the text as it is read, on one stream (dynamic evaluation)"
+    )
+    dynamic_rate: Annotated[float, Range(0.0, None)] | None = setting(None, help="its learning rate; none: 1.2e-4")
+    dynamic_decay: Annotated[float, Range(0.0, 1.0)] | None = setting(
+        None, help="how fast weights return to the trained ones; none: 0.008"
+    )
+    dynamic_segment: Annotated[int, Range(1, 10_000)] | None = setting(
+        None, help="tokens between two updates; none: 20"
+    )
     skip_unknown: bool = setting(False, help="leave out and count examples whose labels training did not have")
 
     def problems(self) -> Iterator[str]:
         for name in ("draws", "draws_seed"):
             if getattr(self, name) is not None and not self.intervals:
                 yield f"{name}: needs --intervals"
+        for name in ("dynamic_rate", "dynamic_decay", "dynamic_segment"):
+            if getattr(self, name) is not None and not self.dynamic:
+                yield f"{name}: needs evaluation.dynamic=true"
         if self.characters and not self.alignment:
             yield "characters: needs evaluation.alignment=true"
 
@@ -97,7 +110,8 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     and the target of the nearest one. A run that is not better has learned nothing useful.
 
     Labels, numbers and tags have metrics of their own: see docs/tasks.md. For a language model FILE is a text, and the
-    scores are its perplexities by word, token and character. A run that transcribes or captions reads a manifest: the
+    scores are its perplexities by word, token and character; with evaluation.dynamic=true the model goes on learning
+    from what it has read (Krause et al. 2018). A run that transcribes or captions reads a manifest: the
     path of a recording or picture, then its text or texts.
     """
     from dragoman.inference.baselines import baselines_of
@@ -111,10 +125,15 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     opened, reading = Run(run), settings.data
     check_media_options(opened, reading)
     if opened.task.is_language_model:
-        evaluate_text(opened, files, settings.batch_size, as_json, device)
+        every = {name: getattr(settings.evaluation, f"dynamic_{name}") for name in ("rate", "decay", "segment")}
+        given = {name: value for name, value in every.items() if value is not None}
+        dynamic = given if settings.evaluation.dynamic else None
+        evaluate_text(opened, files, settings.batch_size, dynamic, as_json, device)
         return
     data = reading.applied(opened.config.data, files)
     scoring: ScoringSettings = settings.evaluation
+    if scoring.dynamic:
+        raise ConfigError(f'evaluation.dynamic is for language models; {run} has task = "{opened.task.name}"')
     searches = opened.task.head_decoder is None
     arguments: dict[str, Any] = {"metrics": scoring.metrics, "skip_unreadable": reading.skip_unreadable}
     if searches:

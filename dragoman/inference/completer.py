@@ -11,10 +11,13 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dragoman.config import settings
+from dragoman.data import split
 from dragoman.data.batch import token_batch
 from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
+from dragoman.data.examples import Example
 from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.greedy import StopAt, TokenChooser, argmax_token, greedy_search
@@ -22,6 +25,13 @@ from dragoman.decoding.hypothesis import Hypothesis, split_at_eos
 from dragoman.decoding.options import check_at_least, replace_from_keywords
 from dragoman.decoding.sampling import Sampling, sample_key, token_sampler
 from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.inference.dynamic_evaluation import (
+    BATCHES,
+    STREAMS,
+    DynamicEvaluation,
+    dynamic_likelihood,
+    gradient_sizes,
+)
 from dragoman.inference.evaluation import read_examples
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
@@ -266,8 +276,11 @@ class Completer(LoadedRun):
         *,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
+        dynamic: DynamicEvaluation | None = None,
     ) -> dict[str, float]:
         """The perplexities of a running text by token, word and character; they do not depend on the batch size.
+
+        With `dynamic` the model goes on learning from what it has read; this needs the training data for statistics.
 
         The end of a line counts as a word and a character. `unknown` counts tokens read as <unk>: if there are some,
         perplexities cannot be compared with those of another vocabulary.
@@ -279,20 +292,22 @@ class Completer(LoadedRun):
                 f"evaluate takes a file or the lines of a text; found {lines[:40]!r}, which is no file. For a text "
                 "write evaluate(text.splitlines())"
             )
-        parts: list[Any] = [np.array([EOS], np.int32)]
-        size, count, waiting = TextSize(), 0, iter(lines)
+        size, count, blocks = TextSize(), 0, []
+        waiting = iter(lines)
         while block := list(islice(waiting, LINES)):
             size += text_size(block)
             count += len(block)
-            rows = self.tokenizer.encode_batch(block)
-            parts.append(np.fromiter((token for row in rows for token in (*row, EOS)), np.int32))
-        text = InMemoryStream(np.concatenate(parts))
+            blocks.append(self._tokens(block))
+        text = InMemoryStream(np.concatenate([np.array([EOS], np.int32), *blocks]))
         if not count:
             raise DataError("nothing to evaluate: no line was read")
-        plan = OverlappingBpttPlan(text, self.config.model.segment)
-        likelihood, accuracy = text_likelihood(
-            self.model, plan, size, self.device, rows=batch_size, progress=progress or (lambda tokens: None)
-        )
+        done = progress or (lambda tokens: None)
+        if dynamic is not None:
+            sizes = gradient_sizes(self.model, self._training_text(dynamic.segment), dynamic.segment, self.device)
+            likelihood, accuracy = dynamic_likelihood(self.model, text, sizes, dynamic, size, self.device, done)
+        else:
+            plan = OverlappingBpttPlan(text, self.config.model.segment)
+            likelihood, accuracy = text_likelihood(self.model, plan, size, self.device, rows=batch_size, progress=done)
         return {
             "lines": count,
             "tokens": likelihood.tokens,
@@ -302,3 +317,17 @@ class Completer(LoadedRun):
             **likelihood.scores(),
             "token_accuracy": accuracy,
         }
+
+    def _tokens(self, lines: list[str]) -> NDArray[np.int32]:
+        rows = self.tokenizer.encode_batch(lines)
+        return np.fromiter((token for row in rows for token in (*row, EOS)), np.int32)
+
+    def _training_text(self, segment: int) -> InMemoryStream:
+        """The beginning of the training data, as long as statistics of gradients need it."""
+        data, tokens, length = self.config.data, [np.array([EOS], np.int32)], 0
+        items = split.read_examples(data, data.train, example_format=self.run.task.example_format(self.config))
+        lines = (item.references[0] for item in items if isinstance(item, Example))
+        while length < STREAMS * BATCHES * segment and (block := list(islice(lines, LINES))):
+            tokens.append(self._tokens(block))
+            length += len(tokens[-1])
+        return InMemoryStream(np.concatenate(tokens))

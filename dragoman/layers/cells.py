@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import setting
+from dragoman.config.settings import Range, SizeOrNone, setting
 from dragoman.kernels.deferred_gradients import deferring, linear
 from dragoman.kernels.fused_gru import FusedGRU, FusedGRUResetBefore
 from dragoman.kernels.fused_lstm import FusedCoupledLSTM, FusedLayerNormLSTM, FusedLSTM, FusedPeepholeLSTM
@@ -92,6 +92,17 @@ class LayerNormLSTMConfig:
 
 
 @dataclass(frozen=True)
+class MogrifierLSTMConfig:
+    """An LSTM whose input and state gate each other before every step, Melis et al. 2020. Runs step by step."""
+
+    kind: ClassVar[str] = "mogrifier-lstm"
+    rounds: Annotated[int, Range(1, 20)] = setting(5, help="how often input and state gate each other, in turn")
+    rank: SizeOrNone = setting(0, help="rank of the matrices of these gates; 0: full matrices")
+    forget_bias: float = setting(1.0, help=FORGET_BIAS)
+    recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
+
+
+@dataclass(frozen=True)
 class GRUConfig:
     """Gated recurrent unit, Cho et al. 2014."""
 
@@ -105,7 +116,10 @@ class GRUConfig:
     recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
 
-CellConfig = RNNConfig | LSTMConfig | PeepholeLSTMConfig | CoupledLSTMConfig | LayerNormLSTMConfig | GRUConfig
+CellConfig = (
+    RNNConfig | LSTMConfig | PeepholeLSTMConfig | CoupledLSTMConfig | LayerNormLSTMConfig | MogrifierLSTMConfig
+    | GRUConfig
+)  # fmt: skip
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -441,6 +455,49 @@ class LayerNormLSTMCell(Cell):
         return output * torch.tanh(self.memory_norm(memory)), memory
 
 
+class MogrifierLSTMCell(Cell):
+    """x ← 2σ(Q_i h) ⊙ x and h ← 2σ(R_i x) ⊙ h in turn, then an LSTM step: Melis et al. 2020, equations 1 and 2.
+
+    State (h, c), blocks i, f, ĉ, o. The product with W_ih comes after the gates, so an input is projected in its step.
+    """
+
+    blocks, num_states, block_names = 4, 2, LSTM_BLOCKS
+    fused = FusedLSTM
+    has_fused = False
+
+    def __init__(self, config: MogrifierLSTMConfig, inputs: int, width: int) -> None:
+        super().__init__(inputs, width, config.recurrent_init)
+        nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)
+        sizes = [(width, inputs) if number % 2 == 0 else (inputs, width) for number in range(config.rounds)]
+        self.rounds = nn.ModuleList(
+            nn.Sequential(nn.Linear(source, config.rank, bias=False), nn.Linear(config.rank, target))
+            if config.rank
+            else nn.Linear(source, target)
+            for source, target in sizes
+        )
+
+    def project(self, x: Tensor) -> Tensor:
+        return x
+
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """σ of the gates and tanh of the candidate; `projected` is the input (N, I)."""
+        x, hidden = projected, state[0]
+        for number, gate in enumerate(self.rounds):
+            if number % 2 == 0:
+                x = 2 * torch.sigmoid(gate(hidden)) * x
+            else:
+                hidden = 2 * torch.sigmoid(gate(x)) * hidden
+        return lstm_gates(self._add_hidden(F.linear(x, self.input_weight, self.bias), hidden))
+
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        ingate, forget, candidate, output = self.gates(projected, state).values()
+        memory = forget * state[1] + ingate * candidate
+        return output * torch.tanh(memory), memory
+
+    def stepper(self, x: Tensor) -> Callable[[int, Tensor, CellState], CellState]:
+        return lambda t, context, state: self(torch.cat([x[:, t], context], -1), state)[1]
+
+
 class GRUCell(Cell):
     """h = u⊙h' + (1−u)⊙ĥ; blocks r, u, ĥ.
 
@@ -489,6 +546,7 @@ CELLS: dict[type, Callable[..., Cell]] = {
     PeepholeLSTMConfig: PeepholeLSTMCell,
     CoupledLSTMConfig: CoupledLSTMCell,
     LayerNormLSTMConfig: LayerNormLSTMCell,
+    MogrifierLSTMConfig: MogrifierLSTMCell,
     GRUConfig: GRUCell,
 }
 

@@ -25,6 +25,7 @@ from dragoman.layers.self_attention import SegmentsConfig
 from dragoman.models.contracts import BaseModel, Loss, State, TokenScores, map_tensors
 from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStack, RecurrentStackConfig
 from dragoman.models.decoders.transformer import CausalTransformer, memory_problems
+from dragoman.models.heads.mixture import MixtureOfSoftmaxes
 from dragoman.models.heads.softmax import (
     CrossEntropy,
     FullSoftmaxConfig,
@@ -62,6 +63,10 @@ class LanguageModelConfig:
     )
     label_smoothing: Share = setting(0.0, help="share of the target probability spread over the vocabulary")
     softmax: SoftmaxConfig = setting(FullSoftmaxConfig(), help="softmax over all words, or over a sample in training")
+    mixture: SizeOrNone = setting(
+        0, help="mixture of so many softmaxes as output layer (Yang et al. 2018); 0: one softmax"
+    )
+    mixture_dropout: Share = setting(0.0, help="dropout on the vectors of the mixture, one mask for all steps")
     segment: Size = setting(128, help="tokens of running text per step of truncated back-propagation")
     memory: SizeOrNone = setting(
         0, help="positions that a Transformer carries over to the next segment (Transformer-XL); 0: none"
@@ -70,7 +75,9 @@ class LanguageModelConfig:
 
     def problems(self) -> Iterator[str]:
         stack = self.stack
-        if self.tie and stack.embedding != stack.output_width:
+        if self.mixture and not isinstance(self.softmax, FullSoftmaxConfig):
+            yield f"softmax: found {self.softmax.kind!r}, expected 'full' with mixture = {self.mixture}"
+        if self.tie and not self.mixture and stack.embedding != stack.output_width:
             yield (
                 f"tie: found true, which needs equal sizes, found {stack.embedding} for the embeddings and "
                 f"{stack.output_width} for the last layer"
@@ -108,7 +115,12 @@ class LanguageModel(BaseModel):
         self.stack = STACKS[type(config.stack)](config.stack, embedding, config.memory)
         self.dropout = VariationalDropout(config.output_dropout)
         table = embedding.weight if config.tie else None
-        self.output = output_layer(self.stack.width, vocabulary, table, bias=config.output_bias)
+        self.mixture: MixtureOfSoftmaxes | None = None
+        width = self.stack.width
+        if config.mixture:
+            self.mixture = MixtureOfSoftmaxes(width, config.stack.embedding, config.mixture, config.mixture_dropout)
+            width = config.stack.embedding
+        self.output = output_layer(width, vocabulary, table, bias=config.output_bias)
         self.cross_entropy = CrossEntropy()
 
     @property
@@ -128,6 +140,10 @@ class LanguageModel(BaseModel):
         else:
             raw, _ = self.stack(*self._teacher_inputs(batch))
         hidden, config, real = self.dropout(raw), self.config, target != PAD
+        if self.mixture is not None:
+            smoothing = config.label_smoothing if self.training else 0.0
+            total = self.mixture.loss(hidden, target, self.output, smoothing)
+            return Loss(total + (self._penalties(raw, hidden, real) if self.training else 0.0), real.sum())
         criterion = SoftmaxCriterion(self.output, self.cross_entropy)
         if not self.training:
             return Loss(criterion(hidden, target), real.sum())
@@ -187,11 +203,11 @@ class LanguageModel(BaseModel):
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         tokens = self._replace_sos(tokens if tokens.dim() == 2 else tokens[:, None], state)
         hidden, state = self.stack(tokens, state)
-        return full_precision(self.output(self.dropout(hidden)[:, -1])).log_softmax(-1), state
+        return full_precision(self.logits_of(self.dropout(hidden)[:, -1])).log_softmax(-1), state
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         hidden, state = self.stack(self._replace_sos(tokens, state), state)
-        return full_precision(self.output(self.dropout(hidden))).log_softmax(-1), state
+        return full_precision(self.logits_of(self.dropout(hidden))).log_softmax(-1), state
 
     def _teacher_inputs(self, batch: Batch) -> tuple[Tensor, State]:
         """The inputs of teacher forcing and the state before them."""
@@ -201,14 +217,21 @@ class LanguageModel(BaseModel):
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits (B, T, V) of every target token, given the prompt and the true tokens before it."""
-        return self.output(self.dropout(self.stack(*self._teacher_inputs(batch))[0]))
+        return self.logits_of(self.dropout(self.stack(*self._teacher_inputs(batch))[0]))
+
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """(…, D) → (…, V); a mixture has log-probabilities, which are logits too."""
+        if self.mixture is not None:
+            return self.mixture.log_probabilities(hidden, self.output)
+        logits: Tensor = self.output(hidden)
+        return logits
 
     def score(self, batch: Batch | Segment) -> TokenScores:
         """Score every target token; logits are computed in chunks."""
         hidden = self._segment(batch) if isinstance(batch, Segment) else self.stack(*self._teacher_inputs(batch))[0]
         target, mask = batch.target, batch.target != PAD
         rows, targets = self.dropout(hidden).flatten(0, 1), target.flatten()
-        size = max(1, MAX_LOGITS[target.device.type] // self.output.out_features)
+        size = max(1, MAX_LOGITS[target.device.type] // (self.output.out_features * max(1, self.config.mixture)))
         chunks = [
             self._score_chunk(rows[first : first + size], targets[first : first + size])
             for first in range(0, len(targets), size)
@@ -218,7 +241,7 @@ class LanguageModel(BaseModel):
 
     def _score_chunk(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of targets (n,) after hidden vectors (n, D), and the most probable tokens."""
-        logits = full_precision(self.output(hidden))
+        logits = full_precision(self.logits_of(hidden))
         highest, best = logits.max(1)
         chosen = logits.gather(1, target[:, None])[:, 0] - highest
         return chosen - (logits - highest[:, None]).exp_().sum(1).log(), best

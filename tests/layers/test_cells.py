@@ -20,6 +20,7 @@ from dragoman.layers.cells import (
     GRUConfig,
     LayerNormLSTMConfig,
     LSTMConfig,
+    MogrifierLSTMConfig,
     PeepholeLSTMConfig,
     RNNConfig,
     build_cell,
@@ -33,6 +34,8 @@ CASES: dict[str, CellConfig] = {
     "peephole": PeepholeLSTMConfig(),
     "coupled": CoupledLSTMConfig(),
     "layer-norm": LayerNormLSTMConfig(),
+    "mogrifier": MogrifierLSTMConfig(rounds=3),
+    "mogrifier-rank": MogrifierLSTMConfig(rounds=2, rank=2),
     "gru-after": GRUConfig(),
     "gru-before": GRUConfig(reset="before"),
     "gru-after-relu": GRUConfig(activation="relu"),
@@ -132,6 +135,18 @@ def lstm(cell: Any, x: Tensor, hidden: Tensor, memory: Tensor) -> CellState:
     return sigmoid(o) * torch.tanh(memory), memory
 
 
+def mogrifier(cell: Any, x: Tensor, hidden: Tensor, memory: Tensor) -> CellState:
+    def factor(gate: Any, value: Tensor) -> Tensor:
+        if isinstance(gate, nn.Sequential):
+            return 2 * sigmoid(value @ gate[0].weight.T @ gate[1].weight.T + gate[1].bias)
+        return 2 * sigmoid(value @ gate.weight.T + gate.bias)
+
+    first, second, *third = cell.rounds
+    x = factor(first, hidden) * x
+    hidden = factor(second, x) * hidden
+    return lstm(cell, factor(third[0], hidden) * x if third else x, hidden, memory)
+
+
 def relu_lstm(cell: Any, x: Tensor, hidden: Tensor, memory: Tensor) -> CellState:
     i, f, candidate, o = sums(cell, x, hidden)
     memory = sigmoid(f) * memory + sigmoid(i) * candidate.clamp(min=0)
@@ -178,6 +193,8 @@ EQUATIONS: dict[str, Callable[..., CellState]] = {
     "rnn": plain(torch.tanh),
     "rnn-relu": plain(lambda x: x.clamp(min=0)),
     "lstm": lstm,
+    "mogrifier": mogrifier,
+    "mogrifier-rank": mogrifier,
     "peephole": peephole,
     "coupled": coupled,
     "layer-norm": normalised,

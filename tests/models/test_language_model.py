@@ -15,19 +15,21 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from dragoman.config import settings
 from dragoman.data.batch import Tokens, batch_of, token_batch
-from dragoman.data.bptt import Segment
+from dragoman.data.bptt import BpttPlan, InMemoryStream, Segment
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
 from dragoman.errors import ConfigError, DataError
+from dragoman.inference.dynamic_evaluation import DynamicEvaluation, dynamic_likelihood, gradient_sizes
 from dragoman.kernels.cpu_dropout import dropout
 from dragoman.kernels.torch_rnn import BY_TORCH
-from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.cells import GRUConfig, LSTMConfig, MogrifierLSTMConfig
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.models.contracts import map_tensors
 from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStackConfig, WeightDropout
+from dragoman.models.heads.mixture import MAX_LOGITS
 from dragoman.models.language_model import (
     STACKS,
     LanguageModel,
@@ -36,6 +38,7 @@ from dragoman.models.language_model import (
     restore_carried,
 )
 from dragoman.models.transformer import TransformerConfig
+from dragoman.scoring.perplexity import TextSize
 
 WORDS = 23
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-10}
@@ -57,6 +60,7 @@ def recurrent(**changes: Any) -> RecurrentStackConfig:
 CASES = {
     "lstm": LanguageModelConfig(stack=recurrent()),
     "gru": LanguageModelConfig(stack=recurrent(cell=GRUConfig(), last=7), tie=False, output_bias=False),
+    "mixture": LanguageModelConfig(stack=recurrent(last=9, cell=MogrifierLSTMConfig(rounds=2)), mixture=3),
     "sinusoidal": LanguageModelConfig(stack=transformer()),
     "learned": LanguageModelConfig(
         segment=40, stack=transformer(positions=LearnedConfig(max_positions=40), norm="post")
@@ -80,7 +84,7 @@ CASES = {
     ),
 }
 # For whom segments with a carried state are one long sequence: nobody sees farther back than what is carried.
-ENDLESS = ["lstm", "gru", "local", "local-relative", "segments", "segments-bias"]
+ENDLESS = ["lstm", "gru", "mixture", "local", "local-relative", "segments", "segments-bias"]
 
 
 @pytest.fixture(autouse=True)
@@ -473,6 +477,71 @@ def test_weight_drop_is_an_lstm_with_fewer_weights(by_torch: bool, monkeypatch: 
     assert [name for name, _ in layer.named_parameters()] == [
         f"sequence.cell.{name}" for name in ("input_weight", "hidden_weight", "bias")
     ]
+
+
+def test_a_mixture_is_the_weighted_sum_of_softmaxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Yang et al. 2018: Σ_k π_k softmax(W tanh(L_k h)), in one chunk or several, and its gradients."""
+    model = build(replace(CASES["mixture"], label_smoothing=0.1)).train()
+    source, target = tokens_of(2, 7), tokens_of(2, 7)
+    target[1, 4:] = PAD
+    hidden = model.stack(source, model.stack.start(2))[0]
+    mixture, real = model.mixture, target != PAD
+    assert mixture is not None
+    weights = (hidden @ mixture.prior.weight.T).softmax(-1)
+    sum_of_all: Tensor = 0.0  # type: ignore[assignment]
+    for number in range(3):
+        rows = slice(6 * number, 6 * number + 6)
+        latent = torch.tanh(hidden @ mixture.latent.weight[rows].T + mixture.latent.bias[rows])
+        softmax = (latent @ model.output.weight.T + model.output.bias).softmax(-1)
+        sum_of_all = sum_of_all + weights[..., number, None] * softmax
+    logs = sum_of_all.log()[real]
+    expected = nn.functional.nll_loss(logs, target[real], reduction="sum") * 0.9 - 0.1 * logs.mean(-1).sum()
+    leaves = list(model.parameters())
+    wanted = torch.autograd.grad(expected, leaves)
+    for size in (1, 1 << 22):  # logits at once: a chunk for every token, or one
+        monkeypatch.setitem(MAX_LOGITS, "cpu", size)
+        found = model(segment_of(source, target)).total
+        torch.testing.assert_close(found, expected, **CLOSE)
+        torch.testing.assert_close(torch.autograd.grad(found, leaves), wanted, **CLOSE)
+
+
+def test_dynamic_evaluation_is_the_published_update() -> None:
+    """As in the authors' program: score, then θ += λ R (θ₀ − θ) − η g / (RMS + ε), weight by weight."""
+    model, device = build(CASES["gru"]), torch.device("cpu")
+    train, test = (InMemoryStream(tokens_of(1, size)[0].numpy().astype("int32")) for size in (41, 18))
+    plan = BpttPlan(train, 8, 5, shuffled=False)
+    carried, squares = model.empty_carry(8), [torch.zeros_like(part) for part in model.parameters()]
+
+    def gradients(segment: Segment, carried: Any) -> tuple[Tensor, list[Tensor]]:
+        model.zero_grad()
+        loss = model(replace(segment, carried=carried))
+        (loss.total / loss.count).backward()
+        return loss.total.detach(), [part.grad.clone() for part in model.parameters() if part.grad is not None]
+
+    for part in plan.epoch(0):
+        squares = [old + new**2 for old, new in zip(squares, gradients(part, carried)[1], strict=True)]
+    sizes = [(square / len(plan)).sqrt() for square in squares]
+    found = gradient_sizes(model, train, 5, device)
+    torch.testing.assert_close(found, sizes, **CLOSE)
+    first, total, carried = [part.detach().clone() for part in model.parameters()], 0.0, model.empty_carry(1)
+    mean = sum(float(size.mean()) for size in sizes) / len(sizes)
+    options = DynamicEvaluation(rate=0.02, decay=0.3, segment=5)
+    for part in BpttPlan(test, 1, 5, shuffled=False).epoch(0):
+        loss, slopes = gradients(part, carried)
+        total += float(loss)
+        with torch.no_grad():
+            for weight, start, size, slope in zip(model.parameters(), first, sizes, slopes, strict=True):
+                ratio = (size / mean).clamp(max=1 / 0.3)
+                weight += 0.3 * ratio * (start - weight) - 0.02 * slope / (size + 2e-5)
+    with torch.no_grad():
+        for weight, start in zip(model.parameters(), first, strict=True):
+            weight.copy_(start)
+    likelihood, _ = dynamic_likelihood(model, test, sizes, options, TextSize(), device)
+    still, _ = dynamic_likelihood(model, test, sizes, replace(options, rate=0.0), TextSize(), device)
+    assert likelihood.nats == pytest.approx(total, abs=1e-10)
+    assert abs(still.nats - likelihood.nats) > 1e-3
+    for weight, start in zip(model.parameters(), first, strict=True):
+        assert torch.equal(weight, start)
 
 
 def test_penalties_are_those_of_the_paper() -> None:

@@ -238,6 +238,16 @@ def test_perplexities_are_those_of_a_plain_loop(folder: Path, name: str, context
     assert found["unknown"] == 0
 
 
+def test_dynamic_evaluation_goes_on_learning(folder: Path) -> None:
+    asked = ("evaluation.dynamic=true", "evaluation.dynamic_segment=10")
+    still = numbers("evaluate", folder / "lstm", folder / "test.txt", *asked, "evaluation.dynamic_rate=0")
+    found = numbers("evaluate", folder / "lstm", folder / "test.txt", *asked, "evaluation.dynamic_rate=0.001")
+    assert still["loss"] == pytest.approx(numbers("evaluate", folder / "lstm", folder / "test.txt")["loss"], rel=1e-4)
+    assert found["loss"] < still["loss"] - 1e-3
+    assert found["tokens"] == still["tokens"]
+    assert call("evaluate", folder / "lstm", folder / "test.txt", "evaluation.dynamic_rate=0.1").code == 2
+
+
 def test_scores_do_not_depend_on_the_batch(folder: Path, name: str) -> None:
     text = folder / "long.txt"
     text.write_text(some_text(1000, 5), encoding="utf-8")
