@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,22 +13,24 @@ from dragoman.data.examples import Example
 from dragoman.data.split import TrainValidSplit
 from dragoman.errors import DragomanError
 from dragoman.exchange.exporter import Exporter
+from dragoman.inference.labeler import labeler_of
 from dragoman.inference.load import load_predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import Run
-from dragoman.scoring.metric import TextMetric
+from dragoman.scoring.metric import Metric, TextMetric
 from dragoman.scoring.registry import metrics_for
 from dragoman.scoring.significance import bootstrap
 
+DRAWS = 200  # bootstrap samples of a label metric
 LINES = 200  # at most: an export should not take much longer for its check
 
 
 class ExportCheck(NamedTuple):
-    """The run and the exported model on the same validation lines, by greedy search."""
+    """The run and the exported model on the same validation lines, by greedy search if they search."""
 
     lines: int
     equal: int  # texts that are the same
-    metric: TextMetric
+    metric: Metric
     scores: tuple[float, float]  # of the run, and of the exported model
     error: float  # standard error of the score of the run
 
@@ -40,8 +42,9 @@ class ExportCheck(NamedTuple):
 
     def __str__(self) -> str:
         before, after = map(self.metric.format, self.scores)
+        how = " by greedy search" if isinstance(self.metric, TextMetric) else ""
         return (
-            f"compared on {self.lines:,} validation lines by greedy search: {self.equal:,} texts are equal; "
+            f"compared on {self.lines:,} validation lines{how}: {self.equal:,} texts are equal; "
             f"{self.metric.name} {before} of the run, {after} exported"
         )
 
@@ -56,23 +59,56 @@ class ExportCheck(NamedTuple):
 
 def check_export(run: Run, exporter: Exporter, path: Path) -> ExportCheck | str:
     """The comparison, or why there is none."""
-    if not run.task.searches or run.config.reads_media:
+    labels = run.task.head_decoder is not None and run.task.head_decoder.outputs in ("labels", "tags")
+    if not (run.task.searches or labels) or not run.tokenizers()[0].is_text:
         return f'task = "{run.task.name}" has no texts to compare'
     examples = validation_examples(run)
     if isinstance(examples, str):
         return examples
+    unknown = f"Dragoman cannot run the format {exporter.name}"
+    try:
+        found = (label_check if labels else text_check)(run, exporter, path, examples)
+    except (DragomanError, ImportError) as error:
+        return str(error)
+    return found or unknown
+
+
+def text_check(run: Run, exporter: Exporter, path: Path, examples: list[Example]) -> ExportCheck | None:
     predictor = load_predictor(run.folder, "cpu", engine="torch", beam=1, scores=False)
     texts = [example.model_input for example in examples]
     outputs = [prediction.text for prediction in predictor.stream(texts, on_unknown=told_elsewhere)]
-    try:
-        tokens = exporter.decode(run, path, [list(row) for row in predictor.codec.encode_sources(texts)])
-    except (DragomanError, ImportError) as error:
-        return str(error)
+    tokens = exporter.decode(run, path, [list(row) for row in predictor.codec.encode_sources(texts)])
     if tokens is None:
-        return f"Dragoman cannot run the format {exporter.name}"
+        return None
     decode = predictor.codec.target_of(None).decode
-    exported = [decode(row) for row in tokens]
-    return compare_texts(run, examples, outputs, exported)
+    return compare_texts(run, examples, outputs, [decode(row) for row in tokens])
+
+
+def label_check(run: Run, exporter: Exporter, path: Path, examples: list[Example]) -> ExportCheck | None:
+    labeler = labeler_of(run, "cpu")
+    known = labeler.known(examples)[0]
+    texts = [example.model_input for example in known]
+    own = list(labeler.stream(texts, on_unknown=told_elsewhere))
+    model: Any = labeler.model
+    if (outputs := exporter.label_outputs(run, path, model)) is None:
+        return None
+    model.outputs = outputs
+    exported = list(labeler.stream(texts, on_unknown=told_elsewhere))
+    head = labeler.head_decoder
+    values = [[prediction.value for prediction in predictions] for predictions in (own, exported)]
+    truth = [head.parse_reference(example.references[0].strip()) for example in known]
+    metrics = metrics_for(head.outputs)
+    metric = metrics[run.config.train.metric if run.config.train.metric in metrics else "accuracy"]
+
+    def score(chosen: Sequence[int], predicted: list[Any]) -> float:
+        pairs = [predicted[number] for number in chosen], [truth[number] for number in chosen]
+        return float(metric.score(*pairs, labeler.labels) if metric.uses_label_set else metric.score(*pairs))
+
+    every, draw = range(len(known)), np.random.default_rng(1)
+    samples = [draw.integers(0, len(known), len(known)).tolist() for _ in range(DRAWS)]
+    error = float(np.std([score(sample, values[0]) for sample in samples]))
+    equal = sum(before == after for before, after in zip(*values, strict=True))
+    return ExportCheck(len(known), equal, metric, (score(every, values[0]), score(every, values[1])), error)
 
 
 def validation_examples(run: Run) -> list[Example] | str:

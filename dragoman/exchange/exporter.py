@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
 
+from dragoman.data.batch import Batch
 from dragoman.layers.relative_positions import RelativeSinusoidalConfig
 from dragoman.layers.self_attention import FullConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -42,6 +43,10 @@ class Exporter(Protocol):
 
         Sources and outputs are token ids of the run without <eos>. `dragoman export` compares them with the run itself.
         """
+        return None
+
+    def label_outputs(self, run: Run, path: Path, model: Any) -> Callable[[Batch], Any] | None:
+        """What replaces `outputs` of the run's classifier or tagger: the same scores by the exported format."""
         return None
 
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from dragoman.data.batch import token_batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import MissingExtraError
@@ -30,19 +29,23 @@ from dragoman.layers.attention import observe_attention, usual_layer
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, Sinusoidal, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RotaryConfig
 from dragoman.layers.self_attention import FullConfig
-from dragoman.models.classifier import Classifier
 from dragoman.models.contracts import State
+from dragoman.models.decoders.copy_transducer import CopyTransducerConfig
+from dragoman.models.decoders.edit_transducer import EditTransducerConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
+from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.tagger import Tagger
 from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
 ENCODERS = (TransformerConfig, RecurrentEncoderConfig)
-DECODERS = (TransformerConfig, RecurrentDecoderConfig, LuongDecoderConfig, FixedContextDecoderConfig)
+DECODERS = (
+    TransformerConfig, RecurrentDecoderConfig, LuongDecoderConfig, FixedContextDecoderConfig,
+    HardAttentionDecoderConfig, EditTransducerConfig, CopyTransducerConfig,
+)  # fmt: skip
 POSITIONS = (SinusoidalConfig, LearnedConfig, NoPositionsConfig, RotaryConfig, RelativeBiasConfig)
 LONGEST = 1024  # positions of sinusoids in a graph
 
@@ -54,7 +57,7 @@ class OnnxExporter(Exporter):
     """The exporter of `dragoman export --to onnx`."""
 
     name = "onnx"
-    about = "encoder.onnx and decoder.onnx for onnxruntime, with greedy.py, for Transformers and recurrent models"
+    about = "encoder.onnx and decoder.onnx with greedy.py for onnxruntime: Transformers, recurrent models, transducers"
 
     def blockers(self, run: Run) -> list[str]:
         return model_blockers(run.config.model)
@@ -89,18 +92,21 @@ def decode_greedily(decoder: onnx_greedy.GreedyDecoder, sources: Sequence[Sequen
 def model_blockers(config: Any) -> list[str]:
     if not isinstance(config, EncoderDecoderConfig):
         return [not_encoder_decoder(config)]
-    reasons = []
-    for side, stack, kinds in (("encoder", config.encoder, ENCODERS), ("decoder", config.decoder, DECODERS)):
-        if not isinstance(stack, kinds):
-            expected = ", ".join(repr(kind.kind) for kind in kinds)
-            reasons.append(f"model.{side}.kind: found {stack.kind!r}, expected one of {expected}")
-        if isinstance(stack, TransformerConfig):
-            if not isinstance(stack.attention, FullConfig):
-                reasons.append(f"model.{side}.attention: found {stack.attention.kind!r}, expected 'full'")
-            if not isinstance(stack.positions, POSITIONS):
-                expected = ", ".join(repr(kind.kind) for kind in POSITIONS)
-                reasons.append(f"model.{side}.positions: found {stack.positions.kind!r}, expected one of {expected}")
-    return reasons
+    return [
+        *stack_blockers("model.encoder", config.encoder, ENCODERS),
+        *stack_blockers("model.decoder", config.decoder, DECODERS),
+    ]
+
+
+def stack_blockers(place: str, stack: Any, kinds: tuple[type, ...]) -> Iterator[str]:
+    """Every setting of an encoder or decoder that keeps it from becoming a graph."""
+    parts = [("kind", stack, kinds)]
+    if isinstance(stack, TransformerConfig):
+        parts += [("attention", stack.attention, (FullConfig,)), ("positions", stack.positions, POSITIONS)]
+    for name, part, known in parts:
+        if not isinstance(part, known):
+            expected = ", ".join(repr(kind.kind) for kind in known)  # type: ignore[attr-defined]
+            yield f"{place}.{name}: found {part.kind!r}, expected one of {expected}"
 
 
 class EncoderGraph(nn.Module):
@@ -192,50 +198,6 @@ def write_graphs(model: EncoderDecoder, folder: Path, attention: bool = False) -
     decoder.save(folder / "decoder.onnx")
     rest = zip(names[count:], kept[count:], shapes[count:], strict=True)
     return [{"name": name, "shape": None if is_kept else shape} for name, is_kept, shape in rest]
-
-
-class LabelGraph(nn.Module):
-    """Source tokens, of a tagger also the first token of every word → scores of labels; one text at a time."""
-
-    def __init__(self, model: Classifier | Tagger) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, source: Tensor, starts: Tensor | None = None) -> Tensor:
-        """source (1, S), starts (1, W) → (1, K) or (1, W, K)."""
-        if starts is None:
-            scores: Any = self.model.outputs(token_batch(source))
-        else:
-            scores = self.model.outputs(token_batch(source, torch.stack([torch.zeros_like(starts), starts], 1)))[0]
-        return scores  # type: ignore[no-any-return]
-
-
-def label_blockers(config: Any) -> list[str]:
-    """Every setting of a classifier or tagger that `write_label_graph` cannot express."""
-    reasons = []
-    if not isinstance(config.encoder, ENCODERS):
-        expected = ", ".join(repr(kind.kind) for kind in ENCODERS)
-        reasons.append(f"model.encoder.kind: found {config.encoder.kind!r}, expected one of {expected}")
-    for name, expected in (("texts", "joined"), ("read", "first")):
-        if (value := getattr(config, name, expected)) != expected:
-            reasons.append(f"model.{name}: found {value!r}, expected {expected!r}")
-    return reasons
-
-
-@torch.no_grad()
-def write_label_graph(model: Classifier | Tagger, path: Path) -> None:
-    """Write the graph of a classifier or tagger: inputs `source` and, of a tagger, `starts`; output `scores`."""
-    prepare(model)
-    dynamic = torch.export.Dim.DYNAMIC
-    names = ["source", "starts"] if isinstance(model, Tagger) else ["source"]
-    examples = (torch.full((1, 5), EOS), torch.tensor([[0, 2, 3]]))[: len(names)]
-    with quiet():
-        graph = torch.onnx.export(
-            LabelGraph(model), examples, dynamo=True, verbose=False, dynamic_shapes=tuple({1: dynamic} for _ in names),
-            input_names=names, output_names=["scores"],
-        )  # fmt: skip
-    assert graph is not None
-    graph.save(path)
 
 
 def prepare(model: nn.Module) -> None:

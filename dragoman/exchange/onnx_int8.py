@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.data.corpus import Corpus
 from dragoman.data.store import source_rows
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.errors import DragomanError, MissingExtraError
 from dragoman.exchange.onnx_greedy import GreedyDecoder
+from dragoman.exchange.onnx_labels import LABEL_GRAPH, GraphOutputs
 from dragoman.runs import Run
 from dragoman.runs.resume import check_same_data
 from dragoman.scoring.registry import select_metrics
@@ -26,25 +28,26 @@ LINEAR = {"MatMul", "Gemm", "Gather", "Transpose"}  # nodes that read weights; t
 SMALLEST = 1024  # numbers; smaller matrices stay as they are
 CHECKED = 200  # validation lines
 ROWS = 32  # decoded together
-TOLERATED = 0.2  # points of chrF on the validation lines
+TOLERATED = 0.2  # points of chrF or accuracy on the validation lines
 
 
 @dataclass(frozen=True)
 class PrecisionCheck:
-    """How greedy outputs with int8 weights compare with those of float32 on validation lines."""
+    """How outputs with int8 weights compare with those of float32 on validation lines."""
 
     lines: int
-    same: float  # share of lines with the same text
-    chrf: tuple[float, float]  # float32, int8
+    same: float  # share of lines with the same output
+    metric: str
+    scores: tuple[float, float]  # in points: float32, int8
 
     @property
     def lossless(self) -> bool:
-        return self.chrf[1] >= self.chrf[0] - TOLERATED
+        return self.scores[1] >= self.scores[0] - TOLERATED
 
     def __str__(self) -> str:
         return (
-            f"chrF {self.chrf[1]:.1f} with int8, {self.chrf[0]:.1f} with float32; {self.same:.1%} of {self.lines} "
-            "validation lines have the same text"
+            f"{self.metric} {self.scores[1]:.1f} with int8, {self.scores[0]:.1f} with float32; {self.same:.1%} of "
+            f"{self.lines} validation lines have the same output"
         )
 
 
@@ -104,8 +107,8 @@ def quantized(weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[n
     return best[1], best[2]
 
 
-def compare_precisions(run: Run, table: dict[str, Any], folder: Path, other: Path) -> PrecisionCheck | None:
-    """Compare the graphs of two folders, float32 and int8, on validation lines; None where the data are gone."""
+def validation_rows(run: Run) -> tuple[Corpus, Sequence[int]] | None:
+    """The data of a run and the validation lines to compare on; None where the data are gone."""
     try:
         corpus = run.task.prepare(run.config)
         check_same_data(run.folder, corpus)
@@ -113,6 +116,14 @@ def compare_precisions(run: Run, table: dict[str, Any], folder: Path, other: Pat
         return None
     count = len(corpus.valid)
     chosen = sorted({number * count // CHECKED for number in range(CHECKED)}) if count > CHECKED else range(count)
+    return corpus, chosen
+
+
+def compare_texts(run: Run, table: dict[str, Any], folder: Path, other: Path) -> PrecisionCheck | None:
+    """Compare the greedy outputs of the graphs of two folders, float32 and int8; None where the data are gone."""
+    if (found := validation_rows(run)) is None:
+        return None
+    corpus, chosen = found
     sources = [list(map(int, row)) for row in source_rows(corpus.valid, chosen)]
     target = run.tokenizers()[1]
     references = [[target.decode(row.tolist())] for row in corpus.valid.target.rows(chosen)]
@@ -120,7 +131,26 @@ def compare_precisions(run: Run, table: dict[str, Any], folder: Path, other: Pat
     metric = select_metrics(["chrf"])["chrf"]
     chrf = [metric.score(metric.statistics(own, references)) for own in texts]
     same = sum(left == right for left, right in zip(*texts, strict=True)) / max(1, len(sources))
-    return PrecisionCheck(len(sources), same, (chrf[0], chrf[1]))
+    return PrecisionCheck(len(sources), same, "chrF", (chrf[0], chrf[1]))
+
+
+def compare_labels(run: Run, model: Any, folder: Path, other: Path) -> PrecisionCheck | None:
+    """The same for the labels of a classifier or tagger, whose scores the graphs compute from now on."""
+    if (found := validation_rows(run)) is None:
+        return None
+    corpus, chosen = found
+    sources, targets = source_rows(corpus.valid, chosen), [row.tolist() for row in corpus.valid.target.rows(chosen)]
+    batch = run.task.collator(run.config, run.tokenizers()[0]).collate(sources, targets)
+    truth = batch.target[:, 0] if batch.target.dim() == 3 else batch.target
+    values = []
+    for place in (folder, other):
+        model.outputs = GraphOutputs(model, place / LABEL_GRAPH)
+        predicted = model.predict(batch)
+        values.append(predicted.values)
+    mask = predicted.mask
+    accuracy = [100 * float((own == truth)[mask].double().mean()) for own in values]
+    same = float(((values[0] == values[1]) | ~mask).all(1).double().mean())
+    return PrecisionCheck(len(chosen), same, "accuracy", (accuracy[0], accuracy[1]))
 
 
 def outputs(decoder: GreedyDecoder, sources: Sequence[list[int]], target: Tokenizer) -> list[str]:

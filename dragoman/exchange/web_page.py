@@ -13,8 +13,11 @@ import html
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -31,13 +34,12 @@ from dragoman.exchange.exporter import Exporter, encoder_decoder
 from dragoman.exchange.onnx import (
     LONGEST,
     decode_greedily,
-    label_blockers,
     model_blockers,
     write_graphs,
-    write_label_graph,
 )
 from dragoman.exchange.onnx_greedy import GreedyDecoder
-from dragoman.exchange.onnx_int8 import compare_precisions, write_int8
+from dragoman.exchange.onnx_int8 import PrecisionCheck, compare_labels, compare_texts, write_int8
+from dragoman.exchange.onnx_labels import LABEL_GRAPH, GraphOutputs, label_blockers, words_of, write_label_graph
 from dragoman.exchange.web_runtime import BINARY, FILES, MODULE, find_runtime
 from dragoman.exchange.web_tokenizers import tokenizer_blockers, tokenizer_spec
 from dragoman.models.encoder_decoder import EncoderDecoder
@@ -49,8 +51,6 @@ from dragoman.web.page import asset, bundle, json_for_html, modules_of, security
 
 FORMAT = 1  # of model.json
 ENTRY = "offline-page"
-GRAPHS = ("encoder.onnx", "decoder.onnx")
-LABEL_GRAPH = "labels.onnx"
 LABEL_TASKS = ("classify", "tag")
 TASKS = ("translate", *LABEL_TASKS)
 STYLES = ("style.css", "panels.css")
@@ -95,12 +95,16 @@ class WebExporter(Exporter):
         model = folder / "model"
         model.mkdir()
         if run.task.name in LABEL_TASKS:
-            table = write_label_model(run, model, options)
+            labels: Any = run.model(torch.device("cpu"))
+            write_label_graph(labels, model / LABEL_GRAPH)
+            table = label_table(run, labels, options)
+            compare = partial(compare_labels, run, labels)
         else:
             network = encoder_decoder(run)
             caches = write_graphs(network, model, attention=True)
             table = model_table(run, network, options) | {"caches": caches}
-            table["about"].append(("Precision", choose_precision(run, table, model, options.get("precision"))))
+            compare = partial(compare_texts, run, table)
+        table["about"].append(("Precision", choose_precision(model, precision, compare)))
         (model / "model.json").write_text(json.dumps(table, ensure_ascii=False, separators=(",", ":")), "utf-8")
         title = page_title(run, table["languages"])
         if "single" in options:
@@ -109,11 +113,14 @@ class WebExporter(Exporter):
         else:
             write_page(title, folder, runtime)
 
-    def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]] | None:
-        if path.is_file():
-            return None
-        table = json.loads((path / "model" / "model.json").read_text(encoding="utf-8"))
-        return decode_greedily(GreedyDecoder(path / "model", table), sources)
+    def decode(self, run: Run, path: Path, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+        with model_folder(path) as folder:
+            table = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+            return decode_greedily(GreedyDecoder(folder, table), sources)
+
+    def label_outputs(self, run: Run, path: Path, model: Any) -> GraphOutputs:
+        with model_folder(path) as folder:
+            return GraphOutputs(model, folder / LABEL_GRAPH)
 
 
 def label_run_blockers(run: Run) -> list[str]:
@@ -126,44 +133,37 @@ def label_run_blockers(run: Run) -> list[str]:
     return reasons
 
 
-def write_label_model(run: Run, folder: Path, options: Mapping[str, str]) -> dict[str, Any]:
-    """Write the graph of a classifier or tagger; returns everything else that the page needs to know."""
-    network: Any = run.model(torch.device("cpu"))
-    graph, precision = folder / LABEL_GRAPH, options.get("precision", "float32")
-    write_label_graph(network, graph)
-    if precision == "int8":
-        small = folder / "int8.onnx"
-        write_int8(graph, small)
-        small.replace(graph)
+def label_table(run: Run, network: Any, options: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that the page of a classifier or tagger needs to know besides the graph."""
     source, labels = run.tokenizers()
     chain = getattr(network, "chain", None)
     positions = length_limit(encoder_of(run.config))[1]
     return {
         **source_table(run, options),
         "labels": list(labels.names),
+        "words": words_of(network),
         "chain": chain and {name: weight.tolist() for name, weight in chain.named_parameters()},
         "max_tokens": min(LONGEST, positions or LONGEST) - 1,
         "about": [
             *about(run, network, "examples"),
             ("Source", f"{len(source):,} {source.kind}"),
             ("Labels", f"{len(labels.names):,}"),
-            ("Precision", "int8 weights" if precision == "int8" else "float32"),
         ],
     }
 
 
-def choose_precision(run: Run, table: dict[str, Any], folder: Path, wanted: str | None) -> str:
+def choose_precision(folder: Path, wanted: str | None, compare: Callable[[Path, Path], PrecisionCheck | None]) -> str:
     """Leave graphs of the wanted precision in a folder, by default int8 if validation lines show no loss; say which."""
     if wanted == "float32":
         return "float32"
     small = folder.with_name("int8")
     small.mkdir()
-    for name in GRAPHS:
-        write_int8(folder / name, small / name)
-    check = compare_precisions(run, table, folder, small)
+    for graph in folder.glob("*.onnx"):
+        write_int8(graph, small / graph.name)
+    check = compare(folder, small)
     chosen = wanted == "int8" or (check is not None and check.lossless)
-    for name in GRAPHS if chosen else ():
-        (small / name).replace(folder / name)
+    for graph in small.iterdir() if chosen else ():
+        graph.replace(folder / graph.name)
     shutil.rmtree(small)
     return f"{'int8 weights' if chosen else 'float32'} ({check or 'not compared: the validation data are gone'})"
 
@@ -275,6 +275,20 @@ def single_page(title: str, model: Path, runtime: Path) -> str:
         files=json_for_html(packed),
         script=script,
     )
+
+
+@contextmanager
+def model_folder(path: Path) -> Iterator[Path]:
+    """The files of the model of an exported folder or, unpacked, of a page with everything inside."""
+    if path.is_dir():
+        yield path / "model"
+        return
+    embedded = re.search(r'<script type="application/json" id="files">(.*?)</script>', path.read_text("utf-8"), re.S)
+    assert embedded is not None, f"{path}: single_page wrote it"
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, packed in json.loads(embedded[1]).items():
+            Path(scratch, name).write_bytes(gzip.decompress(base64.b64decode(packed)))
+        yield Path(scratch)
 
 
 def inline_runtime(source: str) -> str:

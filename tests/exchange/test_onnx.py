@@ -20,12 +20,17 @@ WORDS = [word[start:] + word[:start] for word in ("abcdef", "ghijkl", "acegik", 
 TRANSFORMER = {
     "kind": "transformer", "layers": 1, "width": 16, "heads": 2, "feedforward": 32, "dropout": 0.0,
 }  # fmt: skip
+RECURRENT = {"kind": "recurrent", "embedding": 12, "width": 16, "dropout": 0.0}
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {"encoder": TRANSFORMER, "decoder": TRANSFORMER},
-    "recurrent": {
-        "encoder": {"kind": "recurrent", "embedding": 12, "width": 16, "dropout": 0.0},
-        "decoder": {"kind": "recurrent", "embedding": 12, "width": 16, "dropout": 0.0, "cell": "gru"},
+    "recurrent": {"encoder": RECURRENT, "decoder": {**RECURRENT, "cell": "gru"}},
+    "hard-attention": {"encoder": RECURRENT, "decoder": {**RECURRENT, "kind": "hard-attention"}},
+    "hard-attention of order 0": {
+        "encoder": RECURRENT,
+        "decoder": {**RECURRENT, "kind": "hard-attention", "order": 0, "context": True},
     },
+    "edit-transducer": {"encoder": RECURRENT, "decoder": {**RECURRENT, "kind": "edit-transducer"}},
+    "copy-transducer": {"encoder": RECURRENT, "decoder": {**RECURRENT, "kind": "copy-transducer"}},
 }
 
 
@@ -44,7 +49,7 @@ def trained(place: Path, name: str, folder: str = "", **more: Any) -> Path:
         "model": {"tie": "target", **MODELS[name]},
         "train": {"steps": 60, "validate_every": 60, "optimizer": {"learning_rate": 0.02, "warmup": 5}},
     }
-    if name == "recurrent":
+    if name != "transformer":
         table["model"]["tie"] = "none"  # type: ignore[index]
     run = place / (folder or name)
     train(build(merge(table, more)), run, Display(quiet=True))

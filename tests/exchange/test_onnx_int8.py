@@ -46,5 +46,5 @@ def test_scales_follow_rows_or_columns_whichever_loses_less() -> None:
 
 
 def test_a_loss_of_quality_is_seen() -> None:
-    assert PrecisionCheck(10, 0.9, (40.0, 39.9)).lossless
-    assert not PrecisionCheck(10, 0.9, (40.0, 39.0)).lossless
+    assert PrecisionCheck(10, 0.9, "chrF", (40.0, 39.9)).lossless
+    assert not PrecisionCheck(10, 0.9, "chrF", (40.0, 39.0)).lossless

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from dragoman.data.formats.labels import word_positions
-from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer
 from dragoman.exchange.web_tokenizers import tokenizer_spec
 from dragoman.layers.crf import LinearChainCRF
+from dragoman.models.encoders.character_words import split_words
 from tests.conftest import call, write_rows
 from tests.web.javascript import run_javascript
 from tests.web.test_offline_page import RUNTIME, Opened, Site, browser, in_browser
@@ -27,8 +29,8 @@ LABEL = """async ({ lines, table, scores }) => {
   const seen = [];
   class Tensor { constructor(type, data, dims) { Object.assign(this, { type, data, dims }); } }
   const session = { run: async ({ source, starts }) => {
-    seen.push([Array.from(source.data, Number), Array.from(starts.data, Number)]);
-    return { scores: { data: Float32Array.from(scores.slice(0, starts.dims[1]).flat()) } };
+    seen.push([Array.from(source.data, Number), starts ? Array.from(starts.data, Number) : source.dims]);
+    return { scores: { data: Float32Array.from(scores.slice(0, starts ? starts.dims[1] : source.dims[1]).flat()) } };
   } };
   const labeler = new module_labeler.Labeler({ Tensor }, session, table);
   return { seen, outputs: await labeler.labelAll(lines) };
@@ -63,6 +65,24 @@ def test_tags_equal_those_of_torch(tmp_path: Path, crf: bool) -> None:
         torch.testing.assert_close(mine, shares.detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_words_of_characters_equal_those_of_torch(tmp_path: Path) -> None:
+    tokenizer = CharacterTokenizer.train(CharactersConfig(min_count=2), [" ".join(line.split()) for line in LINES * 2])
+    space = tokenizer.encode(" ")[0]
+    table = {
+        "task": "tag", "source": tokenizer_spec(tokenizer), "labels": LABELS, "special": {"eos": EOS, "pad": PAD},
+        "max_characters": 100, "max_tokens": 100, "characters": None, "chain": None,
+        "words": {"space": space, "longest": 4},
+    }  # fmt: skip
+    data = {"lines": LINES, "table": table, "scores": torch.randn(9, len(LABELS)).tolist()}
+    found = run_javascript("labeler", LABEL, data, tmp_path)
+    for line, (source, sizes), output in zip(LINES, found["seen"], found["outputs"], strict=True):
+        words = " ".join(line.split())
+        ids = torch.tensor([[*tokenizer.encode(words), EOS]])
+        expected = split_words(ids, ids != PAD, space, 4)
+        assert torch.tensor(source).view(sizes).equal(expected)
+        assert len(output["tags"]) == len(words.split())
+
+
 def labelled(task: str) -> list[tuple[str, str]]:
     draw = random.Random(1)
     words = {"the": "DET", "a": "DET", "cat": "NOUN", "film": "NOUN", "runs": "VERB", "good": "ADJ", "bad": "ADJ"}
@@ -74,20 +94,28 @@ def labelled(task: str) -> list[tuple[str, str]]:
     return rows
 
 
-@pytest.mark.slow  # two trainings and exports
+SMALL = ["model.encoder.width=32", "model.encoder.layers=1", "tokenizer.source.kind=words"]
+CASES = {
+    "classify": ["model.encoder.kind=recurrent", "model.encoder.embedding=16", *SMALL],
+    "tag": ["model.encoder.kind=transformer", "model.encoder.heads=2", "model.crf=true", *SMALL],
+    "tag, characters": ["model.encoder.hashed=97", "model.encoder.hashed_forms=['word', 'ending']"],
+}
+
+
+@pytest.mark.slow  # trainings and exports
 @in_browser
-@pytest.mark.parametrize("task", ["classify", "tag"])
-def test_pages_label_as_predict_does(task: str, browser: Any, cached: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_pages_label_as_predict_does(case: str, browser: Any, cached: Path, tmp_path: Path) -> None:
+    task = case.partition(",")[0]
     write_rows(tmp_path / "train.tsv", labelled(task))
-    encoder = {"classify": ("recurrent", "embedding=16"), "tag": ("transformer", "heads=2")}[task]
-    settings = [f"model.encoder.kind={encoder[0]}", f"model.encoder.{encoder[1]}", "model.encoder.width=32"]
-    settings += ["model.encoder.layers=1", "tokenizer.source.kind=words", "train.steps=60", "train.optimizer.warmup=5"]
-    settings += ["model.crf=true"] if task == "tag" else []
+    settings = [*CASES[case], "train.steps=60", "train.optimizer.warmup=5"]
     (tmp_path / "run.toml").write_text(call("new", task, f"data.train={tmp_path / 'train.tsv'}", *settings).out)
     done = call("train", tmp_path / "run.toml", "--run", tmp_path / "run", "--quiet")
     assert done.code == 0, done.err
     done = call("export", tmp_path / "run", "--to", "web", "--output", tmp_path / "site", "--runtime", str(RUNTIME))
     assert done.code == 0, done.err
+    assert "of 36 validation lines have the same output" in (tmp_path / "site" / "model" / "model.json").read_text()
+    assert "compared on 36 validation lines: " in done.err
     lines = ["the good film", "bad bad cat runs", "a zebra", "film"]
     predicted = call("predict", tmp_path / "run", "--json", stdin="\n".join(lines).encode()).lines
     site = Site(tmp_path / "site", tmp_path / "run")
@@ -101,16 +129,18 @@ def test_pages_label_as_predict_does(task: str, browser: Any, cached: Path, tmp_
     finally:
         site.close()
     assert [output["text"] for output in outputs] == [json.loads(line)["text"] for line in predicted]
-    assert outputs[2]["unknown"] == ["zebra"]
+    assert outputs[2]["unknown"] == (["z"] if "characters" in case else ["zebra"])
 
 
 def test_what_a_page_cannot_label_is_said_at_once(cached: Path, tmp_path: Path) -> None:
     write_rows(tmp_path / "train.tsv", labelled("tag"))
+    settings = ["model.encoder.kind=convs2s", "model.read=mean", "train.steps=1"]
     (tmp_path / "run.toml").write_text(
-        call("new", "tag", f"data.train={tmp_path / 'train.tsv'}", "train.steps=1").out, encoding="utf-8"
+        call("new", "tag", f"data.train={tmp_path / 'train.tsv'}", *settings).out, encoding="utf-8"
     )
     assert call("train", tmp_path / "run.toml", "--run", tmp_path / "run", "--quiet").code == 0
     done = call("export", tmp_path / "run", "--to", "web", "--output", tmp_path / "site")
     assert done.code == 2
-    assert "model.encoder.kind: found 'character-words', expected one of 'transformer', 'recurrent'" in done.err
+    assert "found 'convs2s', expected one of 'transformer', 'recurrent', 'character-words'" in done.err
+    assert "model.read: found 'mean', expected 'first'" in done.err
     assert not (tmp_path / "site").exists()

@@ -80,16 +80,22 @@ class HashedWords(nn.Module):
     case, prefix, suffix) may add a vector each. Dropout makes the characters learn to do without.
     """
 
-    def __init__(self, rows: int, width: int, dropout: float, forms: Sequence[str] = ("word",)) -> None:
+    powers: Tensor  # (longest + 1,)
+
+    def __init__(
+        self, rows: int, width: int, dropout: float, forms: Sequence[str] = ("word",), longest: int = 64
+    ) -> None:
         super().__init__()
         self.rows, self.dropout, self.forms = rows, dropout, tuple(forms)
         self.weight = nn.Parameter(torch.zeros(rows, width))
+        powers = torch.tensor([pow(BASE, exponent, PRIME) for exponent in range(longest + 1)])
+        self.register_buffer("powers", powers, persistent=False)
 
     def forward(self, letters: Tensor, folded: Tensor | None = None) -> Tensor:
         """Characters (B, W, L) → (B, W, D); `folded` (V,) maps every character to lower case."""
         total: Tensor | None = None
         for form in self.forms:
-            hashes = hash_of(form_of(form, letters, folded), salt=FORMS.index(form))
+            hashes = hash_of(form_of(form, letters, folded), FORMS.index(form), self.powers)
             vectors = nn.functional.embedding(hashes % self.rows, self.weight)
             if self.training and self.dropout:
                 vectors = vectors * (torch.rand_like(vectors[:, :, :1]) >= self.dropout)
@@ -100,6 +106,7 @@ class HashedWords(nn.Module):
 
 FORMS = ("word", "folded", "beginning", "ending")
 AFFIX = 3  # characters of a prefix or suffix
+BASE, PRIME = 1_000_003, 2_147_483_647  # of the hash; products of letters and powers fit into 64 bits
 
 
 def form_of(form: str, letters: Tensor, folded: Tensor | None) -> Tensor:
@@ -116,12 +123,16 @@ def form_of(form: str, letters: Tensor, folded: Tensor | None) -> Tensor:
     return letters
 
 
-def hash_of(letters: Tensor, salt: int) -> Tensor:
-    """Polynomial hash (B, W) modulo a prime, by Horner's rule; padding does not change it."""
-    value = torch.full_like(letters[:, :, 0], salt)
-    for letter in letters.unbind(2):
-        value = torch.where(letter == PAD, value, (value * 1_000_003 + letter) % 2_147_483_647)
-    return value
+def hash_of(letters: Tensor, salt: int, powers: Tensor) -> Tensor:
+    """Polynomial hash (B, W) modulo a prime, with the salt as the first letter; padding does not change it.
+
+    `powers` are those of the base. All letters at once: a loop over them would fix the longest word of an exported
+    graph.
+    """
+    real = letters != PAD
+    count = real.sum(2)
+    right = count[:, :, None] - real.cumsum(2)  # letters to the right of each
+    return (salt * powers[count] + (letters * powers[right] % PRIME * real).sum(2)) % PRIME
 
 
 class CharacterWordsEncoder(Encoder):
@@ -138,7 +149,9 @@ class CharacterWordsEncoder(Encoder):
         self.characters = CharacterConvolution(embedding.width, config.kernels, config.filters, config.highways)
         self.project = nn.Linear(self.characters.width, config.inner.embedding)
         self.hashed = (
-            HashedWords(config.hashed, config.inner.embedding, config.hashed_dropout, config.hashed_forms)
+            HashedWords(
+                config.hashed, config.inner.embedding, config.hashed_dropout, config.hashed_forms, config.longest_word
+            )
             if config.hashed
             else None
         )
@@ -147,8 +160,13 @@ class CharacterWordsEncoder(Encoder):
         self.width = self.inner.width
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """Characters (B, S), mask (B, S) → memory of (B, W)."""
-        letters = split_words(source, mask, self.embedding.space, self.longest, self.embedding.first_tag)  # (B, W, L)
+        """Characters (B, S), mask (B, S), or those of words (B, W, L) without a use for the mask → memory of (B, W).
+
+        Exported graphs read words: how many there are follows from the characters, which no graph can express.
+        """
+        letters = source
+        if source.dim() == 2:
+            letters = split_words(source, mask, self.embedding.space, self.longest, self.embedding.first_tag)
         real = letters != PAD
         words = self.characters(self.embedding(letters).flatten(0, 1), real.flatten(0, 1))
         words = self.project(self.dropout(words)).view(*letters.shape[:2], -1)  # (B, W, D)

@@ -33,12 +33,15 @@ export class Labeler {
     this.check([...read].length, "characters", this.table.max_characters);
     const tokens = this.source.encode(read);
     this.check(tokens.length, "tokens", this.table.max_tokens);
-    const feeds = { source: this.tensor([...tokens.map(([id]) => id), this.table.special.eos]) };
-    if (this.tagger) feeds.starts = this.tensor(wordPositions(read, words, tokens));
+    const ids = tokens.map(([id]) => id);
+    const { eos, pad } = this.table.special;
+    const feeds = { source: this.table.words ? this.letters([...wordsOf(ids, this.table.words), [eos]], pad) : this.tensor([...ids, eos]) };
+    if (this.tagger && !this.table.words) feeds.starts = this.tensor(wordPositions(read, words, tokens));
     const { scores } = await this.session.run(feeds);
     const unknown = this.known ? [...new Set([...read].filter((character) => !this.known.has(character)))] : [...new Set(tokens.filter(([id]) => id === UNK).map(([, start, end]) => read.slice(start, end)))];
     const size = this.table.labels.length;
-    const rows = Array.from({ length: scores.data.length / size }, (_, row) => Array.from(scores.data.subarray(row * size, (row + 1) * size)));
+    const count = this.tagger ? words.length : 1; // a model of words scores <eos> too
+    const rows = Array.from({ length: count }, (_, row) => Array.from(scores.data.subarray(row * size, (row + 1) * size)));
     if (rows.some((row) => row.some((score) => !Number.isFinite(score)))) throw new Error("found no answer: the scores of the model are not numbers; its files are damaged");
     if (!this.tagger) {
       const shares = softmax(rows[0]);
@@ -59,9 +62,27 @@ export class Labeler {
     return new this.ort.Tensor("int64", BigInt64Array.from(ids, BigInt), [1, ids.length]);
   }
 
+  // The characters of words, padded to the longest: (1, W, L).
+  letters(words, pad) {
+    const width = Math.max(...words.map((word) => word.length));
+    const ids = words.flatMap((word) => [...word, ...Array(width - word.length).fill(pad)]);
+    return new this.ort.Tensor("int64", BigInt64Array.from(ids, BigInt), [1, words.length, width]);
+  }
+
   named(shares) {
     return Object.fromEntries(this.table.labels.map((label, number) => [label, shares[number]]));
   }
+}
+
+// The characters of each word, no more than `longest` of them; any number of spaces separates two words.
+function wordsOf(ids, { space, longest }) {
+  const words = [];
+  ids.forEach((id, place) => {
+    if (id === space) return;
+    if (place === 0 || ids[place - 1] === space) words.push([]);
+    if (words.at(-1).length < longest) words.at(-1).push(id);
+  });
+  return words;
 }
 
 // The token that covers the first character of each word; a word that the tokenizer drops has the token before it.
