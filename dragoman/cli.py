@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from dragoman import terminal
-from dragoman.commands.progress import LongWork
 from dragoman.commands.root import OutputClosed, cli
 from dragoman.errors import DragomanError, brief, is_out_of_memory
 from dragoman.kernels.torch_import import defer_meta_kernels
@@ -24,6 +23,10 @@ __all__ = ["cli", "guarded", "main"]
 
 def main() -> None:
     """Run the command line; a user error is one line and exit code 2."""
+    if "DRAGOMAN_COMPLETE" in os.environ:  # a shell asks how its line may go on
+        from dragoman.commands.completion import answer
+
+        sys.exit(answer(cli))
     wait_briefly()
     defer_meta_kernels()
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -47,6 +50,8 @@ def wait_briefly() -> None:
 
 def guarded(arguments: list[str]) -> int:
     """Run a command and return its exit code; an error is one line, `--trace` adds the traceback."""
+    from dragoman.commands.progress import LongWork  # not for completion, which must be quick
+
     trace = "--trace" in arguments
     try:
         try:

@@ -24,6 +24,7 @@ import pyarrow.parquet
 import pytest
 
 from dragoman import cli
+from dragoman.commands.root import GROUPS
 from dragoman.config import settings
 from dragoman.data.readers.lines import read_lines
 from dragoman.tasks import config
@@ -311,16 +312,17 @@ def test_new_without_a_task_lists_them(inside: TrainedFolder) -> None:
     assert call("new").lines[0].startswith("translate ")
 
 
-def test_help_and_version() -> None:
+def test_help_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "A first tour" in call("--help").out
     assert call("--version").out.startswith("dragoman ")
-    listed = call("--help").out.partition("Commands:\n")[2]
-    order = (
-        "train check clean curve back-translate distil adapt corrections predict translate complete serve repl "
-        "evaluate score compare test align score-alignment terms info inspect attention probe calibrate shortlist "
-        "bench import export new presets"
-    )
-    assert [line.split()[0] for line in listed.splitlines()] == [*order.split(), "demo"]
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = call("--help").out
+    for title, rows in GROUPS.items():
+        listed = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [tuple(line.split(maxsplit=1)) for line in listed] == [(name, summary) for name, _, summary in rows]
+        assert max(map(len, listed)) <= 80
+        for name, _, summary in rows:
+            assert cli.cli.commands[name].get_short_help_str(1000) == summary
     for name in cli.cli.commands:
         result = call(name, "-h").out
         assert f"Usage: dragoman {name} " in result, call(name, "-h")

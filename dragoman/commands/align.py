@@ -87,7 +87,9 @@ FILE_ARGUMENTS = {"run", "file", "predicting", "media", "skip_unreadable", "batc
 )  # fmt: skip
 @device_option
 def align(run: str | None, files: str | Pairs | None, **given: Any) -> None:
-    """Align words: one line of links per pair, "0-0 1-2", source before target, counted from 0.
+    """Align the words of pairs, or of recordings with times.
+
+    It prints one line of links per pair, such as "0-0 1-2": source before target, counted from 0.
 
     Each line of FILE has a source and a target, tab-separated (or .jsonl, .parquet). Words are separated by
     whitespace, whatever units the run works on; single words (spelling, pronunciation) are aligned by letters. The
@@ -325,10 +327,11 @@ def print_first(message: str, names: list[str]) -> None:
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One object per line: source, target, times, share.")
 def terms(files: str | Pairs, model: str, as_json: bool, **limits: Any) -> None:
-    """Extract terms and their translations from sentence pairs, most frequent first.
+    """Extract terms and their translations from pairs.
 
     terms aligns the words of all pairs, and prints the words and phrases that are mostly translated in one way: source,
-    target, count and share, tab-separated. Its first two columns are a file for predict --terminology.
+    target, count and share, tab-separated, most frequent first. Its first two columns are a file for
+    predict --terminology.
 
     \b
     dragoman terms pairs.tsv > terms.tsv

@@ -45,7 +45,7 @@ SCHEMA = Schema(
 def back_translate(
     run: str, file: str | None, output: str, method: str, mark: str, device: str, settings: Settings, **given: Any
 ) -> None:
-    """Make training pairs from text of the target language alone.
+    """Make training pairs from text of the target language.
 
     REVERSE_RUN translates from target to source. Each line of FILE becomes the target of a pair; its translation by
     REVERSE_RUN becomes the source, after a mark that tells the model that this source is synthetic.

@@ -27,7 +27,7 @@ from dragoman.errors import DataError
 @json_option
 @device_option
 def bench(run: str | None, files: str | Pairs | None, lengths: bool, as_json: bool, device: str, **given: Any) -> None:
-    """Measure speed on this machine: a run's training and decoding, or layers against length.
+    """Measure speed on this machine: training, decoding, layers.
 
     \b
     dragoman bench runs/my                       with the pairs that training set aside

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @json_option
 @device_option
 def compare(systems: tuple[str, ...], ladder: str | None, untrained: bool, output: str | None, **options: Any) -> None:
-    """Compare systems fairly: texts, runs, or configurations that are trained first, under one protocol.
+    """Compare texts, runs or configurations by one protocol.
 
     Texts: the outputs of each SYSTEM against those of the first, on the same REFERENCES. Every score has a 95 %
     interval; every difference has p-values by paired bootstrap and by approximate randomisation. A line of REFERENCES

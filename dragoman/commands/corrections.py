@@ -28,7 +28,7 @@ ACTIONS = {"accept": "accepted", "reject": "rejected"}
 )  # fmt: skip
 @json_option
 def corrections(action: str, folder: str, ids: tuple[str, ...], every: bool, state: str, as_json: bool) -> None:
-    """Review the corrections that clients of a server have sent.
+    """Review corrections that clients of a server have sent.
 
     \b
     dragoman serve runs/my --corrections corrections     the server keeps them in the folder corrections

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 @json_option
 @device_option
 def curve(request: Request, run_folder: str | None, plot: str | None, quiet: bool, as_json: bool, **asked: Any) -> None:
-    """Train on 1/8, 1/4, 1/2 and all of the data, and predict what more pairs would bring.
+    """Predict what more training data would bring.
+
+    It trains on 1/8, 1/4, 1/2 and all of the data.
 
     \b
     dragoman curve pairs.tsv                       the usual choice of a model for each size

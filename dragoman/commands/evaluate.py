@@ -89,7 +89,9 @@ SCHEMA = Schema(DecodingSettings, EvaluateSettings, daily={**DAILY, **FLAGS}, wi
 @click.option("--output", help="Also write the outputs to this file, one per line.")
 @device_option
 def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, output: str | None, device: str) -> None:
-    """Score a run on pairs: BLEU, chrF, WER, CER, exact match, loss and perplexity.
+    """Score a run on pairs: text metrics, loss, perplexity.
+
+    The metrics are BLEU, chrF, WER, CER and exact match, unless --metric names others.
 
     \b
     dragoman evaluate runs/my test.tsv

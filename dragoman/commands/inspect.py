@@ -85,7 +85,9 @@ def inspect(
     tag: str | None,
     device: str,
 ) -> None:
-    """See inside a run: what it does with TEXT, step by step, as one page that needs no network.
+    """See inside a run: what it does with a text, as a page.
+
+    The page is one file and needs no network.
 
     \b
     attention   every layer and head over words, with input x gradient beside it
@@ -155,7 +157,7 @@ def inspect(
 @click.option("--out", default="attention.png", help="Picture to write: .png, .svg or .pdf.")
 @tag_option
 def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> None:
-    """Draw the attention of each output token over the input TEXT.
+    """Draw the attention of each output token over the input.
 
     \b
     dragoman attention runs/my "a line" "another" --out seen.svg
@@ -214,7 +216,9 @@ def probe(
     as_json: bool,
     device: str,
 ) -> None:
-    """Probe a run with texts that test its robustness, and count its failures.
+    """Probe a run with texts that test its robustness.
+
+    It counts the failures of each probe.
 
     \b
     repetition   one word many times: does the output repeat, or invent?
@@ -287,7 +291,9 @@ def calibrate(
     as_json: bool,
     device: str,
 ) -> None:
-    """Calibrate a run's confidences: of the tokens with a confidence of 80 %, 80 % should be right.
+    """Calibrate a run's confidences.
+
+    Of the tokens with a confidence of 80 %, 80 % should be right.
 
     calibrate fits one temperature for tokens (Guo et al. 2017) and a scale for whole outputs (Platt 1999) on the pairs
     of FILE, or on those that training set aside, and writes both to calibration.json in the run folder. predict --json

@@ -11,9 +11,10 @@ from dragoman.commands.printing import as_utf8
 @click.argument("task", required=False)
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
 def new(task: str | None, overrides: tuple[str, ...]) -> None:
-    """Print a commented starter configuration for a TASK (translate, classify, transcribe, …).
+    """Print a commented starter configuration for a task.
 
-    It shows every setting of its parts. Override a kind to see the settings of another one.
+    TASK is translate, classify, transcribe, … It shows every setting of its parts. Override a kind to see the
+    settings of another one.
 
     \b
     dragoman new translate > my.toml
@@ -34,7 +35,7 @@ def new(task: str | None, overrides: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("name", required=False)
 def presets(name: str | None) -> None:
-    """List the presets with their sizes and papers, or print one as TOML.
+    """List the presets with sizes and papers, or print one.
 
     A preset named after a paper has the sizes of the paper; one that ends in -small trains on a laptop. The number of
     parameters holds for the vocabulary of the paper, or for 8,000 words.
@@ -62,9 +63,9 @@ def presets(name: str | None) -> None:
 @click.option("--preset", default="demo-ngrams", help="demo-ngrams, demo-rnn or demo-transformer.")
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
 def demo(run_folder: str, preset: str, overrides: tuple[str, ...]) -> None:
-    """Learn English pronunciation from the CMU dictionary, in two minutes on two CPU cores.
+    """Learn to pronounce English words; show a network at work.
 
-    Ends with a page that shows a network at work.
+    The CMU dictionary has the words. The demonstration takes two minutes on two CPU cores, and ends with a page.
 
     \b
     demo-ngrams        n-grams of aligned letters and sounds in one minute, then a small network for the page

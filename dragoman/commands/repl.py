@@ -36,7 +36,9 @@ HISTORY = Path("~/.cache/dragoman/repl_history")
 @tag_option
 @device_option
 def repl(run: str, beam: int | None, tag: str | None, device: str) -> None:
-    """Predict each line that you type, with a history and commands such as :beam 8 and :why.
+    """Predict each line that you type, with a history.
+
+    Lines such as :beam 8 and :why are commands.
 
     \b
     dragoman repl runs/my

@@ -1,45 +1,114 @@
-"""The command group: all commands in the order of work."""
+"""The command group: all commands by what a user wants. A command's module is imported when it is first used."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
+from importlib import import_module
 from typing import Any
 
 import click
 
 from dragoman import plugins
-from dragoman.commands.adapt import adapt
-from dragoman.commands.align import align, terms
-from dragoman.commands.back_translate import back_translate
-from dragoman.commands.bench import bench
-from dragoman.commands.checks import check_outputs
-from dragoman.commands.clean import clean
-from dragoman.commands.compare import compare
-from dragoman.commands.complete import complete
-from dragoman.commands.corrections import corrections
-from dragoman.commands.curve import curve
-from dragoman.commands.evaluate import evaluate
-from dragoman.commands.exchange import export, import_model
-from dragoman.commands.inspect import attention, calibrate, info, inspect, probe
-from dragoman.commands.new import demo, new, presets
-from dragoman.commands.predict import predict
-from dragoman.commands.repl import repl
-from dragoman.commands.score import score, score_alignment
-from dragoman.commands.serve import serve
-from dragoman.commands.shortlist import shortlist
-from dragoman.commands.test import test
-from dragoman.commands.train import check, distil, train
-from dragoman.commands.translate import translate
 from dragoman.errors import hint
 from dragoman.version import __version__
 
+# Groups of the help in order of work: command, module, and the first sentence of its help, which fits 80 columns. They
+# are told here, so that the help and the completion of a shell need not import the commands.
+GROUPS = {
+    "Start": (
+        ("demo", "new", "Learn to pronounce English words; show a network at work."),
+        ("new", "new", "Print a commented starter configuration for a task."),
+        ("presets", "new", "List the presets with sizes and papers, or print one."),
+        ("completion", "completion", "Print a script that completes commands in a shell."),
+    ),
+    "Train": (
+        ("train", "train", "Train a model, or resume a run."),
+        ("check", "train", "Check a run before it starts."),
+        ("curve", "curve", "Predict what more training data would bring."),
+        ("distil", "train", "Train one model on the outputs of a run or an ensemble."),
+        ("adapt", "adapt", "Make a better version of a run from corrected outputs."),
+        ("corrections", "corrections", "Review corrections that clients of a server have sent."),
+    ),
+    "Use": (
+        ("predict", "predict", "Predict one output line for every input line."),
+        ("translate", "translate", "Translate whole documents: only their text changes."),
+        ("complete", "complete", "Continue a prompt with a language model."),
+        ("serve", "serve", "Serve trained runs over HTTP, with a web page at /."),
+        ("repl", "repl", "Predict each line that you type, with a history."),
+        ("shortlist", "shortlist", "Learn which target tokens to try, for faster decoding."),
+    ),
+    "Measure": (
+        ("evaluate", "evaluate", "Score a run on pairs: text metrics, loss, perplexity."),
+        ("score", "score", "Score texts against references, without a model."),
+        ("compare", "compare", "Compare texts, runs or configurations by one protocol."),
+        ("test", "test", "Test a run: one line for each check of a suite."),
+        ("calibrate", "inspect", "Calibrate a run's confidences."),
+        ("bench", "bench", "Measure speed on this machine: training, decoding, layers."),
+        ("score-alignment", "score", "Score word alignments against gold links."),
+    ),
+    "Look inside": (
+        ("info", "inspect", "Show a run: its model, data and training curve."),
+        ("inspect", "inspect", "See inside a run: what it does with a text, as a page."),
+        ("attention", "inspect", "Draw the attention of each output token over the input."),
+        ("probe", "inspect", "Probe a run with texts that test its robustness."),
+    ),
+    "Exchange": (
+        ("import", "exchange", "Make a run from a model folder of Hugging Face."),
+        ("export", "exchange", "Write a trained run in the format of another program."),
+    ),
+    "Data": (
+        ("clean", "clean", "Take pairs out of a corpus that would harm training."),
+        ("align", "align", "Align the words of pairs, or of recordings with times."),
+        ("terms", "align", "Extract terms and their translations from pairs."),
+        ("back-translate", "back_translate", "Make training pairs from text of the target language."),
+    ),
+}  # fmt: skip
+MODULES = {name: module for rows in GROUPS.values() for name, module, _ in rows}
+
+
+class CommandTable(MutableMapping[str, click.Command]):
+    """All commands by name; one that is asked for is imported."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            module = import_module(f"dragoman.commands.{MODULES[name]}")
+            attribute = {"import": "import_model"}.get(name, name.replace("-", "_"))
+            self[name] = getattr(module, attribute)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        assert command.callback is not None
+        command.callback = checked(command.callback)
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in MODULES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
 
 class Commands(click.Group):
-    """Suggests the nearest command for a mistyped one, and lists commands in the order of work."""
+    """Suggests the nearest command for a mistyped one, and lists commands by what a user wants."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(self.commands)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, MODULES))  # the same in all groups
+        for title, rows in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summary) for name, _, summary in rows])
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]
@@ -47,6 +116,12 @@ class Commands(click.Group):
         if arguments and not arguments[0].startswith("-") and arguments[0] not in self.commands:
             context.fail(f"no such command '{arguments[0]}'. {hint(arguments[0], self.commands)}")
         return super().resolve_command(context, arguments)
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
+        """The commands that begin so, without an import of any; options as click has them."""
+        rows = [row for group in GROUPS.values() for row in group if row[0].startswith(incomplete)]
+        items = [click.shell_completion.CompletionItem(name, help=summary) for name, _, summary in rows]
+        return items + click.Command.shell_complete(self, context, incomplete)
 
     def invoke(self, context: click.Context) -> Any:
         """As click does, but a closed pipe raises OutputClosed instead of a silent exit code 1."""
@@ -60,8 +135,22 @@ class OutputClosed(Exception):  # noqa: N818  (not an error: `dragoman … | hea
     """The reader of standard output closed it."""
 
 
+def checked(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that refuses bad outputs before it does any work."""
+
+    @functools.wraps(callback)
+    def run(*arguments: Any, **given: Any) -> Any:
+        from dragoman.commands.checks import check_outputs
+
+        check_outputs(click.get_current_context())
+        return callback(*arguments, **given)
+
+    return run
+
+
 @click.group(
     cls=Commands,
+    commands=CommandTable(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
 )
 @click.version_option(__version__, message="dragoman %(version)s")
@@ -80,28 +169,3 @@ def cli(trace: bool, modules: tuple[str, ...]) -> None:
       dragoman info runs/pairs
     """
     plugins.use(modules)
-
-
-# In the order of work, which is that of the help.
-COMMANDS = (
-    train, check, clean, curve, back_translate, distil, adapt, corrections, predict, translate, complete, serve, repl,
-    evaluate, score, compare, test, align, score_alignment, terms, info, inspect, attention, probe, calibrate,
-    shortlist, bench, import_model, export, new, presets, demo,
-)  # fmt: skip
-
-
-def checked(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that refuses bad outputs before it does any work."""
-
-    @functools.wraps(callback)
-    def run(*arguments: Any, **given: Any) -> Any:
-        check_outputs(click.get_current_context())
-        return callback(*arguments, **given)
-
-    return run
-
-
-for command in COMMANDS:
-    assert command.callback is not None
-    command.callback = checked(command.callback)
-    cli.add_command(command)

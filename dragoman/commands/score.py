@@ -37,9 +37,9 @@ from dragoman.errors import DataError
 @seed_option
 @json_option
 def score(hypotheses: str, references: tuple[str, ...], **options: Any) -> None:
-    """Score text without a model: HYPOTHESES and one or more REFERENCES files, line by line.
+    """Score texts against references, without a model.
 
-    A reference line may hold several references, tab-separated.
+    HYPOTHESES is scored line by line. A line of REFERENCES may hold several references, tab-separated.
 
     \b
     dragoman score out.txt ref.txt --intervals
@@ -71,7 +71,9 @@ def score(hypotheses: str, references: tuple[str, ...], **options: Any) -> None:
 def score_alignment(
     gold: str, hypothesis: str, gold_from: str | None, hypothesis_from: str | None, swap: bool, as_json: bool
 ) -> None:
-    """Score word alignments against gold links: alignment error rate, precision, recall.
+    """Score word alignments against gold links.
+
+    It prints alignment error rate, precision and recall.
 
     Both files have one line per pair such as "0-0 1-2", where GOLD may mark possible links as 1p2; or one line per
     link, "PAIR SOURCE TARGET S|P" (also .gz and .zst). A possible link costs nothing, whether HYPOTHESIS has it or not

@@ -20,7 +20,9 @@ from dragoman.files import check_writable
 @click.option("--output", metavar="FILE", help="File to write. [default: shortlist.safetensors in the run folder]")
 @json_option
 def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | None, as_json: bool) -> None:
-    """Learn which target tokens are likely for each source token, so that a large vocabulary decodes faster.
+    """Learn which target tokens to try, for faster decoding.
+
+    They are the likely translations of each source token. A large vocabulary gains most.
 
     shortlist aligns the tokens of the run's training pairs (IBM model 1). With --shortlist, predict then computes only
     the likely translations of the source tokens, the source tokens themselves and the most frequent target tokens.

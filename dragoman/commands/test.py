@@ -22,7 +22,9 @@ from dragoman.files import atomic_write, check_writable
 @json_option
 @device_option
 def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bool, device: str) -> None:
-    """Test a run: one line for each check, exit code 1 if one fails.
+    """Test a run: one line for each check of a suite.
+
+    The exit code is 1 if a check fails.
 
     \b
     dragoman test runs/my --init > suite.toml      a first suite, which the run passes

@@ -295,7 +295,9 @@ def distil(
     quiet: bool,
     device: str,
 ) -> None:
-    """Train one model on the outputs of a run or an ensemble, and show what it loses.
+    """Train one model on the outputs of a run or an ensemble.
+
+    At the end it shows what the student loses.
 
     The teacher translates all training sources; the student learns from its outputs and the references (sequence-level
     knowledge distillation, Kim and Rush 2016). It has the settings of the teacher's first model unless you change them.

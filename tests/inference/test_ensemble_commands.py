@@ -144,7 +144,10 @@ REFUSES: dict[str, Callable[[Place], CommandResult]] = {
     "export": lambda place: call("export", place.run, "--to", "onnx", "--output", "out"),
 }
 ELSEWHERE = {"info", "distil", "serve", "complete"}  # tests of their own below
-WITHOUT_RUN = {"corrections", "clean", "curve", "score", "score-alignment", "terms", "import", "new", "presets", "demo"}
+WITHOUT_RUN = {
+    "corrections", "clean", "curve", "score", "score-alignment", "terms", "import", "new", "presets", "demo",
+    "completion",
+}  # fmt: skip
 
 
 def test_every_command_is_classified() -> None:
