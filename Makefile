@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test quick lint types tests gpu-test campaign clean
+.PHONY: setup demo test quick lint types tests docs-test gpu-test campaign release-check clean
 
 setup: $(VENV)/.ready
 
@@ -23,7 +23,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 # Everything. The tests start hundreds of processes, so all modules are compiled, on all cores. Some packages have
 # templates that are no valid modules: compileall goes on and fails at the end.
 $(VENV)/.ready: $(VENV)/.demo
-	$(INSTALL) --no-build-isolation -e '.[data,demo,plots,tensorboard,dev]'
+	$(INSTALL) --no-build-isolation -e '.[dev]'
 	$(BIN)/python -m compileall -q -q -j 0 $(VENV)/lib dragoman || true
 	touch $@
 
@@ -50,6 +50,15 @@ tests: setup
 QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py config data layers kernels reports runs)
 quick: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(QUICK)
+
+# The pages: links, names of options, settings and files, and every command that they show.
+PAGES = $(addprefix tests/,test_docs.py test_readme.py test_library_page.py test_decoding_page.py serving/test_repl_and_docs.py)
+docs-test: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(PAGES)
+
+# What must hold before a version is published, one line for each point. POINTS="version wheel" checks these alone.
+release-check: setup
+	$(BIN)/python tools/release_check.py $(POINTS)
 
 # The tests marked `gpu`, with warnings as errors. Only files that have such tests are collected, and no plugin of pytest is needed, so
 # it also runs with the Python of a machine that has torch and pytest alone.

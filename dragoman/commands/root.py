@@ -24,7 +24,7 @@ GROUPS = {
     ),
     "Train": (
         ("train", "train", "Train a model, or resume a run."),
-        ("check", "train", "Check a run before it starts."),
+        ("check", "train", "Check data and settings before a run, or the installation."),
         ("curve", "curve", "Predict what more training data would bring."),
         ("distil", "train", "Train one model on the outputs of a run or an ensemble."),
         ("adapt", "adapt", "Make a better version of a run from corrected outputs."),

@@ -101,6 +101,11 @@ def what_to_train(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def gathered(what: Any, source: Any, target: Any, overrides: Any, **given: Any) -> None:
+        if given.get("installation"):
+            if what or source or target or overrides:
+                raise click.UsageError("--installation looks at no data: leave out files, runs and settings")
+            function(request=None, **given)
+            return
         function(request=read_request(what, source, target, overrides), **given)
 
     gathered = click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")(gathered)
@@ -248,8 +253,9 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
 @click.command()
 @what_to_train
 @click.option("--show", type=click.IntRange(0), default=1000, help="Maximum of faulty lines to name.")
-def check(request: Request, show: int) -> None:
-    """Check a run before it starts.
+@click.option("--installation", is_flag=True, help="Check what is installed instead: packages, extras, devices.")
+def check(request: Request | None, show: int, installation: bool) -> None:
+    """Check data and settings before a run, or the installation.
 
     check reads the configuration and every data line (it names each fault as file:line), measures lengths, padding and
     the memory of the largest batch, and runs one cycle of train, validate, save, reload and decode on a few pairs.
@@ -257,7 +263,14 @@ def check(request: Request, show: int) -> None:
     \b
     dragoman check pairs.tsv
     dragoman check my.toml train.batch_tokens=8192 --show 20
+    dragoman check --installation      which packages, extras and devices are there, and what others would give
     """
+    if request is None:
+        from dragoman.commands.installation import installation_lines
+
+        for line in installation_lines():
+            click.echo(line)
+        return
     from dragoman.auto.check import check as prove
 
     with Display(quiet=not sys.stderr.isatty()) as display:  # a progress line, if a person waits

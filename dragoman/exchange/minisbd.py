@@ -88,7 +88,7 @@ def write_splitter(path: Path, language: str) -> None:
         import onnx.parser
         from onnx import helper, numpy_helper
     except ImportError:
-        raise MissingExtraError("the sentence splitter of an Argos package", "onnx", "onnx") from None
+        raise MissingExtraError("the sentence splitter of an Argos package", "onnx", "export") from None
     units, table = characters()
     rules = boundary_rules()
     kernel = np.zeros((len(rules), len(CHANNELS), BEHIND + 1 + AHEAD), np.float32)

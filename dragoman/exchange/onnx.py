@@ -206,7 +206,7 @@ def prepare(model: nn.Module) -> None:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise MissingExtraError("dragoman export --to onnx", "onnxscript", "onnx") from None
+        raise MissingExtraError("dragoman export --to onnx", "onnxscript", "export") from None
     for module in model.modules():
         if isinstance(module, Sinusoidal):
             module.keep_table(LONGEST)

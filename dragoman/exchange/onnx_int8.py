@@ -57,7 +57,7 @@ def write_int8(graph: Path, target: Path) -> None:
         import onnx
         from onnx import helper, numpy_helper
     except ImportError:
-        raise MissingExtraError("--precision int8", "onnx", "onnx") from None
+        raise MissingExtraError("--precision int8", "onnx", "export") from None
     model = onnx.load(str(graph))
     kept, nodes = [], []
     users: dict[str, set[str]] = {}

@@ -47,7 +47,7 @@ def parsed(model: bytes) -> Any:
     try:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError:
-        raise MissingExtraError("dragoman export --to web", "protobuf", "onnx") from None
+        raise MissingExtraError("dragoman export --to web", "protobuf", "export") from None
     messages: Any = sentencepiece_model_pb2
     return messages.ModelProto.FromString(model)
 

@@ -179,7 +179,7 @@ BLEU_TOKENIZERS = {
     "flores101": ("sub-words of FLORES-101 (spBLEU)", "a download"),
     "flores200": ("sub-words of FLORES-200 (spBLEU)", "a download"),
 }
-PACKAGES = {"ja-mecab": ("mecab-python3", "ja"), "ko-mecab": ("sacrebleu[ko]",)}
+PACKAGES = {"ja-mecab": ("sacrebleu[ja]",), "ko-mecab": ("sacrebleu[ko]",)}
 points = partial(TextMetric, percent=False)  # from 0 to 100 already
 bleu = partial(points, combine=combine_bleu)
 chrf_metric = partial(points, combine=combine_chrf)

@@ -78,7 +78,7 @@ class TrainConfig:
         help="graphs: replay each step as a CUDA graph, with fused kernels in half precision; auto: on a GPU, unless "
         "train.steps are few",
     )
-    tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
+    tensorboard: bool = setting(False, help="also write TensorBoard files (package tensorboard)")
 
     @property
     def pretrained(self) -> StartFromConfig | None:

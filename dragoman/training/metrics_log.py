@@ -20,7 +20,7 @@ def tensorboard_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise MissingExtraError("train.tensorboard", "tensorboard", "tensorboard") from None
+        raise MissingExtraError("train.tensorboard", "tensorboard") from None
     return SummaryWriter
 
 

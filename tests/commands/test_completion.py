@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import resource
 import select
 import shutil
@@ -54,7 +53,7 @@ LINES = {
     "train pairs.tsv data.train=pai": [],
     "predict ": ["runs/alpha", "runs/beta"],
     "predict elsewhere/": ["elsewhere/gamma"],
-    "predict runs/alpha in.txt search.be": ["search.beam="],
+    "predict runs/alpha in.txt search.be": ["search.beam=", "search.beam_groups="],
     "predict runs/alpha in.txt method=s": ["method=sampling", "method=shortlist"],
     "predict runs/alpha in.txt --device c": ["cpu", "cuda"],
     "evaluate runs/alpha test.tsv --metric chr": ["chrf", "chrf++"],
@@ -108,19 +107,21 @@ def test_a_real_bash_completes(folder: Path, tmp_path: Path) -> None:
     command.chmod(0o755)
     root = str(Path(__file__).parent.parent.parent)
     environment = {"PATH": f"{command.parent}:{os.environ['PATH']}", "TERM": "dumb", "PYTHONPATH": root, "PS1": "> "}
-    process, terminal = pty.fork()
-    if process == 0:
-        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], environment)
+    terminal, slave = os.openpty()
+    shell = ["bash", "--norc", "--noprofile", "-i"]
+    process = subprocess.Popen(shell, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     try:
         typed(terminal, 'eval "$(dragoman completion bash)"; echo re""ady\n', "ready")
         typed(terminal, "dragoman trai\t", "dragoman train ")
-        typed(terminal, "pairs.tsv preset=luong-2015-\t", "preset=luong-2015-small ")
-        typed(terminal, "train.optimizer.wa\t", "train.optimizer.warmup=")
+        typed(terminal, "x preset=luong-2015-\t", "preset=luong-2015-small ")
+        typed(terminal, "\x15dragoman train x train.optimizer.wa\t", "train.optimizer.warmup=")  # and no space
         typed(terminal, "5 data.valid=pai\t", "data.valid=pairs.tsv ")
         typed(terminal, "\x15dragoman predict runs/a\t", "runs/alpha ")
     finally:
+        process.kill()
+        process.wait()
         os.close(terminal)
-        os.waitpid(process, 0)
+        os.close(slave)
 
 
 def typed(terminal: int, keys: str, expected: str, seconds: float = 20.0) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.exchange.onnx_int8 import PrecisionCheck, quantized, write_int8
 
-onnx: Any = pytest.importorskip("onnx", reason="the extra 'onnx' is not installed")
-onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+onnx: Any = pytest.importorskip("onnx", reason="the extra 'export' is not installed")
+onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
 
 
 def test_a_graph_with_int8_weights_computes_nearly_the_same(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def _numbers(source: str, target: str) -> str:
 def _language(profile: Profile, settings: Settings) -> Check:
     if len(settings.languages) != 2:
         raise ConfigError("the rule 'language' needs the languages of source and target, as in --languages en,de")
-    identifier = load_identifier("the rule 'language'", "clean")
+    identifier = load_identifier("the rule 'language'", "documents")
     for code in settings.languages:
         if not any(same_language(code, known) for known in identifier.labels):
             raise ConfigError(f"--languages: found '{code}', which the detector does not know")

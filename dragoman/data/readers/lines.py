@@ -104,7 +104,7 @@ def zstandard() -> Any:
     try:
         return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
     except ImportError:
-        raise MissingExtraError("reading .zst files", "backports.zstd", "data") from None
+        raise MissingExtraError("reading .zst files", "backports.zstd", "documents") from None
 
 
 def _unbuffered_read(stream: Any) -> Read:

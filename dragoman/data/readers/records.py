@@ -192,7 +192,7 @@ def parquet_file(path: Path) -> Iterator[Any]:
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise MissingExtraError("reading Parquet files", "pyarrow", "data") from None
+        raise MissingExtraError("reading Parquet files", "pyarrow", "documents") from None
     try:
         with parquet.ParquetFile(path) as file:
             yield file

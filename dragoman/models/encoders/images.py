@@ -213,7 +213,7 @@ def trunk_of(name: str, weights: str | None) -> nn.Module:
     try:
         from torchvision import models
     except ImportError:
-        raise MissingExtraError('model.encoder.kind = "torchvision"', "torchvision", "torchvision") from None
+        raise MissingExtraError('model.encoder.kind = "torchvision"', "torchvision") from None
     known = models.list_models(module=models)
     if name not in known:
         raise ConfigError(f"model.encoder.name: torchvision has no {name!r}. {hint(name, known)}")

