@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dragoman.errors import DataError, RunError
+from dragoman.portable import BINARY, NOFOLLOW
 
 
 def cache_home() -> Path:
@@ -72,13 +73,12 @@ def digest(path: Path) -> str:
 
 
 # A run folder may come from anybody, so symbolic links in it are never followed for writing.
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
 
 def create_empty(path: Path) -> Path:
     """Create an empty file; a link or an older file of that name is removed first."""
     path.unlink(missing_ok=True)
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o666))
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o666))
     return path
 
 
@@ -86,8 +86,8 @@ def append_text(path: Path, text: str) -> None:
     """Append to a text file, which is created if it does not exist; a symbolic link raises RunError."""
     if path.is_symlink():
         raise RunError(f"{path}: found a symbolic link, expected a file; remove the link")
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, 0o666)
-    with path_in_errors(path), os.fdopen(handle, "a", encoding="utf-8") as file:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NOFOLLOW | BINARY, 0o666)
+    with path_in_errors(path), os.fdopen(handle, "a", encoding="utf-8", newline="\n") as file:
         file.write(text)
 
 

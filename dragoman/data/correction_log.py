@@ -18,11 +18,7 @@ from typing import Any, Literal, get_args
 
 from dragoman.errors import DataError
 from dragoman.files import path_in_errors, sync
-
-try:
-    import fcntl
-except ImportError:  # Windows: one process may write
-    fcntl = None  # type: ignore[assignment]
+from dragoman.portable import BINARY, NOFOLLOW, lock
 
 State = Literal["pending", "accepted", "rejected"]
 STATES: tuple[State, ...] = get_args(State)
@@ -144,11 +140,9 @@ class CorrectionLog:
     def _locked(self, write: bool) -> Iterator[int]:
         """A handle of the file while no other process writes to it; a symbolic link is never followed."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND if write else os.O_RDONLY
-        handle = os.open(self.path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        handle = os.open(self.path, flags | NOFOLLOW | BINARY, 0o600)
         try:
-            if fcntl is not None:
-                with suppress(OSError):  # a file system without locks
-                    fcntl.flock(handle, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
+            lock(handle, wait=True, shared=not write)
             yield handle
         finally:
             os.close(handle)

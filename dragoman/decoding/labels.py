@@ -115,7 +115,7 @@ class NumberDecoder(HeadDecoder):
 
     def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
         predictions = []
-        for row in finite_outputs(model, batch).values.double().tolist():
+        for row in finite_outputs(model, batch).values.cpu().double().tolist():
             values = codec.unscale(row)
             details = {"value": values[0]} if len(values) == 1 else {"values": values}
             predictions.append(LabelPrediction(codec.text(values), number_or_numbers(values), details))

@@ -19,6 +19,7 @@ from dragoman.decoding.greedy import TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method, OpenMethod, Request, distinct
 from dragoman.decoding.scorer import NEG_INF, Scorer
+from dragoman.kernels.support import wide
 from dragoman.progress import track
 
 MAX_ROWS = 1024  # outputs sampled side by side, which bounds the memory
@@ -84,7 +85,7 @@ def token_sampler(keys: Sequence[bytes], sampling: TokenSampling) -> TokenChoose
 
     def choose(log_probabilities: Tensor, rows: Tensor, length: int) -> Tensor:
         numbers = [uniform(keys[row], length) for row in rows.tolist()]
-        randoms = torch.tensor(numbers, dtype=torch.float64, device=log_probabilities.device)
+        randoms = torch.tensor(numbers, dtype=wide(log_probabilities.device), device=log_probabilities.device)
         return sample_token(truncate(log_probabilities, sampling), randoms)
 
     return choose
@@ -92,7 +93,7 @@ def token_sampler(keys: Sequence[bytes], sampling: TokenSampling) -> TokenChoose
 
 def sample_token(log_probabilities: Tensor, randoms: Tensor) -> Tensor:
     """Tokens drawn from (B, V) with uniform numbers (B,) in [0, 1), by inversion of the cumulative distribution."""
-    probabilities = log_probabilities.double().softmax(-1)
+    probabilities = log_probabilities.to(wide(log_probabilities.device)).softmax(-1)
     cumulative = probabilities.cumsum(-1)
     token = (cumulative <= randoms[:, None] * cumulative[:, -1:]).sum(-1).clamp(max=probabilities.shape[-1] - 1)
     # Rounding could pass the last token of positive probability, and a broken model gives NaN: take the argmax.
@@ -105,7 +106,7 @@ def truncate(log_probabilities: Tensor, sampling: TokenSampling) -> Tensor:
 
     Of equally probable tokens those with lower ids stay (Fan et al. 2018; Holtzman et al. 2020, eq. 2 and 3).
     """
-    out = log_probabilities.double() / sampling.temperature
+    out = log_probabilities.to(wide(log_probabilities.device)) / sampling.temperature
     if not sampling.top_k and sampling.top_p >= 1.0:
         return out
     ranked, order = out.sort(dim=-1, descending=True, stable=True)

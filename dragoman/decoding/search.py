@@ -24,6 +24,7 @@ from dragoman.decoding.non_autoregressive import decode_ctc, decode_lengths
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, DragomanError
+from dragoman.kernels.support import wide
 from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel, decodes
 from dragoman.progress import check_interrupted
 
@@ -204,7 +205,7 @@ def check_scores(scores: Any, rows: int, name: str) -> None:
     if not scores.is_floating_point():
         raise TypeError(f"{name}.step: found scores of type {scores.dtype}, expected floating-point log-probabilities")
     # Suppressed tokens (−∞) may leave less than 1. The search itself reports NaN: broken weights, no broken contract.
-    totals = scores.double().logsumexp(-1)
+    totals = scores.to(wide(scores.device)).logsumexp(-1)
     wrong = (totals > TOLERANCE) | ((totals < -TOLERANCE) & ~scores.isneginf().any(-1))
     if wrong.any():
         total = float(totals[wrong][0].exp())

@@ -11,6 +11,7 @@ import torch
 
 from dragoman.data.batch import Batch, Rows, batch_of
 from dragoman.errors import RunError
+from dragoman.kernels.support import wide
 from dragoman.models.contracts import TokenScores
 from dragoman.models.heads.softmax import full_precision
 from dragoman.progress import check_interrupted
@@ -52,7 +53,7 @@ def mean_log_probabilities(
     pairs = [sources[index] for index in fitting], [targets[index] for index in fitting]
     for rows, scores in target_scores(model, *pairs, device, batch_size):
         counts = scores.mask.sum(1)
-        batch_means = scores.log_probabilities.double().sum(1) / counts.clamp(min=1)
+        batch_means = scores.log_probabilities.sum(1, dtype=wide(device)) / counts.clamp(min=1)
         for row, mean in zip(rows, batch_means.masked_fill(counts == 0, -math.inf).tolist(), strict=True):
             means[fitting[row]] = mean
     return means
@@ -72,7 +73,7 @@ def reference_loss(
     """The loss of targets; those that the model cannot output at all are left out and counted."""
     total, correct, count, too_long = 0.0, 0, 0, 0
     for _, scores in target_scores(model, sources, targets, device, batch_size, collate):
-        total -= float(scores.log_probabilities.sum(dtype=torch.float64))
+        total -= float(scores.log_probabilities.sum(dtype=wide(device)))
         correct += int(scores.correct.sum())
         count += int(scores.mask.sum())
         too_long += int((~scores.mask.any(1)).sum())  # every other reference has its <eos> at least

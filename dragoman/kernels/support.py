@@ -15,3 +15,9 @@ def is_exporting() -> bool:
 
 
 HAS_TRITON = find_spec("triton") is not None
+WITHOUT_FLOAT64 = {"mps"}
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """The type for long sums and cumulative probabilities: float64, where the device has it."""
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64

@@ -25,6 +25,7 @@ from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import digest, is_run_file, remove_folder, write_text
 from dragoman.kernels.uninitialised import Uninitialised
 from dragoman.plugins import Plugin
+from dragoman.portable import NOFOLLOW, lock
 from dragoman.runs.plugins import check_plugins, needed_plugins
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, from_table, with_absolute_paths
@@ -33,11 +34,6 @@ from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.metrics_log import read_rows
 from dragoman.training.optimizer import load_weights
 from dragoman.version import __version__
-
-try:
-    import fcntl
-except ImportError:  # Windows: no lock
-    fcntl = None  # type: ignore[assignment]
 
 IMPORTED = "imported.json"  # family and licence of an imported model
 MEMBERS_FILE = "ensemble.json"  # makes a run folder an ensemble
@@ -331,23 +327,16 @@ def locked(folder: Path) -> Iterator[None]:
 
     The kernel releases the lock when the process ends, however it ends. The file `lock` itself stays.
     """
-    if fcntl is None:
-        yield
-        return
     path = folder / "lock"
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # never write through a symbolic link
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o666)  # never write through a symbolic link
     except OSError as error:
         raise RunError(f"{path}: cannot lock the run folder ({error.strerror})") from None
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if lock(handle) is False:
             raise RunError(
                 f"{folder}: another process is training this run; wait for it, or name another folder with --run"
-            ) from None
-        except OSError:  # a file system without locks
-            pass
+            )
         yield
     finally:
         os.close(handle)

@@ -83,7 +83,7 @@ class ServeConfig:
     port: Annotated[int, Range(0, 65_535)] = setting(5000, help="port to listen on; 0 takes a free one")
     workers: Size = setting(1, help="processes; each has its own copy of the models and its own queue")
     threads: Annotated[int, Range(0)] = setting(0, help="CPU threads of a worker; 0: the cores divided by the workers")
-    device: str = setting("auto", help="where to compute: auto, cpu, cuda or cuda:N")
+    device: str = setting("auto", help="where to compute: auto, cpu, cuda, cuda:N or mps")
     engine: str = setting("auto", help="auto, torch or ctranslate2")
     batch_size: Size = setting(32, help="sentences computed together at most")
     search: SearchOverrides = setting(SearchOverrides(), help="how to search where a request does not say it")

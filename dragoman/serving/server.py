@@ -21,7 +21,8 @@ import torch
 import uvicorn
 
 from dragoman.config.settings import as_table, build
-from dragoman.errors import DragomanError, RunError
+from dragoman.errors import ConfigError, DragomanError, RunError
+from dragoman.portable import usable_cores
 from dragoman.progress import Interrupted
 from dragoman.serving import system
 from dragoman.serving.app import create_app
@@ -130,7 +131,7 @@ def run_worker(
     on_late: Callable[[], None] | None = None,
 ) -> None:
     """Open the models and answer requests until a signal comes; `on_late` ends a process that does not end itself."""
-    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // config.workers)
+    threads = config.threads or max(1, usable_cores() // config.workers)
     torch.set_num_threads(threads)
     # A thread that computes gives up the interpreter only when asked, by default after 5 ms. The event loop asks after
     # every system call, so a refusal would wait 15 ms for its turns, and 80 clients for a second.
@@ -156,6 +157,8 @@ def run_worker(
 
 def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `say` prints what a person wants to know."""
+    if config.workers > 1 and not system.SHARES_SOCKETS:
+        raise ConfigError(f"workers: found {config.workers}, but only Linux and macOS share a socket; expected 1")
     listening = system.listen(config.host, config.port)
     address = system.address_of(listening)
     spool = tempfile.mkdtemp(prefix="dragoman-serve-")

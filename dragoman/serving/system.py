@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import select
+import os
+import selectors
 import socket
 import struct
 import sys
@@ -14,6 +15,7 @@ import time
 from dragoman.errors import ConfigError
 
 BACKLOG = 1024
+SHARES_SOCKETS = os.name == "posix"  # whether a process can inherit a listening socket from another
 _SO_ATTACH_FILTER = 26
 # Classic BPF over a TCP segment: drop it if the flag SYN is set in byte 13, keep all others.
 _DROP_SYN = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x02), (0x15, 0, 1, 0), (0x06, 0, 0, 0xFFFFFFFF), (0x06, 0, 0, 0))
@@ -29,7 +31,8 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # asyncio turns off Nagle's algorithm only where the protocol is named; with it, answers wait 40 ms for an ACK.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if SHARES_SOCKETS:  # on Windows it would let others take the port while it is in use
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen(BACKLOG)
     except OSError as error:
@@ -68,9 +71,9 @@ def has_waiting(listening: socket.socket) -> bool:
     """Whether a connection waits to be accepted."""
     if listening.fileno() < 0:
         return False
-    poll = select.poll()
-    poll.register(listening, select.POLLIN)
-    return bool(poll.poll(0))
+    with selectors.DefaultSelector() as selector:  # not select.select, which refuses handles above 1023
+        selector.register(listening, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 # --- memory

@@ -69,7 +69,7 @@ class TrainConfig:
     patience: SizeOrNone = setting(10, help="stop after this many validations without improvement; 0 never stops early")
     save_every: Size = setting(500, help="steps between checkpoints")
     log_every: Size = setting(50, help="steps between log lines on the screen and in metrics.jsonl")
-    device: str = setting("auto", help='"auto", "cpu", "cuda" or "cuda:1"')
+    device: str = setting("auto", help='"auto", "cpu", "cuda", "cuda:1" or "mps"')
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", help="bfloat16: autocast matrix products to bfloat16; auto: on GPUs that support it"
     )

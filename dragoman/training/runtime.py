@@ -147,14 +147,17 @@ class Runtime:
     display: Display = field(default_factory=lambda: Display(quiet=True))
 
 
+DEVICES = "auto, cpu, cuda, cuda:N or mps"
+
+
 def resolve_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device that a setting names; "auto" prefers a GPU, and each local process has its own."""
+    """The device that a setting names; "auto" prefers an NVIDIA GPU, and each local process has its own."""
     if name == "auto":
         name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"device: found {name!r}, expected auto, cpu, cuda or cuda:N") from None
+        raise ConfigError(f"device: found {name!r}, expected {DEVICES}") from None
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError(f"device: found {name!r}, but no GPU can be used here; expected auto or cpu")
@@ -163,8 +166,11 @@ def resolve_device(name: str, local_rank: int = 0) -> torch.device:
         if device.index >= torch.cuda.device_count():
             raise ConfigError(f"device: found {name!r}, but there are {torch.cuda.device_count()} GPUs")
         set_compiler_caches()  # Triton kernels too
+    elif device.type == "mps":
+        if not torch.backends.mps.is_available():
+            raise ConfigError(f"device: found {name!r}, but no Apple GPU can be used here; expected auto or cpu")
     elif device.type != "cpu":
-        raise ConfigError(f"device: found {name!r}, expected auto, cpu, cuda or cuda:N")
+        raise ConfigError(f"device: found {name!r}, expected {DEVICES}")
     return device
 
 

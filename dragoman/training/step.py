@@ -22,6 +22,7 @@ from dragoman.data.batch import Batch
 from dragoman.errors import DragomanError, brief
 from dragoman.kernels import fused_layers
 from dragoman.kernels.graph_inputs import GraphInputs
+from dragoman.kernels.support import wide
 from dragoman.models.contracts import Loss
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives.base import Objective
@@ -83,7 +84,7 @@ class TrainingStep:
         unused = bool(model.has_unused_parameters)
         self.loss_module: Any = self.processes.data_parallel(LossModule(model, objective), self.device, unused)
         self.bfloat16 = use_bfloat16(config.precision, self.device)
-        self.loss = torch.zeros((), dtype=torch.float64, device=self.device)  # summed until the trainer resets it
+        self.loss = torch.zeros((), dtype=wide(self.device), device=self.device)  # summed until the trainer resets it
         self.gradient_norm = torch.zeros((), device=self.device)  # of the last step, before clipping
         self.scalars = StepScalars(self.device)
 

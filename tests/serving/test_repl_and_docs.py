@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from dragoman.cli import cli
 from dragoman.commands.serve import serve, server_config
@@ -82,11 +83,17 @@ def test_the_dockerfile_is_sound() -> None:
     lines = path.read_text().replace("\\\n", " ").splitlines()
     copied = [name for line in lines if line.startswith("COPY") and "--from" not in line for name in line.split()[1:-1]]
     sent = (ROOT / "deploy" / "Dockerfile.dockerignore").read_text().splitlines()
-    assert all((ROOT / name).exists() for name in copied)
+    assert all((ROOT / name).exists() for name in copied if name != "dist")  # which the build of the wheel makes
     assert {f"!{name}" for name in copied} == {line for line in sent if line.startswith("!")}
     (entry,) = (json.loads(line.partition(" ")[2]) for line in lines if line.startswith("ENTRYPOINT"))
     assert entry[:2] == ["dragoman", "serve"]
     context_of([*entry[2:], "runs/x"])  # its options exist
+    service = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]["dragoman"]
+    context_of([*entry[2:], *service["command"]])
+    assert (ROOT / "deploy" / service["build"]["context"] / service["build"]["dockerfile"]).samefile(path)
+    assert all(
+        (ROOT / "deploy" / volume.split(":")[0]).exists() for volume in service["volumes"] if "/runs" not in volume
+    )
 
 
 def test_the_systemd_unit_is_sound(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -47,6 +46,7 @@ from dragoman.auto.search.worker import (
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.files import copy_into, make_folder, remove_folder, write_text
+from dragoman.portable import usable_cores
 from dragoman.runs.folder import MEMBERS_FILE, locked, write_members
 from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.training.display import duration
@@ -588,7 +588,3 @@ def seconds_left(state: SearchState, deadline: float) -> float:
 def validation_seconds(trial: Trial) -> float:
     """The time that a job needs after it was told to pause: it validates, and its process returns the outcome."""
     return PAUSING + 2 * cost(trial).validation if trial.cost else 0.0
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -28,6 +28,7 @@ from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.shards.plan import Job, Shard
+from dragoman.portable import lock
 
 Progress = Callable[[int], None]
 SHOWN = 10  # characters or words that training did not have in the record of a shard
@@ -145,21 +146,16 @@ def claim(job: Job, shard: Shard) -> Iterator[bool]:
     path = job.part(shard, ".lock")
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        try:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except (ImportError, OSError):  # Windows, or a file system without locks
-            yield True
+        locked = lock(handle)
+        if locked is not True:
+            yield locked is None  # a file system without locks
             return
         for left in path.parent.glob(f".{job.output(shard).name}.*"):  # of a worker that was killed
             left.unlink(missing_ok=True)
         yield True
         if job.record(shard) is not None:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(PermissionError):  # Windows: it is open
+                path.unlink(missing_ok=True)
     finally:
         os.close(handle)
 

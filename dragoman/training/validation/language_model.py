@@ -14,6 +14,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan, StoredStream
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import PAD
+from dragoman.kernels.support import wide
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
 from dragoman.training.validation.result import Check, ValidationResult, Validator, no_check, validation_batches
 
@@ -48,7 +49,7 @@ def text_likelihood(
     `rows` streams are read at once, which changes time and memory but no result.
     """
     assert plan.skipped == 0, "a shuffled plan leaves tokens out"
-    nats = torch.zeros((), dtype=torch.float64, device=device)
+    nats = torch.zeros((), dtype=wide(device), device=device)
     correct = torch.zeros((), dtype=torch.long, device=device)
     for first in range(0, plan.streams, rows):
         streams = slice(first, min(first + rows, plan.streams))
@@ -56,7 +57,7 @@ def text_likelihood(
         for segment in plan.epoch(0, streams):
             check()
             scores = model.score(replace(segment.to(device), carried=carried))
-            nats -= scores.log_probabilities.sum(dtype=torch.float64)
+            nats -= scores.log_probabilities.sum(dtype=nats.dtype)
             correct += scores.correct.sum()
             progress(int((segment.target != PAD).sum()))
     return TextLikelihood(float(nats), plan.count, size), int(correct) / max(1, plan.count)
@@ -86,7 +87,7 @@ def masked_lm_scores(model: Any, batches: Iterable[Batch], check: Check = no_che
             pairs += len(batch.source)
         else:
             scores = model.score(batch)
-        total -= float(scores.log_probabilities.sum(dtype=torch.float64))
+        total -= float(scores.log_probabilities.sum(dtype=wide(scores.log_probabilities.device)))
         correct += int(scores.correct.sum())
         count += int(scores.mask.sum())
     results = {

@@ -16,6 +16,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
+from dragoman.kernels.support import wide
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import EVALUATION_DEFAULTS, metrics_for
 from dragoman.scoring.report import score_table
@@ -108,7 +109,7 @@ class Seq2SeqValidator(Validator):
         for batch in validation_batches(self.corpus, self.budget):
             check()
             scores = model.score(batch.to(self.device))
-            total -= float(scores.log_probabilities.sum(dtype=torch.float64))
+            total -= float(scores.log_probabilities.sum(dtype=wide(self.device)))
             correct += int(scores.correct.sum())
             count += int(scores.mask.sum())
         loss = total / count if count else math.inf  # the model can produce none of the targets
