@@ -19,13 +19,14 @@ from dragoman.runs import train
 from dragoman.tasks.config import build
 from tests.conftest import call, quiet_machine
 from tests.tasks import test_media_end_to_end as media
-from tests.web.test_every_task import CASES, RECURRENT, table, write_data
+from tests.web.test_every_task import CASES, MEDIA, RECURRENT, table, write_data
 
 PAGE = Path(__file__).parents[1] / "docs" / "lectures.md"
 COMMANDS = re.findall(r"^\| .* \| `dragoman (.*)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 # Where the page has a run of the names on the left, the tests have the case on the right.
 RUNS = {"phrases": "phrases", "aligner": "aligner", "hmm": "hmm", "kalman": "kalman", "ngrams": "n-grams",
-        "masked": "masked", "transformer": "transformer", "speech": "speech", "captions": "captions"}  # fmt: skip
+        "masked": "masked", "transformer": "transformer", "speech": "speech", "captions": "captions", "video": "video",
+        "sounds": "sounds"}  # fmt: skip
 ATTENDING = {"kind": "recurrent", "embedding": 8, "width": 8, "dropout": 0.0}
 PAIRS: dict[str, Any] = {"encoder": {**RECURRENT}, "decoder": ATTENDING}
 SAMPLED = {**PAIRS, "forcing": {"kind": "linear"}}
@@ -102,4 +103,4 @@ def test_the_command_draws_its_figure(lecture: Path, command: str) -> None:
 def test_the_page_has_figures() -> None:
     assert len(COMMANDS) > 25
     assert sum(map(quick, COMMANDS)) > 8
-    assert set(RUNS.values()) <= {*CASES, "speech", "captions"}
+    assert set(RUNS.values()) <= {*CASES, *MEDIA}

@@ -213,7 +213,7 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
         axis = plain_axis([str(number) for number in range(1, len(source) + 1)], text)
     else:
         axis = text_axis(tokenizer, text, source, unit=source_unit)
-    written = next(loaded.stream([text], on_unknown=told_elsewhere)).text if target is None else target
+    written = next(loaded.stream([text], engine="torch", on_unknown=told_elsewhere)).text if target is None else target
     batch = loaded.collator.collate(*loaded.codec.encode_pairs([text], [written])).to(loaded.device)
     tokenizer = loaded.target_tokenizer
     target_axis = text_axis(tokenizer, written, tokenizer.encode(written), unit=target_unit)

@@ -26,15 +26,18 @@ from dragoman.tasks.media import MediaTask, Transcribe
 # Narrow-band audio: with few samples a second, a window resolves few frequencies.
 WIDE_BAND, NARROW_BAND_FEATURES = 16_000, {"num_mels": 23}
 INNER = {"kind": "recurrent", "layers": 2, "width": 256}
+VIDEO = {"kind": "frames", "subsampling": {"kind": "pictures"}, "inner": INNER}
 MODELS: dict[str, dict[str, Any]] = {
     "audio": {"augment": {"kind": "specaugment"}, "encoder": {"inner": INNER}},
     "line-image": {"augment": {"kind": "line"}, "encoder": {"inner": INNER}},
     "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "resnet"}, "decoder": {"kind": "recurrent"}},
+    "video": {"encoder": VIDEO, "decoder": {"kind": "recurrent"}},
 }
 LABEL_MODELS: dict[str, dict[str, Any]] = {
     "audio": {"augment": {"kind": "specaugment"}, "encoder": {"kind": "frames", "inner": INNER}},
     "line-image": {"encoder": {"kind": "frames", "inner": INNER}},
     "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "resnet"}},
+    "video": {"encoder": VIDEO},
 }
 FIRST_LINES = 3
 
@@ -92,8 +95,11 @@ def configure_media(
 
 
 def media_of(files: Files, overrides: Sequence[str]) -> str:
-    """ "audio" or "picture" if the first line of the data names such a file; else empty."""
-    given = override({}, list(overrides)).get("data", {})
+    """ "audio", "picture" or "video" if the settings say so or the first line of the data names such a file; else empty."""
+    table = override({}, list(overrides))
+    source, given = table.get("tokenizer", {}).get("source", {}), table.get("data", {})
+    if "video" in (source, source.get("kind") if isinstance(source, Mapping) else source):
+        return "video"  # its files are folders, which have no suffix
     read = settings.build(DataConfig, merge({"train": "-"}, given if isinstance(given, Mapping) else {}), "data")
     read = replace(read, columns=read.columns[:2])  # two texts before a label have three
     for item in islice(read_examples(read, files), FIRST_LINES):
@@ -123,7 +129,7 @@ def choose_features(
         line_image = media == "audio" and not name.lower().endswith(AUDIO_SUFFIXES)
         kind = wanted.get("kind") or ("line-image" if line_image else media)
         try:
-            content = read_bytes(name)
+            content = read_bytes(name, folders=kind == "video")
             if kind != "audio":
                 return {"kind": kind}, f"source: {kind}, as in {name}"
             rate = wanted.get("sample_rate") or read_sample_rate(content, name)

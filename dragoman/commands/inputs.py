@@ -229,7 +229,10 @@ def named_locations(run: Run, file: str | None, media: str | None) -> Iterable[t
         raise ConfigError(f"data.media is for manifests{kind}, found {'standard input' if name == '-' else name}")
     if not files:
         return None
-    endings = media_files.AUDIO_SUFFIXES if run.config.tokenizer.source.kind == "audio" else media_files.IMAGE_SUFFIXES
+    source = run.config.tokenizer.source
+    if media_files.reads_folders(source):
+        return ((path, path) for path in media_files.list_videos(name).paths)
+    endings = media_files.AUDIO_SUFFIXES if source.kind == "audio" else media_files.IMAGE_SUFFIXES
     listed = media_files.list_media(name, endings)
     if listed.skipped:
         total = f"{listed.skipped + len(listed.paths):,}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -70,6 +72,10 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     "--cell", metavar="LAYER,HEAD,ROW",
     help="Print the attention of one position as a worked sum instead: numbers from 1, or names of layer and token.",
 )  # fmt: skip
+@click.option(
+    "--beside", metavar="RUN",
+    help="Put another run beside it: a folder; untrained: the same run before training; no-positions: without them.",
+)  # fmt: skip
 @beam_option
 @tag_option
 @device_option
@@ -81,6 +87,7 @@ def inspect(
     kind: str | None,
     layer: str | None,
     cell: str | None,
+    beside: str | None,
     beam: int | None,
     tag: str | None,
     device: str,
@@ -110,10 +117,13 @@ def inspect(
     dragoman inspect runs/my "ein kleiner Hund" --target "a big dog" --output page.html
     dragoman inspect runs/my "ein kleiner Hund" --view attention --output attention.svg
     dragoman inspect runs/my "ein kleiner Hund" --view lens --output page.html      a page that opens there
+    dragoman inspect runs/my "ein kleiner Hund" --beside untrained --output page.html    before and after training
     dragoman inspect runs/my "ein kleiner Hund" --output numbers.json
     dragoman inspect runs/my "ein kleiner Hund" --cell 1,2,3         layer 1, head 2, third token
     """
+    from dragoman.analysis.variants import NO_POSITIONS, UNTRAINED, open_variant, variant_title
     from dragoman.inference.load import load_run
+    from dragoman.reports.inspection import KINDS
     from dragoman.reports.inspection import inspect as look
     from dragoman.reports.inspection_plots import draw_view
     from dragoman.reports.plots import check_plot_path
@@ -133,8 +143,20 @@ def inspect(
         raise DataError(f"--output: found {output!r}, expected a file that ends in .html, .json, .svg, .png or .pdf")
     if suffix not in PICTURES and layer is not None:
         raise DataError(f"--layer goes with .svg, .png or .pdf: found {output}")
+    if suffix in PICTURES and beside is not None:
+        raise DataError(f"--beside goes with .html or .json: found {output}")
     (check_plot_path if suffix in PICTURES else check_writable)(output)
-    inspection = look(load_run(run, device), text, target, tag=tag, beam=beam)
+    options: dict[str, Any] = {"tag": tag, "beam": beam}
+    loaded = load_run(run, device)
+    if kind in KINDS and suffix != ".html":
+        options["only"] = (kind,)
+    inspection = look(loaded, text, target, **options)
+    if "only" in options and kind not in {view.kind for view in inspection.views}:
+        inspection = look(loaded, text, target, tag=tag, beam=beam)  # the error says which views there are
+    if beside is not None:
+        changes = {UNTRAINED: {"untrained": True}, NO_POSITIONS: {"positions": False}}.get(beside, {})
+        other = look(open_variant(run if changes else beside, device, **changes), text, target, **options)
+        inspection = replace(inspection, beside=replace(other, title=variant_title(other.title, **changes)))
     for note in inspection.notes:
         print_message(f"note: {note}")
     if suffix in PICTURES:

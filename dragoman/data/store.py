@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dragoman.data.batch import TokensWithCopies
 from dragoman.data.examples import Fault
-from dragoman.data.media.files import MediaError, read_many
+from dragoman.data.media.files import MediaError, read_many, reads_folders
 from dragoman.errors import DataError
 
 COLUMNS = ("source", "target")
@@ -198,7 +198,7 @@ def write_features(
     spans = np.zeros((len(paths), 2), np.int64)  # start and end of every row, counted in frames
     end = 0
     with (folder / _VALUES).open("wb") as file:
-        for done, (index, data) in enumerate(read_many(paths), 1):
+        for done, (index, data) in enumerate(read_many(paths, reads_folders(decoder)), 1):
             try:
                 if isinstance(data, Fault):
                     faults[index] = data

@@ -33,6 +33,9 @@ class RelativePositions(nn.Module):
     @contextmanager
     def without_positions(self) -> Iterator[None]:
         """Inside the block it neither rotates nor adds a bias."""
+        if "rotate" in vars(self):  # a block inside another: the outer one puts them back
+            yield
+            return
         for name in ("rotate", "bias"):  # an attribute of the object hides the method of its class
             setattr(self, name, partial(getattr(RelativePositions, name), self))
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from dragoman.analysis.tables import PathTable, hmm_table, viterbi_table
 from dragoman.analysis.what_if import what_if
 from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.model import FittedModel
-from dragoman.data.batch import Pictures
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
 from dragoman.inference.labeler import MaskFiller
@@ -30,8 +29,9 @@ from dragoman.models.classifier import Classifier
 from dragoman.models.contracts import decodes
 from dragoman.models.tagger import Tagger
 from dragoman.reports.classical_views import lexicon_view, phrase_view, series_view
-from dragoman.reports.ctc_view import ctc_log_probabilities, ctc_tables, ctc_view
+from dragoman.reports.ctc_view import ctc_tables, ctc_view
 from dragoman.reports.inside_views import inside_view, lens_view
+from dragoman.reports.media_view import media_view
 from dragoman.reports.sequence_views import embeddings_view, forcing_view, order_view, positions_view
 from dragoman.reports.view import View, listed, packed, table_data
 from dragoman.scoring.edit import align_edits
@@ -49,11 +49,16 @@ class Inspection:
     views: tuple[View, ...]
     notes: tuple[str, ...] = field(default=())
     first: str = "overview"  # the view that a page opens
+    beside: Inspection | None = None  # of another run, or of this one before training
 
     def opened_at(self, kind: str, *, alone: bool = False) -> Inspection:
         """The same with another view first, or without all others."""
         view = self.view(kind)
-        return replace(self, views=(view,)) if alone else replace(self, first=kind)
+        if not alone:
+            return replace(self, first=kind)
+        other = self.beside
+        shown = None if other is None else replace(other, views=tuple(one for one in other.views if one.kind == kind))
+        return replace(self, views=(view,), beside=shown)
 
     def page_data(self) -> dict[str, Any]:
         """The data of a page; tensors are base64 of 32-bit floats."""
@@ -90,13 +95,18 @@ class Inspection:
             },
             "views": [view.as_dict() for view in self.views],
             "notes": list(self.notes),
+            **({} if self.beside is None else {"beside": self.beside._data()}),
         }
 
 
 def inspect(
-    loaded: Loaded, text: str, target: str | None = None, *, tag: str | None = None, beam: int | None = None
-) -> Inspection:
-    """Compute every view that this run has for a text and a target, by default its own prediction."""
+    loaded: Loaded, text: str, target: str | None = None, *, tag: str | None = None, beam: int | None = None,
+    only: Collection[str] = (),
+) -> Inspection:  # fmt: skip
+    """Compute every view that this run has for a text and a target, by default its own prediction.
+
+    With `only` it computes the overview, these views where the run has them, and those that they draw from.
+    """
     model = loaded.model
     if isinstance(model, FittedModel) and model.likelihood == "none":
         kind = f'model.kind = "{loaded.run.config.model.kind}"'
@@ -113,7 +123,11 @@ def inspect(
     if subject.source is not None and not isinstance(loaded, Completer):
         unknown = list(dict.fromkeys(loaded.unseen_in(subject.source.text)))[:10]
         notes += [f"training did not have {', '.join(map(repr, unknown))}: read as <unk>"] if unknown else []
-    for make in FITTED if isinstance(model, FittedModel) else NEURAL:
+    makers = FITTED if isinstance(model, FittedModel) else NEURAL
+    wanted = {*only, *(other for kind in only for other in DRAWS_FROM.get(kind, ()))}
+    for kind, make in makers.items():
+        if wanted and kind not in wanted:
+            continue
         try:
             views += make(subject, beam)
         except DataError as error:
@@ -480,7 +494,7 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
         )
     tables += ctc_tables(subject)
     if subject.given and isinstance(loaded, Predictor) and subject.source is not None:
-        output = next(loaded.stream([subject.source.text], on_unknown=told_elsewhere)).text
+        output = next(loaded.stream([subject.source.text], engine="torch", on_unknown=told_elsewhere)).text
         axis = subject.target
         by_word = len(axis.text.split()) > 1
         left, right = (text.split() if by_word else list(text) for text in (axis.text, output))
@@ -496,34 +510,6 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
             "these back-pointers from the last cell gives the best path, outlined here.",
             {"tables": tables},
         )
-
-
-@torch.no_grad()
-def _media(subject: Subject, beam: int | None) -> Iterator[View]:
-    """Where in the recording or picture a run looks."""
-    loaded = subject.loaded
-    if not isinstance(loaded, Predictor) or not loaded.reads_files:
-        return
-    data: dict[str, Any] = {
-        "features": subject.batch.source.data[0].float(),
-        "picture": isinstance(subject.batch.source, Pictures),
-        "target": subject.target.as_dict(),
-        "emissions": None,
-    }
-    if (logs := ctc_log_probabilities(subject)) is not None:
-        probabilities, tokens = logs.exp().topk(3, 1)
-        pieces = [
-            ["blank" if token == 0 else loaded.target_tokenizer.pieces([token])[0] for token in row]
-            for row in tokens.tolist()
-        ]
-        data["emissions"] = {"probabilities": probabilities, "pieces": pieces}
-    yield View(
-        "media",
-        "Input",
-        "The picture shows what the model reads: pixels, or the energy of a recording by frequency and time. Below it, "
-        "the output tokens stand where the model found them.",
-        data,
-    )
 
 
 def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
@@ -542,10 +528,16 @@ def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
 
 
 MakeView = Callable[[Subject, int | None], Iterator[View]]
-NEURAL: tuple[MakeView, ...] = (
-    _attention, inside_view, lens_view, _labels, _surprise, _media, ctc_view, _next, _beam, forcing_view, _states,
-    _gradients, _what_if, order_view, _tables, embeddings_view, positions_view, _layers,
-)  # fmt: skip
-FITTED: tuple[MakeView, ...] = (
-    phrase_view, series_view, _attention, lexicon_view, _labels, _surprise, _what_if, _tables, _layers,
-)  # fmt: skip
+NEURAL: dict[str, MakeView] = {
+    "attention": _attention, "inside": inside_view, "lens": lens_view, "labels": _labels, "surprise": _surprise,
+    "media": media_view, "ctc": ctc_view, "next": _next, "beam": _beam, "forcing": forcing_view, "states": _states,
+    "gradients": _gradients, "whatif": _what_if, "order": order_view, "tables": _tables,
+    "embeddings": embeddings_view, "positions": positions_view, "layers": _layers,
+}  # fmt: skip
+FITTED: dict[str, MakeView] = {
+    "phrases": phrase_view, "series": series_view, "attention": _attention, "lexicon": lexicon_view, "labels": _labels,
+    "surprise": _surprise, "whatif": _what_if, "tables": _tables, "layers": _layers,
+}  # fmt: skip
+KINDS = ("overview", *dict.fromkeys((*NEURAL, *FITTED)))
+# The pages of these views read the data of others.
+DRAWS_FROM = {kind: ("attention",) for kind in ("overview", "inside", "media")}

@@ -273,8 +273,17 @@ class ServedModel:
     def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
         return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
 
-    def inspect(self, text: str | bytes, target: str | None, tag: str | None, beam: int | None) -> Inspection:
-        """Everything that can be shown about one input; called in one thread."""
+    def inspect(
+        self,
+        text: str | bytes,
+        target: str | None,
+        tag: str | None,
+        beam: int | None,
+        views: Sequence[str] = (),
+        **variant: bool,
+    ) -> Inspection:
+        """Everything that can be shown about one input; called in one thread. `variant`: see `open_variant`."""
+        from dragoman.analysis.variants import variant_title
         from dragoman.reports.inspection import inspect
 
         if (members := len(self.engine.members)) > 1:
@@ -282,9 +291,10 @@ class ServedModel:
                 f'model: "{self.name}" is an ensemble of {members} models, and a look inside is that of one model; '
                 "serve a member as a run of its own"
             )
-        inspector = second_copy(str(self.engine.run.folder), str(self.engine.device))
+        inspector = second_copy(str(self.engine.run.folder), str(self.engine.device), **variant)
         if isinstance(text, str):
-            return inspect(inspector, text, target, tag=tag, beam=beam)
+            found = inspect(inspector, text, target, tag=tag, beam=beam, only=views)
+            return replace(found, title=variant_title(self.name, **variant))
         extractor = inspector.extractor
         extractor.preload({UPLOAD: extractor.config.decode(text, UPLOAD)})
         try:
@@ -324,10 +334,12 @@ class ServedModel:
         return list(dict.fromkeys(surface for line in text.split("\n") for surface in find(line)))
 
 
-@lru_cache(maxsize=1)
-def second_copy(folder: str, device: str) -> Predictor | Labeler | Completer:
+@lru_cache(maxsize=2)  # of a page with two runs side by side
+def second_copy(folder: str, device: str, **variant: bool) -> Predictor | Labeler | Completer:
     """A run once more: an inspection changes weights and hooks while it looks, which requests must not see."""
-    return load_run(Path(folder), device)
+    from dragoman.analysis.variants import open_variant
+
+    return open_variant(folder, device, **variant)
 
 
 def phrases_of(constraints: OutputConstraints) -> int:

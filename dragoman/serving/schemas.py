@@ -197,6 +197,11 @@ class InspectRequest(Strict):
     output: Text | None = Field(None, description="look at this output instead of the predicted one")
     beam: Annotated[int, Field(ge=1, le=64)] | None = None
     tag: Tag = None
+    views: list[Annotated[str, Field(max_length=20)]] = Field(
+        [], max_length=40, description="compute these views alone; none: all that the model has"
+    )
+    untrained: bool = Field(False, description="with the random weights that training began with")
+    positions: bool = Field(True, description="false: without position vectors and biases")
     numbers: Literal["lists", "packed"] = Field("lists", description="packed: tensors as base64 of 32-bit floats")
 
 

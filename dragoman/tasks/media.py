@@ -13,21 +13,21 @@ from dragoman.data.collate import Collator, FrameCollator, PictureCollator, Sour
 from dragoman.data.formats.media import CAPTIONS, TRANSCRIPTS
 from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
-from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.media.images import LineImageConfig, PictureConfig, VideoConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.config import SearchConfig
 from dragoman.layers.augmentation import ImageAugmentConfig, LineAugmentConfig, NoAugmentationConfig, SpecAugmentConfig
 from dragoman.models.captioner import Captioner, CaptionerConfig, SpeechToText, SpeechToTextConfig
-from dragoman.models.encoders.frames import FramesConfig, WaveformConvolutionsConfig
+from dragoman.models.encoders.frames import FramesConfig, PictureFramesConfig, WaveformConvolutionsConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
 from dragoman.models.transcriber import JointAttentionConfig, Transcriber, TranscriberConfig
 from dragoman.tasks.base import MEDIA, Config, Starter, Task, too_long
 
 # Which features an encoder reads, and which features an augmentation changes.
 READ_BY: dict[type, tuple[Any, ...]] = {
-    FramesConfig: (AudioConfig, WaveformConfig, WhisperMelConfig, LineImageConfig),
+    FramesConfig: (AudioConfig, WaveformConfig, WhisperMelConfig, LineImageConfig, VideoConfig),
     ResNetConfig: (PictureConfig,),
     PatchesConfig: (PictureConfig,),
     TorchvisionConfig: (PictureConfig,),
@@ -54,6 +54,11 @@ def feature_problems(config: Config) -> Iterator[str]:
             yield (
                 f'model.encoder.subsampling: found "{subsampling.kind}" with tokenizer.source "{source.kind}", '
                 f'expected "{WaveformConfig.kind}" for both or for neither'
+            )
+        elif isinstance(subsampling, PictureFramesConfig) and not isinstance(source, VideoConfig):
+            yield (
+                f'model.encoder.subsampling: found "{subsampling.kind}" with tokenizer.source "{source.kind}", '
+                f'expected tokenizer.source "{VideoConfig.kind}"'
             )
         elif isinstance(subsampling, WaveformConvolutionsConfig) and source.min_samples < subsampling.receptive_field:
             yield (

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from dragoman.analysis.variants import open_variant
+from dragoman.inference.load import load_run
 from tests.conftest import QUICK, SMALL, TrainedFolder, call, write_rows
 
 
@@ -33,6 +36,8 @@ def test_inspect_writes_pages_numbers_and_figures(inside: TrainedFolder) -> None
         ((" ", "-o", "page.html"), "found empty text"),
         (("abc", "-o", "page.html", "--layer", "1"), "--layer goes with .svg, .png or .pdf"),
         (("abc", "-o", "x.svg", "--view", "gates"), "found 'gates', expected one of"),
+        (("abc", "-o", "x.svg", "--beside", "untrained"), "--beside goes with .html or .json"),
+        (("abc", "--beside", "nothing"), "nothing"),
         (("abc", "-o", "x.svg", "--layer", "99"), "--layer: found '99', expected 1 to"),
     ],
 )
@@ -100,3 +105,23 @@ def test_the_ladder_holds_out_pairs_and_builds_six_configurations(tmp_path: Path
     )
     networks = [configs[step.name].model for step in steps[1:]]
     assert len({model.encoder.kind for model in networks}) == 3
+
+
+def test_variants_of_a_run(inside: TrainedFolder) -> None:
+    """Before training means the weights that training began with: those after a step that moved nothing."""
+    still = [f"train.{one}" for one in ("steps=1", "validate_every=1", "optimizer.learning_rate=1e-12")]
+    assert call("train", "pairs.tsv", "--run", "still", *SMALL, *still).code == 0
+    expected = dict(load_run("still", "cpu").model.named_parameters())
+    first = open_variant(inside.run, "cpu", untrained=True)
+    for name, weight in first.model.named_parameters():
+        torch.testing.assert_close(weight, expected[name], atol=1e-9, rtol=0)
+    trained = dict(load_run(inside.run, "cpu").model.named_parameters())
+    assert not any(torch.equal(trained[name], weight) for name, weight in expected.items())
+    bag = open_variant(inside.run, "cpu", positions=False)
+    texts = [next(bag.stream([text])).text for text in ("abcd", "dcba")]
+    assert sorted(texts[0]) == sorted(texts[1])
+    result = call("inspect", inside.run, "abcd", "--beside", "untrained", "--view", "next", "-o", "page.json")
+    assert result.code == 0, result.err
+    shown = json.loads(Path("page.json").read_text())
+    assert shown["beside"]["title"] == "pairs (before training)"
+    assert [view["kind"] for view in shown["beside"]["views"]] == ["next"]

@@ -34,7 +34,7 @@ from dragoman.data.media.audio import (
     standardise,
 )
 from dragoman.data.media.files import MediaError, join_path, members, read_bytes, read_many
-from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.media.images import LineImageConfig, PictureConfig, VideoConfig
 from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 soundfile = pytest.importorskip("soundfile")
@@ -274,6 +274,35 @@ def test_a_picture_becomes_a_square_of_rgb_rows() -> None:
     assert set(grey.ravel().tolist()) == {77}
     deep = PictureConfig(size=4).decode(picture(np.full((4, 4), 77 << 8, np.uint16)), "a.png")
     assert set(deep.ravel().tolist()) == {77}
+
+
+def test_a_video_is_a_folder_an_archive_or_an_animation(tmp_path: Path) -> None:
+    """Frames come in the order of the numbers in their names."""
+    frames = [np.full((6, 4, 3), shade, np.uint8) for shade in range(0, 240, 20)]
+    (tmp_path / "all" / "clip").mkdir(parents=True)
+    for number, frame in enumerate(frames):
+        Image.fromarray(frame).save(tmp_path / "all" / "clip" / f"f{number}.png")
+    (tmp_path / "all" / "clip" / "notes.txt").write_text("not a frame")
+    with tarfile.open(tmp_path / "all" / "clip.tar", "w") as tar:
+        tar.add(tmp_path / "all" / "clip", "clip")
+    first, *others = [Image.fromarray(frame) for frame in frames]
+    first.save(tmp_path / "clip.webp", save_all=True, append_images=others, lossless=True)
+    config = VideoConfig(size=4)
+    assert archives.list_videos(tmp_path / "all").paths == [
+        str(tmp_path / "all" / name) for name in ("clip", "clip.tar")
+    ]
+    for name in ("all/clip", "all/clip.tar", "clip.webp"):
+        path = str(tmp_path / name)
+        found = config.decode(read_bytes(path, folders=True), path)
+        assert found.shape == (12, 48)
+        assert found[:, 0].tolist() == list(range(0, 240, 20))
+        assert np.array_equal(replace(config, every=5).decode(read_bytes(path, folders=True), path), found[::5])
+        with pytest.raises(MediaError, match="found over 11 frames"):
+            replace(config, max_frames=11).decode(read_bytes(path, folders=True), path)
+    with pytest.raises(MediaError, match="found a folder, expected a file"):
+        read_bytes(str(tmp_path / "all" / "clip"))
+    with pytest.raises(MediaError, match="found a folder without pictures"):
+        read_bytes(str(tmp_path / "all"), folders=True)
 
 
 def test_faults_of_images_name_the_file() -> None:

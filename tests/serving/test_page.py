@@ -117,6 +117,36 @@ def test_look_inside(page: Any, live: Live) -> None:
     assert "Beam" in page.inner_text("[role=tablist]")
 
 
+def test_the_open_view_follows_the_text_and_another_run(page: Any, live: Live) -> None:
+    page.goto(f"{live.url}/inspect?model=ab-cd&q=abc#view=whatif")
+    page.wait_for_selector("[role=tab]")
+
+    def input_is(text: str) -> None:
+        page.wait_for_function("text => document.querySelector('.text-pair dd')?.textContent === text", arg=text)
+        assert page.inner_text("main h2") == "What if"  # the view stays open
+
+    page.fill("#live textarea", "abcd")
+    input_is("abcd")
+    page.click("#live .word >> nth=1")
+    page.click("button:text('Swap ▶')")
+    input_is("acbd")
+    page.click("button:text('Delete')")
+    input_is("acd")
+    page.select_option("#live select", "before training")
+    page.wait_for_selector(".pair")
+    assert page.locator(".run-name").all_inner_texts() == ["ab-cd", "ab-cd (before training)"]
+    page.click("#tab-next")  # not computed yet
+    page.wait_for_function("() => document.querySelector('main h2')?.textContent === 'Next token'")
+    shown = live.post("/v1/inspect", {"input": "acd", "untrained": True, "views": ["next"]})
+    assert [view["kind"] for view in shown["views"]] == ["overview", "next"]
+    assert page.locator(".text-pair dd >> nth=2").inner_text() == (shown["target"]["text"] or "(empty)")
+    page.select_option("#live select", "classify")
+    page.wait_for_function("() => document.querySelectorAll('.run-name')[1]?.textContent === 'classify'")
+    assert "no such view" in page.inner_text("main")
+    page.click("button:text('Original')")
+    page.wait_for_function("() => document.querySelector('.text-pair dd')?.textContent === 'abc'")
+
+
 def test_a_click_on_a_pruned_branch_goes_on_with_the_search(
     page: Any, live: Live, runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

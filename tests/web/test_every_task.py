@@ -7,6 +7,7 @@ import random
 import re
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,20 @@ CASES: dict[str, Case] = {
         {**LIMIT, "model": {"next_sentence": True, "encoder": BERT}}, "the big dog [MASK]",
     ),
 }  # fmt: skip
-MEDIA = {"speech": "test0.wav", "joint": "test0.wav", "captions": "test0.png"}
+MEDIA = {"speech": "test0.wav", "joint": "test0.wav", "captions": "test0.png", "patches": "test0.png",
+         "video": "clip0", "sounds": "sound0.wav"}  # fmt: skip
+PATCHES = {"kind": "patches", "size": 4, "inner": {**STACK, "positions": {"kind": "learned", "max_positions": 16}}}
+NETWORK = {"kind": "pictures", "network": {"channels": [8], "blocks": 1, "width": 8}}
+FRAMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "video": ("caption", {
+        "tokenizer": {"source": {"kind": "video", "size": 8}, "target": {"kind": "words"}},
+        "model": {"encoder": {"kind": "frames", "subsampling": NETWORK, "inner": RECURRENT}, "decoder": RECURRENT},
+        **SHORT,
+    }),
+    "sounds": ("tag", {"tokenizer": {"source": media.AUDIO}, "model": {"encoder": {
+        "kind": "frames", "subsampling": {"kind": "frame-stacking", "frames": 1}, "inner": RECURRENT,
+    }}}),
+}  # fmt: skip
 Pages = Callable[[str], Inspection]
 
 
@@ -86,11 +100,26 @@ def write_data(place: Path) -> None:
     }
     for name, lines in rows.items():
         (place / name).write_text("\n".join(lines) + "\n")
+    for number in range(12):
+        clip, sound = place / f"clip{number}", draw.choices(list(media.TONES), k=2)
+        clip.mkdir()
+        for frame in range(draw.randint(3, 5)):
+            (clip / f"{frame}.png").write_bytes(media.picture("red", "left", draw))
+        (place / f"sound{number}.wav").write_bytes(media.recording(sound, draw))
+    (place / "video.tsv").write_text("".join(f"clip{number}\ta red square\n" for number in range(12)))
+    tags = "low@0.1 high@9"  # ends in seconds
+    (place / "sounds.tsv").write_text("".join(f"sound{number}.wav\t{tags}\n" for number in range(12)))
 
 
 def table(name: str, place: Path) -> dict[str, Any]:
+    if name in FRAMES:
+        train = {"task": FRAMES[name][0], "data": {"train": str(place / f"{name}.tsv"), "holdout": 4}, "train": TINY}
+        return dict(settings.merge(train, FRAMES[name][1]))
     if name in MEDIA:
-        return dict(settings.merge(settings.merge(media.table(name, place), {"train": TINY}), SHORT))
+        own = media.table("captions" if name == "patches" else name, place)
+        if name == "patches":
+            own = {**own, "model": {**own["model"], "encoder": PATCHES}}
+        return dict(settings.merge(settings.merge(own, {"train": TINY}), SHORT))
     task, data, further, _ = CASES[name]
     file = next(place.glob(f"{data}.*"))
     further = dict(settings.merge(further, SHORT)) if task == "translate" else further
@@ -130,7 +159,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
 
 
 def test_every_task_has_a_case() -> None:
-    tasks = {case[0] for case in CASES.values()} | {media.CASES[name]["task"] for name in MEDIA}
+    tasks = {case[0] for case in CASES.values()} | {media.CASES[name]["task"] for name in MEDIA if name in media.CASES}
     assert tasks == set(TASKS)
 
 
@@ -154,6 +183,16 @@ def test_every_tab_of_every_page(browser: Any, pages: Pages, tmp_path: Path) -> 
         assert not opened.complaints, (name, opened.complaints)
         opened.check()
         opened.page.context.close()
+
+
+def test_every_tab_of_two_runs(browser: Any, pages: Pages, tmp_path: Path) -> None:  # noqa: F811
+    both = replace(pages("transformer"), beside=pages("tagger"))
+    opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", both._data()), width=2000)
+    clicked = opened.page.evaluate(CLICK_ALL)
+    kinds = dict.fromkeys(view.title for side in (both, pages("tagger")) for view in side.views)
+    assert [title for title, _ in clicked] == list(kinds)
+    assert opened.page.locator(".run-name").all_inner_texts() == ["transformer", "tagger"]
+    opened.check()
 
 
 def test_every_tab_of_a_comparison(browser: Any, pages: Pages, tmp_path: Path) -> None:  # noqa: F811

@@ -14,7 +14,14 @@ from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.media.files import ARCHIVE_SEPARATOR, check_media_folder, is_relative, resolve_path, split_path
+from dragoman.data.media.files import (
+    ARCHIVE_SEPARATOR,
+    check_media_folder,
+    frame_files,
+    is_relative,
+    resolve_path,
+    split_path,
+)
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import FeatureColumn, feature_statistics, write_features
@@ -104,10 +111,11 @@ class MediaFormat(ExampleFormat):
         """A hash of the bytes of all files that the examples name; a missing file counts as missing."""
         total = hashlib.blake2b(digest_size=16)
         for path in dict.fromkeys(split_path(example.media_path)[0] or example.media_path for example in examples):
-            try:
-                total.update(digest(Path(path)).encode())
-            except OSError:
-                total.update(b"missing")
+            for file in frame_files(path) if Path(path).is_dir() else (Path(path),):
+                try:
+                    total.update(digest(file).encode())
+                except OSError:
+                    total.update(b"missing")
         return total.hexdigest()
 
 

@@ -13,20 +13,20 @@ from torch import Tensor
 from dragoman.config import settings
 from dragoman.data.examples import Fault
 from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelConfig
-from dragoman.data.media.files import MediaError, read_many
-from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.media.files import MediaError, read_many, reads_folders
+from dragoman.data.media.images import LineImageConfig, PictureConfig, VideoConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import FeatureColumn
 from dragoman.data.tokenizers.base import content_hash
 
-MediaConfig = AudioConfig | WaveformConfig | WhisperMelConfig | LineImageConfig | PictureConfig
+MediaConfig = AudioConfig | WaveformConfig | WhisperMelConfig | LineImageConfig | PictureConfig | VideoConfig
 MEDIA_CONFIGS: dict[str, type[MediaConfig]] = {config.kind: config for config in get_args(MediaConfig)}
 
 
-def _decode_all(paths: Sequence[str], decode: Callable[[bytes, str], Any]) -> list[Any]:
+def _decode_all(paths: Sequence[str], decode: Callable[[bytes, str], Any], folders: bool) -> list[Any]:
     """What `decode` returns for every path, or the fault of the file; each archive is read once."""
     out: list[Any] = [None] * len(paths)
-    for index, data in read_many(paths):
+    for index, data in read_many(paths, folders):
         try:
             out[index] = data if isinstance(data, Fault) else decode(data, paths[index])
         except MediaError as error:
@@ -83,7 +83,7 @@ class FeatureExtractor(SourceReader):
     def encode_with_steps(self, texts: Sequence[str]) -> list[tuple[NDArray[Any], float] | Fault]:
         """For every path its features (T, F) and the seconds or pixels per frame, or the fault of the file."""
         assert not isinstance(self.config, PictureConfig), "rows of a picture are not positions of a text"
-        return _decode_all(texts, self.config.decode_with_step)
+        return _decode_all(texts, self.config.decode_with_step, reads_folders(self.config))
 
     def encode_or_fault(self, texts: Sequence[str]) -> list[NDArray[Any] | Fault]:
         """For every path its features (T, F), or the fault of the file."""
@@ -97,7 +97,7 @@ class FeatureExtractor(SourceReader):
                 out[index] = column.rows([rows[path]])[0]
             else:
                 missing.append(index)
-        decoded = _decode_all([texts[index] for index in missing], self.config.decode)
+        decoded = _decode_all([texts[index] for index in missing], self.config.decode, reads_folders(self.config))
         for index, features in zip(missing, decoded, strict=True):
             out[index] = features
         return out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import re
 import tarfile
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -167,15 +169,66 @@ def _member_name(path: str) -> str:
     return member
 
 
-def read_bytes(path: str) -> bytes:
-    ((_, content),) = read_many([path])
+def read_bytes(path: str, folders: bool = False) -> bytes:
+    ((_, content),) = read_many([path], folders)
     if isinstance(content, Fault):
         raise MediaError(*content)
     return content
 
 
-def _read_file(path: str) -> bytes:
+def reads_folders(config: Any) -> bool:
+    """Whether the settings of features read a folder, such as the frames of a video, as one input."""
+    return getattr(config, "reads_folders", False)
+
+
+def frame_files(folder: str | Path) -> list[Path]:
+    """The pictures of a folder of frames, in the order of their names; numbers in names count as numbers."""
+    files = [file for file in Path(folder).iterdir() if file.name.lower().endswith(IMAGE_SUFFIXES)]
+    return sorted((file for file in files if not file.name.startswith(".")), key=lambda file: _by_number(file.name))
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _packed_folder(path: str) -> bytes:
+    """The pictures of a folder as a tar archive, so that a video is read as one file like all others."""
+    files, out = frame_files(path), io.BytesIO()
+    if not files:
+        raise MediaError(path, "unreadable-file", "found a folder without pictures, expected the frames of a video")
+    if (size := sum(file.stat().st_size for file in files)) > MAX_FILE_BYTES:
+        raise MediaError(*_too_large(path, size))
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for file in files:
+            member = tarfile.TarInfo(file.name)
+            content = file.read_bytes()
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
+
+def unpacked_folder(data: bytes, path: str) -> dict[str, bytes] | None:
+    """The pictures of a tar archive by name, in their order; None: the data are no archive."""
+    if data[257:262] != b"ustar":
+        return None
+    pictures: dict[str, bytes] = {}
     try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            for member in _each(tar):
+                file = tar.extractfile(member) if member.isfile() else None
+                if file is not None and member.name.lower().endswith(IMAGE_SUFFIXES):
+                    pictures[member.name] = file.read()
+    except _DAMAGE as error:
+        raise MediaError(path, "unreadable-file", f"the archive is damaged or cut short ({error})") from None
+    if not pictures:
+        raise MediaError(path, "unreadable-file", "found an archive without pictures, expected the frames of a video")
+    return dict(sorted(pictures.items(), key=lambda item: _by_number(item[0])))
+
+
+def _read_file(path: str, folders: bool = False) -> bytes:
+    try:
+        if folders and Path(path).is_dir():
+            return _packed_folder(path)
         size = Path(path).stat().st_size
         if size > MAX_FILE_BYTES:
             raise MediaError(*_too_large(path, size))
@@ -188,8 +241,10 @@ def _read_file(path: str) -> bytes:
         raise MediaError(path, "unreadable-file", f"cannot be read ({error.strerror or error})") from None
 
 
-def read_many(paths: Sequence[str]) -> Iterator[tuple[int, bytes | Fault]]:
+def read_many(paths: Sequence[str], folders: bool = False) -> Iterator[tuple[int, bytes | Fault]]:
     """(index, content or fault) of every path, not in order: each archive is read once, from front to back.
+
+    With `folders` a path may be a folder of frames.
 
     One file is in memory at a time. A damaged archive raises DataError; a missing or unreadable file is a fault.
     """
@@ -199,7 +254,7 @@ def read_many(paths: Sequence[str]) -> Iterator[tuple[int, bytes | Fault]]:
             if archive := split_path(path)[0]:
                 wanted.setdefault(archive, {}).setdefault(_member_name(path), []).append(index)
             else:
-                yield index, _read_file(path)
+                yield index, _read_file(path, folders)
         except MediaError as error:
             yield index, error.fault
     for archive, indices in wanted.items():
@@ -252,6 +307,20 @@ class MediaListing(NamedTuple):
 
     paths: list[str]
     skipped: int = 0
+
+
+def list_videos(path: str | Path) -> MediaListing:
+    """The videos that a path names: a folder with pictures is one, another has one in each folder and file of it."""
+    path = Path(path)
+    if not path.is_dir() or frame_files(path):
+        return MediaListing([str(path)])
+    inside = sorted(
+        (one for one in path.iterdir() if not one.name.startswith(".")), key=lambda one: _by_number(one.name)
+    )
+    videos = [str(one) for one in inside if (frame_files(one) if one.is_dir() else one.suffix == ".tar")]
+    if not videos:
+        raise DataError(f"{path}: found no video in it, expected pictures, or folders or archives of them")
+    return MediaListing(videos, len(inside) - len(videos))
 
 
 def list_media(path: str | Path, suffixes: tuple[str, ...]) -> MediaListing:

@@ -1,4 +1,4 @@
-"""Images as features: text lines as columns of grey, pictures as rows of colour. Pillow (extra 'media') decodes them.
+"""Images as features: text lines as columns of grey, pictures as rows of colour, videos as frames. Pillow decodes them.
 
 Pixels are stored as bytes; the model multiplies them by `step` to get numbers from 0 to 1.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.config.settings import Size, setting
-from dragoman.data.media.files import MediaError
+from dragoman.data.media.files import MediaError, unpacked_folder
 from dragoman.errors import MissingExtraError
 
 COLOURS = 3
@@ -83,8 +83,53 @@ class PictureConfig:
         return np.asarray(image).reshape(self.size, self.features)
 
 
+@dataclass(frozen=True)
+class VideoConfig:
+    """Videos as frames: a folder of pictures in the order of their names, a tar archive of them, or an animation."""
+
+    kind: ClassVar[str] = "video"
+    size: Size = setting(32, help="width and height in pixels to which every frame is scaled")
+    every: Size = setting(1, help="read every n-th frame")
+    max_frames: Size = setting(500, help="a video with more frames, after `every`, is a fault")
+    measure: ClassVar[str] = "frames"
+    unit: ClassVar[str] = "frames"
+    dtype: ClassVar[str] = "uint8"
+    step: ClassVar[float] = 1 / 255
+    reads_folders: ClassVar[bool] = True
+
+    @property
+    def features(self) -> int:
+        return COLOURS * self.size**2
+
+    @property
+    def summary(self) -> str:
+        return f"videos, {self.size} × {self.size} pixels a frame: red, green and blue"
+
+    def decode(self, data: bytes, path: str) -> NDArray[np.uint8]:
+        pictures = unpacked_folder(data, path)
+        most = self.every * self.max_frames + 1
+        if pictures is None:
+            frames = open_images(data, path, "RGB", most)[:: self.every]
+        else:
+            kept = list(pictures.items())[:most][:: self.every]
+            frames = [open_image(content, f"{path}/{name}", "RGB") for name, content in kept]
+        if len(frames) > self.max_frames:
+            raise MediaError(path, "over-long", f"found over {self.max_frames} frames, expected at most that many")
+        size = (self.size, self.size)
+        return np.stack([np.asarray(frame.resize(size)).reshape(-1) for frame in frames])
+
+    def decode_with_step(self, data: bytes, path: str) -> tuple[NDArray[np.uint8], float]:
+        """The frames (T, F), and how many frames of the original one of them stands for."""
+        return self.decode(data, path), float(self.every)
+
+
 def open_image(data: bytes, path: str, mode: str) -> Any:
     """A decoded image in a pillow mode ("L", "RGB"), rotated as its EXIF data say, on white where it is transparent."""
+    return open_images(data, path, mode, 1)[0]
+
+
+def open_images(data: bytes, path: str, mode: str, most: int) -> list[Any]:
+    """The first pictures of an image file; all but animations have one."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
@@ -99,16 +144,24 @@ def open_image(data: bytes, path: str, mode: str) -> Any:
                     raise ValueError(
                         f"found {image.width:,} × {image.height:,} pixels, expected {MAX_PIXELS:,} or fewer"
                     )
-                upright = ImageOps.exif_transpose(image)
-            if upright.has_transparency_data:
-                clear = upright.convert("RGBA")
-                upright = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
-            elif upright.mode == "F":  # the value of white is unknown
-                raise ValueError("found floating-point pixels, expected whole numbers")
-            elif upright.mode.startswith("I"):  # 16 bits per pixel, which pillow would clip at 255
-                upright = Image.fromarray((np.asarray(upright, np.int64) >> 8).astype(np.uint8))
-            return upright.convert(mode)
+                images = []
+                for number in range(min(most, getattr(image, "n_frames", 1))):
+                    image.seek(number)
+                    images.append(ImageOps.exif_transpose(image))
+            return [_on_white(Image, upright).convert(mode) for upright in images]
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         unknown = isinstance(error, UnidentifiedImageError)
         reason = f"expected {', '.join(FORMATS)}" if unknown else str(error).partition("\n")[0].rstrip(".")
         raise MediaError(path, "unreadable-file", f"cannot be read as an image ({reason})") from None
+
+
+def _on_white(pillow: Any, upright: Any) -> Any:
+    """An image without transparency, of eight bits a pixel."""
+    if upright.has_transparency_data:
+        clear = upright.convert("RGBA")
+        return pillow.alpha_composite(pillow.new("RGBA", clear.size, "white"), clear)
+    if upright.mode == "F":  # the value of white is unknown
+        raise ValueError("found floating-point pixels, expected whole numbers")
+    if upright.mode.startswith("I"):  # 16 bits per pixel, which pillow would clip at 255
+        return pillow.fromarray((np.asarray(upright, np.int64) >> 8).astype(np.uint8))
+    return upright

@@ -1,4 +1,4 @@
-"""Encoders of waveforms, audio frames and columns of text lines: subsampling, then any sequence encoder."""
+"""Encoders of waveforms, audio frames, columns of text lines and videos: subsampling, then any sequence encoder."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Range, Share, Size, setting
+from dragoman.data.media.images import COLOURS
 from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.linear import glorot
 from dragoman.layers.positions import NoPositionsConfig
 from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.encoders.images import ResNetConfig, ResNetEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors, vector_scale
 
@@ -223,7 +225,27 @@ class Conv1dSubsamplingConfig:
         return length
 
 
-SubsamplingConfig = FrameStackingConfig | Conv2dSubsamplingConfig | Conv1dSubsamplingConfig | WaveformConvolutionsConfig
+@dataclass(frozen=True)
+class PictureFramesConfig:
+    """A small residual network (He et al. 2016) over each frame of a video; its mean is the vector of the frame."""
+
+    kind: ClassVar[str] = "pictures"
+    network: ResNetConfig = setting(
+        ResNetConfig(channels=(16, 32, 64), blocks=1, width=128), help="the network; all frames share it"
+    )
+    stride: ClassVar[int] = 1
+
+    def output_length(self, length: int) -> int:
+        return length
+
+
+SubsamplingConfig = (
+    FrameStackingConfig
+    | Conv2dSubsamplingConfig
+    | Conv1dSubsamplingConfig
+    | PictureFramesConfig
+    | WaveformConvolutionsConfig
+)
 FramePositionsConfig = NoPositionsConfig | ConvolutionalPositionsConfig
 
 
@@ -340,11 +362,29 @@ class Conv1dSubsampling(nn.Module):
         return x.transpose(1, 2), mask
 
 
+class PictureFrames(nn.Module):
+    """The mean of each frame's feature map, projected; frames on padding are computed too, which keeps shapes fixed."""
+
+    def __init__(self, config: PictureFramesConfig, features: int, width: int) -> None:
+        super().__init__()
+        self.side = math.isqrt(features // COLOURS)
+        assert features == COLOURS * self.side**2, "frames are square pictures"
+        self.network = ResNetEncoder(config.network, COLOURS * self.side)
+        self.project = nn.Linear(config.network.width, width)
+        glorot(self.project)
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, F) → (B, T, E)."""
+        (vectors,) = self.network(x.reshape(-1, self.side, COLOURS * self.side), mask).final
+        return self.project(vectors.view(*mask.shape, -1)), mask
+
+
 # Modules that shorten rows: (B, T, F) and mask (B, T) → (B, T', E) and mask (B, T'). Padding changes no real position.
 SUBSAMPLINGS: dict[type, Any] = {
     Conv1dSubsamplingConfig: Conv1dSubsampling,
     FrameStackingConfig: FrameStacking,
     Conv2dSubsamplingConfig: Conv2dSubsampling,
+    PictureFramesConfig: PictureFrames,
     WaveformConvolutionsConfig: WaveformConvolutions,
 }
 

@@ -45,9 +45,15 @@ async def inspect(call: CurrentCall, body: InspectRequest) -> Any:
     if model.reads_files:
         raise ConfigError(f'model: "{model.name}" reads files; send one to /v1/inspect/file')
     check_lengths(input=body.input, output=body.output or "")
+    from dragoman.reports.inspection import KINDS
+
+    if unknown := [name for name in body.views if name not in KINDS]:
+        raise ConfigError(f"views: found {unknown[0]!r}, expected some of {', '.join(KINDS)}")
 
     def look() -> bytes:
-        return as_json(model.inspect(body.input, body.output, body.tag, body.beam), body.numbers == "packed")
+        variant = {"untrained": body.untrained, "positions": body.positions}
+        found = model.inspect(body.input, body.output, body.tag, body.beam, body.views, **variant)
+        return as_json(found, body.numbers == "packed")
 
     return Response(await call.inspect(look), media_type="application/json")
 

@@ -23,27 +23,37 @@ const VIEWS = {
   surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc, order: drawOrder, embeddings: drawEmbeddings,
 };
 
-export function themeButton() {
+let shownPage = new AbortController(); // listeners of a page that is drawn anew end with it
+
+function themeButton(signal) {
   const button = el("button", { type: "button", onclick: () => {
     const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.dataset.theme = dark ? "light" : "dark";
     notify();
   } }, "Light / dark");
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => notify());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => notify(), { signal });
   return button;
 }
 
-// Draw the page of one example into `root`; a server passes its own data.
+// Draw the page of one example into `root`; a server passes its own data, and may call it again with other data.
 export function showInspection(data, root) {
-  const header = [el("h1", { dir: "auto" }, data.title), el("p", { class: "small soft" }, `${data.run.task} · ${[data.run.model, ...data.run.parts.map((part) => `${part.part}: ${part.kind}`)].join(" · ")}`),
+  const { beside } = data;
+  const header = [el("h1", { dir: "auto" }, beside ? `${data.title} and ${beside.title}` : data.title), el("p", { class: "small soft" }, `${data.run.task} · ${[data.run.model, ...data.run.parts.map((part) => `${part.part}: ${part.kind}`)].join(" · ")}`),
     el("dl", { class: "text-pair" }, data.source ? [el("dt", {}, "input"), el("dd", { dir: "auto" }, data.source.text)] : null,
-      el("dt", {}, data.target.name ?? "output"), el("dd", { dir: "auto" }, data.target.text || "(empty)"))];
-  showViews(data, root, VIEWS, header, data.target.tokens);
+      [data, beside].filter(Boolean).flatMap((one) => [el("dt", { dir: "auto" }, beside ? one.title : one.target.name ?? "output"), el("dd", { dir: "auto" }, one.target.text || "(empty)")]))];
+  showViews(data, root, VIEWS, header, beside && beside.target.tokens.length > data.target.tokens.length ? beside.target.tokens : data.target.tokens);
 }
 
-// Any page of views: tabs, one panel, and where there are steps a bar that moves through them.
+// Any page of views: tabs, one panel, and where there are steps a bar that moves through them. With `data.beside` every
+// view is drawn twice, and both follow one step, layer and head. `data.pending` has all tabs of a page whose server
+// computed some views alone; `data.load` asks for the one that is open.
 export function showViews(data, root, drawers, header, labels = []) {
-  const views = data.views.filter((view) => drawers[view.kind]);
+  shownPage.abort();
+  shownPage = new AbortController();
+  const { signal } = shownPage;
+  forgetListeners();
+  const sides = [data, data.beside].filter(Boolean);
+  const views = [...(data.pending ?? []), ...sides.flatMap((side) => side.views)].filter((view, index, all) => drawers[view.kind] && all.findIndex((one) => one.kind === view.kind) === index);
   const steps = labels.length;
   const panel = el("main", { role: "tabpanel", id: "view", class: "card", tabindex: "-1" });
   const tabs = el("nav", { role: "tablist", "aria-label": "views" });
@@ -66,7 +76,10 @@ export function showViews(data, root, drawers, header, labels = []) {
     else if (event.key === "ArrowLeft") move(-1);
     else return;
     event.preventDefault();
-  });
+  }, { signal });
+
+  const ownView = (side) => side.views.find((view) => view.kind === current().kind);
+  const drawing = (side) => { const own = ownView(side); return own ? drawers[own.kind](own, side, open) : [el("p", { class: "soft" }, "This run has no such view of this text.")]; };
 
   let drawn = null;
   function update() {
@@ -81,23 +94,29 @@ export function showViews(data, root, drawers, header, labels = []) {
     if (drawn === view) return;
     drawn = view;
     panel.setAttribute("aria-labelledby", `tab-${view.kind}`);
+    if (data.pending && view.kind !== data.asked && !sides.some((one) => ownView(one))) {
+      panel.replaceChildren(el("p", { class: "waiting" }, "Looking inside …"));
+      data.load();
+      return;
+    }
     forgetListeners();
     onState(update);
-    panel.replaceChildren(el("h2", {}, view.title), el("p", { class: "soft" }, view.about), ...drawers[view.kind](view, data, open));
+    const drawings = sides.map(drawing);
+    panel.replaceChildren(el("h2", {}, view.title), el("p", { class: "soft" }, view.about), ...(data.beside ? [el("div", { class: "columns pair" }, drawings.map((one, index) => el("section", {}, el("h3", { class: "run-name", dir: "auto" }, sides[index].title), one)))] : drawings[0]));
     document.getElementById(`tab-${view.kind}`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   root.replaceChildren(
     el("div", { class: "page" },
       el("header", { class: "masthead" },
         el("div", {}, header),
-        themeButton()),
-      data.notes.map((note) => el("p", { class: "notice small" }, note)),
+        themeButton(signal)),
+      sides.flatMap((one) => one.notes.map((note) => (data.beside ? `${one.title}: ${note}` : note))).map((note) => el("p", { class: "notice small" }, note)),
       tabs, panel),
     steps > 1 ? el("div", { class: "stepper" }, el("div", {}, back, range, ahead, label)) : "");
   onState(update);
   update();
-  window.addEventListener("hashchange", () => notify());
-  window.addEventListener("popstate", () => notify());
+  window.addEventListener("hashchange", () => notify(), { signal });
+  window.addEventListener("popstate", () => notify(), { signal });
   let width = window.innerWidth;
-  window.addEventListener("resize", () => { if (Math.abs(window.innerWidth - width) > 40) { width = window.innerWidth; notify(); } });
+  window.addEventListener("resize", () => { if (Math.abs(window.innerWidth - width) > 40) { width = window.innerWidth; notify(); } }, { signal });
 }
