@@ -95,8 +95,8 @@ def configure_media(
 
 
 def media_of(files: Files, overrides: Sequence[str]) -> str:
-    """ "audio", "picture" or "video" if the settings say so or the first line of the data names such a file; else empty."""
-    table = override({}, list(overrides))
+    """ "audio" or "picture" if the first line of the data names such a file, "video" if the settings do; else empty."""
+    table: dict[str, Any] = override({}, list(overrides))
     source, given = table.get("tokenizer", {}).get("source", {}), table.get("data", {})
     if "video" in (source, source.get("kind") if isinstance(source, Mapping) else source):
         return "video"  # its files are folders, which have no suffix

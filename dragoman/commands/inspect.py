@@ -164,12 +164,12 @@ def inspect(
         return
     if kind is not None:
         inspection = inspection.opened_at(kind, alone=suffix == ".json")
-    with atomic_write(output) as beside:
+    with atomic_write(output) as file:
         if suffix == ".json":
             content = json.dumps(plain(inspection.as_dict()))
         else:
             content = build_page(f"{inspection.title}: inspect", "inspect-page", inspection.page_data())
-        beside.write_text(content, encoding="utf-8", newline="\n")
+        file.write_text(content, encoding="utf-8", newline="\n")
     click.echo(output)
 
 

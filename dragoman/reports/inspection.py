@@ -540,4 +540,4 @@ FITTED: dict[str, MakeView] = {
 }  # fmt: skip
 KINDS = ("overview", *dict.fromkeys((*NEURAL, *FITTED)))
 # The pages of these views read the data of others.
-DRAWS_FROM = {kind: ("attention",) for kind in ("overview", "inside", "media")}
+DRAWS_FROM = dict.fromkeys(("overview", "inside", "media"), ("attention",))

@@ -108,5 +108,6 @@ export function drawMedia(view, data) {
   onState(() => frame.draw());
   const legend = bands ? el("div", { class: "legend" }, labels.map((label) => el("span", {}, el("i", { style: { background: hue(label) } }), label))) : null;
   const help = bands ? "Each band is the tag of its frames; the paler, the less sure." : emissions ? "Blue bars: the token that CTC finds there; grey bars: blank." : weights ? "Step through the output to see where each token looks." : "";
-  return [frame, legend, picture || video ? null : colourBar("low", "high"), help ? el("p", { class: "small soft" }, help) : null, ...(picture && weights && weights.shape[1] > 1 ? panels() : [])].filter(Boolean);
+  const main = [frame, legend, picture || video ? null : colourBar("low", "high"), help ? el("p", { class: "small soft" }, help) : null].filter(Boolean);
+  return picture && weights && weights.shape[1] > 1 ? [el("div", { class: "columns" }, el("section", {}, main), el("section", {}, panels()))] : main;
 }
