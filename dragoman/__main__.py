@@ -1,5 +1,5 @@
 """`python -m dragoman` is the command line; torchrun starts it this way."""
 
-from dragoman.cli import main
+from dragoman.cli import run
 
-main()
+run()

@@ -644,16 +644,17 @@ def test_threads_wait_briefly_unless_told_otherwise(
 
 def test_the_command_line_imports_torch_with_short_waits_and_without_kernels_that_only_tracing_needs() -> None:
     script = """
-import os, sys
+import atexit, gc, os, sys
 from dragoman import cli
 
 def command(arguments):
+    atexit.register(print, "the exit handlers ran", flush=False)
     assert "torch" not in sys.modules and "GOMP_SPINCOUNT" in os.environ
     import torch
     from torch import nn
     layer = nn.Linear(3, 2)
     layer(torch.ones(1, 3)).sum().backward()
-    assert "torch._decomp" not in sys.modules
+    assert "torch._decomp" not in sys.modules and gc.isenabled()
     points = torch.ones(2, 3, device="meta")
     try:
         torch.cdist(points, points)
@@ -663,11 +664,12 @@ def command(arguments):
         return 7
 
 cli.guarded = command
-cli.main()
+cli.run()
 """
     names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    assert subprocess.run([sys.executable, "-c", script], env=environment, check=False).returncode == 7
+    done = subprocess.run([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stdout) == (7, b"the exit handlers ran\n")
 
 
 EXTRAS = {

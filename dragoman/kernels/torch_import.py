@@ -6,6 +6,7 @@ Eager execution reads none; compilers, exporters, sharded tensors and `torch.dev
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -21,6 +22,10 @@ class Deferred(MetaPathFinder, Loader):
     real: Loader | None = None  # once torch asked for the module
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name == "torch":
+            gc.disable()  # it makes no garbage, but a million objects that collections would look through
+        elif name == META_KERNELS or name.startswith("dragoman."):
+            gc.enable()
         if name == META_KERNELS and self.real is None:
             spec = PathFinder.find_spec(name, path, target)
             if spec is not None:
