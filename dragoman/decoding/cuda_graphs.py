@@ -39,9 +39,9 @@ from dragoman.decoding.config import StopRule
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import brief
-from dragoman.kernels import topk
+from dragoman.kernels import fused_layers, topk
 from dragoman.kernels.graph_inputs import GraphInputs
-from dragoman.layers.kv_cache import SharedCache
+from dragoman.layers.kv_cache import SharedCache, SharedEntries
 from dragoman.models.contracts import State, map_tensors
 from dragoman.progress import check_interrupted
 
@@ -92,15 +92,20 @@ class GraphStep(HoldsModel):
         self.parents = torch.arange(rows, device=device)  # the hypothesis that each row continues
         self.identity = self.parents.clone()
         self.static = map_tensors(static, torch.clone)
-        self.visible: Tensor | None = None  # (N, C·k) which entries of the key-value cache each hypothesis sees
+        self.entries: SharedEntries | None = None  # of the key-value caches
         if model.decoder.shares_cache:
-            self.visible = torch.zeros(rows, shape.width * shape.target_length, dtype=torch.bool, device=device)
-            self.cache: Any = tuple(SharedCache.like(layer, self.visible) for layer in cache)
+            self.entries = SharedEntries.empty(shape.sources, shape.width, shape.target_length, device)
+            self.cache: Any = tuple(SharedCache.like(layer, self.entries) for layer in cache)
         else:
             self.cache = map_tensors(cache, lambda tensor: tensor.repeat_interleave(shape.width, 0))
         self.length = torch.zeros((), dtype=torch.long, device=device)
         self.output: Tensor | None = None  # of the step (N, V)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.batch: Batch | None = None  # the sources that the graph of the encoder reads
+        self.start_graph: torch.cuda.CUDAGraph | None = None
+        self.pool: Any = (
+            None  # the memory of all graphs of encoders: what they leave is copied before the next one runs
+        )
         self.inputs: GraphInputs | None = None  # kept alive as long as the graph
         self.lock = Lock()
 
@@ -108,52 +113,55 @@ class GraphStep(HoldsModel):
     def size(self) -> int:
         return sum(tensor.nbytes for tensor in tensors_of((self.static, self.cache)))
 
-    def begin(self, state: State) -> None:
-        """Start new sources before their first token."""
-        copy_tensors(self.static, state.static)
-        if self.visible is not None:
-            self.visible.zero_()
+    def begin(self, batch: Batch) -> None:
+        """Encode new sources, padded to the shape, before their first token."""
+        if self.pool is None or self.entries is None or self.model.encoder.graph_blockers:
+            self.encode(batch)
         else:
-            copy_tensors(self.cache, state.expand(self.shape.width).cache)
+            if self.batch is None or self.batch.graph_key != batch.graph_key:
+                self.batch = batch.buffers(self.tokens.device)
+                self.start_graph = captured(self.encode_in_kernels, self.encode_in_kernels, self.pool)
+            assert self.start_graph is not None
+            self.batch.fill(batch)
+            self.start_graph.replay()
+        if self.entries is not None:
+            self.entries.visible.zero_()
         self.length.zero_()
         self.parents.copy_(self.identity)
+
+    def encode_in_kernels(self) -> None:
+        assert self.batch is not None
+        with fused_layers.enabled():
+            self.encode(self.batch)
+
+    def encode(self, batch: Batch) -> None:
+        state = self.model.start(batch, self.shape.target_length)
+        copy_tensors(self.static, state.static)
+        if self.entries is None:
+            copy_tensors(self.cache, state.expand(self.shape.width).cache)
 
     def body(self) -> None:
         """The step that the graph captures: read tokens and buffers, write the output and the buffers."""
         width = self.shape.width
-        if self.visible is not None:
-            self.visible.copy_(self.visible.index_select(0, self.parents))
-            # Every hypothesis sees its new entry, which the step writes at (length, its index within its source).
-            new = self.length * width + self.identity % width
-            self.visible.scatter_(1, new[:, None], True)
+        if self.entries is not None:
+            self.entries.advance(self.parents, self.length)
             cache = self.cache
         else:
             cache = map_tensors(self.cache, lambda tensor: tensor.index_select(0, self.parents))
         state = State(self.static, cache, self.length, width)
         step = getattr(self.model, self.method)
-        self.output, after = step(self.tokens, state)  # the output of a graph is always the same memory
-        if self.visible is None:
+        with fused_layers.enabled():
+            self.output, after = step(self.tokens, state)  # the output of a graph is always the same memory
+        if self.entries is None:
             copy_tensors(self.cache, after.cache)
         self.length += 1
 
     def capture(self) -> None:
-        """Capture the graph, after two plain steps that allocate and compile what it needs."""
-        current = torch.cuda.current_stream()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                self.body()
-                self.length.zero_()
-            graph = torch.cuda.CUDAGraph()
-            torch.cuda.synchronize()
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                self.body()
-            finally:
-                graph.capture_end()
-        current.wait_stream(stream)
-        self.graph = graph
+        def first() -> None:
+            self.body()
+            self.length.zero_()
+
+        self.graph = captured(self.body, first)
 
     def run(self) -> Tensor:
         if self.graph is not None:
@@ -165,6 +173,25 @@ class GraphStep(HoldsModel):
 
 
 Step = TypeVar("Step", bound=GraphStep)
+
+
+def captured(work: Callable[[], None], first: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGraph:
+    """A graph of `work`, after two plain calls of `first` that allocate and compile what it needs."""
+    current = torch.cuda.current_stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            first()
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
+            work()
+        finally:
+            graph.capture_end()
+    current.wait_stream(stream)
+    return graph
 
 
 def copy_tensors(target: Any, source: Any) -> None:
@@ -224,6 +251,7 @@ class GraphDecoder(HoldsModel):
         self.uses: dict[Any, int] = {}
         self.guard = Lock()  # of both: two threads must not make the same step twice
         self.inputs: GraphInputs | None = None  # the memory that the graphs read
+        self.pool: Any = None  # of the graphs of the encoder
         self.enabled = True
 
     def is_ready(self, key: Any) -> bool:
@@ -245,6 +273,7 @@ class GraphDecoder(HoldsModel):
                 step.inputs = self.inputs
                 if step.tokens.is_cuda:
                     step.capture()
+                    self.pool = step.pool = self.pool or torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
             self.steps[key] = step
         step.lock.acquire()
         return cast(Step, step)
@@ -263,10 +292,15 @@ class GraphDecoder(HoldsModel):
 
     def begin(self, batch: Batch, shape: GraphShape, key: Any, kind: type[Step]) -> Step:
         """Encode the sources; the step with this key before the first target token. The caller must release it."""
-        state = self.model.start(batch.padded(shape.sources, shape.source_length), shape.target_length)
-        step = self.acquire(key, lambda: kind(self.model, state.static, state.cache, key))
+        padded = batch.padded(shape.sources, shape.source_length)
+
+        def make() -> Step:
+            state = self.model.start(padded, shape.target_length)
+            return kind(self.model, state.static, state.cache, key)
+
+        step = self.acquire(key, make)
         try:
-            step.begin(state)
+            step.begin(padded)
         except RuntimeError:
             step.lock.release()
             raise

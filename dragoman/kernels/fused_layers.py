@@ -1,5 +1,5 @@
-"""What stands between the matrix products of a Transformer, in one pass over memory each: training on a GPU in half
-precision.
+"""What stands between the matrix products of a Transformer, in one pass over memory each: training and decoding on a
+GPU in half precision.
 
 The plain code reads and writes the residual stream eight times around a sublayer. These kernels need no compiler run:
 they are ready after seconds, where torch.compile takes a minute. Everywhere else the plain code runs.
@@ -24,6 +24,7 @@ from dragoman.kernels.support import HAS_TRITON
 MAX_WIDTH = 8192  # of a row that one program holds in registers
 NORMS = {nn.LayerNorm: 1, nn.RMSNorm: 2}
 ACTIVATIONS = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "silu": 4}
+EPILOGUES = {"relu": False, "gelu-tanh": True}  # activations of torch's matrix product: whether it is GELU
 PROGRAMS = 8  # of a backward pass, on each multiprocessor
 SUMS_IN_FULL = hasattr(torch.ops.aten.mm, "dtype")  # products of half precision with a float32 result: torch 2.8
 
@@ -43,13 +44,13 @@ def enabled() -> Iterator[None]:
 
 
 def _fuses(x: Tensor) -> bool:
-    """Whether the kernels serve here: enabled, on a GPU, with gradients."""
-    return _enabled.get() and x.is_cuda and HAS_TRITON and torch.is_grad_enabled()
+    """Whether the kernels serve here: enabled and on a GPU."""
+    return _enabled.get() and x.is_cuda and HAS_TRITON
 
 
-def _seed(x: Tensor, rate: float) -> Tensor:
+def _seed(x: Tensor, rate: float) -> Tensor | None:
     """Drawn from torch's generator, so that a CUDA graph draws a new one at every replay."""
-    return torch.randint(2**31, (1,), device=x.device) if rate else x.new_zeros(1, dtype=torch.long)
+    return torch.randint(2**31, (1,), device=x.device) if rate else None
 
 
 def _norms(x: Tensor, norm: nn.Module) -> bool:
@@ -85,8 +86,8 @@ def residual_norm(
 class _Residual(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, out: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor, rate: float,
-        norm: int, epsilon: float, half: torch.dtype,
+        ctx: Any, x: Tensor, out: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None,
+        rate: float, norm: int, epsilon: float, half: torch.dtype,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         from dragoman.kernels import fused_layers_triton as kernels
 
@@ -117,7 +118,7 @@ class _Residual(torch.autograd.Function):
 
 def fuses_linear(x: Tensor) -> bool:
     """Whether `linear` has a faster backward pass than torch for inputs like x."""
-    return half_dtype(x) in HALF and _fuses(x) and SUMS_IN_FULL
+    return torch.is_grad_enabled() and half_dtype(x) in HALF and _fuses(x) and SUMS_IN_FULL
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -151,6 +152,15 @@ class _Linear(torch.autograd.Function):
         return above @ weight, d_weight, d_bias
 
 
+def activated_linear(layer: nn.Linear, x: Tensor, activation: str) -> Tensor | None:
+    """activation(W x + b) without gradients, by one matrix product; None: use the plain code."""
+    known = activation in EPILOGUES and layer.bias is not None and x.dtype == layer.weight.dtype
+    if not known or torch.is_grad_enabled() or x.dtype not in HALF or not _fuses(x):
+        return None
+    rows, gelu = x.reshape(-1, x.shape[-1]), EPILOGUES[activation]
+    return torch._addmm_activation(layer.bias, rows, layer.weight.t(), use_gelu=gelu).view(*x.shape[:-1], -1)
+
+
 def activate(x: Tensor, gate: Tensor | None, activation: str, plain: Any, rate: float) -> Tensor:
     """dropout(activation(x)), or dropout(activation(gate) · x); `plain` is the activation as a function of torch."""
     if x.dtype in HALF and _fuses(x):
@@ -162,7 +172,7 @@ def activate(x: Tensor, gate: Tensor | None, activation: str, plain: Any, rate: 
 
 class _Activation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gate: Tensor | None, seed: Tensor, rate: float, kind: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, gate: Tensor | None, seed: Tensor | None, rate: float, kind: int) -> Tensor:
         from dragoman.kernels import fused_layers_triton as kernels
 
         x, gate = x.contiguous(), None if gate is None else gate.contiguous()

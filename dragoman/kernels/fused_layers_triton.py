@@ -46,8 +46,9 @@ def _residual_forward(
         added = tl.load(out + row * width + place, mask=inside, other=0.0).to(tl.float32)
         if DROPS:
             added = tl.where(_kept(tl.load(seeds), row * SIZE, kept, SIZE), added * scale_kept, 0.0)
-        value += added
-        tl.store(total + row * width + place, value.to(total.dtype.element_ty), mask=inside)
+        rounded = (value + added).to(total.dtype.element_ty)
+        tl.store(total + row * width + place, rounded, mask=inside)
+        value = rounded.to(tl.float32)  # the norm reads the stream as it is stored, like the plain code
     if NORM:
         mean = 0.0
         centred = value
@@ -74,7 +75,9 @@ def _residual_backward(
     program = tl.program_id(0)
     place = tl.arange(0, SIZE)
     inside = place < width
-    seed = tl.load(seeds)
+    seed = 0
+    if DROPS:
+        seed = tl.load(seeds)
     if NORM:
         factors = tl.load(weight + place, mask=inside, other=0.0)
         sum_weight = tl.zeros((SIZE,), dtype=tl.float32)
@@ -304,8 +307,8 @@ def _warps(size: int) -> int:
 
 
 def residual_forward(
-    x: Tensor, out: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor, rate: float, norm: int,
-    epsilon: float, half: torch.dtype,
+    x: Tensor, out: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, rate: float,
+    norm: int, epsilon: float, half: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """x + dropout(out), its norm in `half`, and the mean and scale of every row."""
     width = x.shape[-1]
@@ -324,7 +327,8 @@ def residual_forward(
 
 def residual_backward(
     total: Tensor, weight: Tensor | None, has_bias: bool, mean: Tensor, scale: Tensor, above_total: Tensor | None,
-    above_normed: Tensor | None, out_type: torch.dtype | None, seed: Tensor, rate: float, norm: int, programs: int,
+    above_normed: Tensor | None, out_type: torch.dtype | None, seed: Tensor | None, rate: float, norm: int,
+    programs: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients of x, out, weight and bias."""
     width = total.shape[-1]
@@ -348,7 +352,7 @@ def residual_backward(
 _BLOCK = 1024  # an eighth of what a program reads
 
 
-def activation_forward(x: Tensor, gate: Tensor | None, seed: Tensor, rate: float, kind: int) -> Tensor:
+def activation_forward(x: Tensor, gate: Tensor | None, seed: Tensor | None, rate: float, kind: int) -> Tensor:
     """dropout(activation(x)), or dropout(activation(gate) · x)."""
     out = torch.empty_like(x)
     _activation_forward[(triton.cdiv(x.numel(), 8 * _BLOCK),)](
@@ -358,7 +362,7 @@ def activation_forward(x: Tensor, gate: Tensor | None, seed: Tensor, rate: float
 
 
 def activation_backward(
-    x: Tensor, gate: Tensor | None, above: Tensor, seed: Tensor, rate: float, kind: int
+    x: Tensor, gate: Tensor | None, above: Tensor, seed: Tensor | None, rate: float, kind: int
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients of x and gate."""
     of_x, of_gate = torch.empty_like(x), None if gate is None else torch.empty_like(gate)

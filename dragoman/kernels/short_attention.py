@@ -48,7 +48,7 @@ def attend_short(
     half = half_dtype(query)
     assert half is not None
     query, key, value = (contiguous_rows(part.to(half)) for part in (query, key, value))
-    seed = torch.randint(2**31, (1,), device=query.device) if dropout else query.new_zeros(1, dtype=torch.long)
+    seed = torch.randint(2**31, (1,), device=query.device) if dropout else None
     flat = None if mask is None else mask[:, 0, 0]
     return _attention(query, key, value, flat, seed, scale, dropout, causal)
 
@@ -64,21 +64,32 @@ def attend_shared(
     query: Tensor,
     new: tuple[Tensor, Tensor],
     cache: tuple[Tensor, Tensor],
-    visible: Tensor,
+    entries: tuple[Tensor, ...],
     length: Tensor,
     scale: float,
 ) -> Tensor:
     """One decoding step without gradients → (N, H, 1, d).
 
     The new keys and values (N, K, 1, d) are written into the cache at position `length`. A hypothesis sees its own, and
-    the earlier entries where `visible` (N, C·k) is True.
+    the earlier ones of `entries`, after `advance`.
     """
     from dragoman.kernels import short_attention_triton as triton_kernels
 
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     key, value = (contiguous_rows(part) for part in new)
-    triton_kernels.shared(contiguous_rows(query), key, value, *cache, visible, length, out, scale)
+    triton_kernels.shared(contiguous_rows(query), key, value, *cache, entries, length, out, scale)
     return out
+
+
+def advances(visible: Tensor) -> bool:
+    return visible.is_cuda and HAS_TRITON
+
+
+def advance(visible: Tensor, listed: Tensor, counts: Tensor, parents: Tensor, length: Tensor) -> None:
+    """`SharedEntries.advance` in one kernel; it also writes which entries of a source any hypothesis sees."""
+    from dragoman.kernels import short_attention_triton as triton_kernels
+
+    triton_kernels.advance(visible, listed, counts, parents, length)
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
@@ -92,7 +103,7 @@ def _attention(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    seed: Tensor,
+    seed: Tensor | None,
     scale: float,
     rate: float,
     causal: bool,
@@ -110,7 +121,7 @@ def _gradients(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    seed: Tensor,
+    seed: Tensor | None,
     gradient: Tensor,
     scale: float,
     rate: float,

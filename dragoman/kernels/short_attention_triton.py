@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -50,7 +51,9 @@ def _forward(
     seen = real[None, :] & (t[:, None] < length)
     if CAUSAL:
         seen = seen & (s[None, :] <= t[:, None])
-    seed = tl.load(seeds)
+    seed = 0
+    if DROPS:
+        seed = tl.load(seeds)
     for group in range(groups):
         number = head * groups + group
         queries = tl.load(
@@ -82,7 +85,9 @@ def _backward(
     seen = real[None, :] & (t[:, None] < length)
     if CAUSAL:
         seen = seen & (s[None, :] <= t[:, None])
-    seed = tl.load(seeds)
+    seed = 0
+    if DROPS:
+        seed = tl.load(seeds)
     sum_key = tl.zeros((BS, D), dtype=tl.float32)
     sum_value = tl.zeros((BS, D), dtype=tl.float32)
     for group in range(groups):
@@ -106,11 +111,42 @@ def _backward(
     tl.store(of_value + row * c0 + head * c1 + s[:, None] * c2 + d[None, :], sum_value.to(keys.dtype), mask=inside)
 
 
+@triton.jit(do_not_specialize=["width", "capacity"])
+def _advance(
+    visible, listed, counts, parents, lengths, width, capacity, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """One program per source: its hypotheses see what their parents saw and their own new entry."""
+    source = tl.program_id(0).to(tl.int64)
+    r = tl.arange(0, WIDTH)
+    parent = tl.load(parents + source * width + r, mask=r < width, other=0)
+    last = tl.load(lengths).to(tl.int32) * width
+    count = 0
+    for first in range(0, last + width, BLOCK):
+        s = first + tl.arange(0, BLOCK)
+        inside = (r < width)[:, None] & (s < capacity)[None, :]
+        seen = tl.load(visible + parent[:, None] * capacity + s[None, :], mask=inside, other=0).to(tl.int32)
+        tl.debug_barrier()  # all rows are read before any is written
+        own = tl.where(s[None, :] == last + r[:, None], 1, seen)
+        tl.store(visible + (source * width + r)[:, None] * capacity + s[None, :], own.to(tl.uint8), mask=inside)
+        used = tl.where(s < last, tl.max(seen, 0), 0)
+        tl.store(listed + source * capacity + count + tl.cumsum(used, 0) - used, s, mask=used != 0)
+        count += tl.sum(used, 0)
+    tl.store(counts + source, count)
+
+
+def advance(visible: Tensor, listed: Tensor, counts: Tensor, parents: Tensor, length: Tensor) -> None:
+    (sources, capacity), rows = listed.shape, visible.shape[0]
+    _advance[(sources,)](
+        visible.view(torch.uint8), listed, counts, parents, length, rows // sources, capacity,
+        WIDTH=triton.next_power_of_2(rows // sources), BLOCK=128,
+    )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["width"])
 def _shared(
-    query, new_key, new_value, key, value, seen, out, lengths, scale, key_heads, groups, width,
+    query, new_key, new_value, key, value, seen, listed, counts, out, lengths, scale, key_heads, groups, width,
     q0, q1, a0, a1, b0, b1, k0, k1, k2, v0, v1, v2, s0, o0, o1,
-    D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
+    D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
     row, head = (pid // key_heads).to(tl.int64), pid % key_heads
@@ -129,12 +165,17 @@ def _shared(
     highest = tl.sum(queries.to(tl.float32) * own_key.to(tl.float32), 1) * scale
     total = tl.full((BT,), 1.0, dtype=tl.float32)
     sums = own_value.to(tl.float32)
-    for first in range(0, last, BS):
+    count = last
+    if LISTED:  # most earlier entries of a wide beam belong to hypotheses that were dropped: they are not read
+        count = tl.load(counts + row)
+    for first in range(0, count, BS):
         s = first + tl.arange(0, BS)
-        real = s < last
+        real = s < count
+        if LISTED:
+            s = tl.load(listed + row * s0 + s, mask=real, other=0)
+        sees = tl.load(seen + mine[:, None] * s0 + s[None, :], mask=inside[:, None] & real[None, :], other=0) != 0
         keys = tl.load(key + row * k0 + head * k1 + s[:, None] * k2 + d[None, :], mask=real[:, None], other=0.0)
         values = tl.load(value + row * v0 + head * v1 + s[:, None] * v2 + d[None, :], mask=real[:, None], other=0.0)
-        sees = tl.load(seen + mine[:, None] * s0 + s[None, :], mask=inside[:, None] & real[None, :], other=0) != 0
         scores = tl.where(sees, tl.dot(queries, tl.trans(keys)) * scale, -1.0e30)
         new = tl.maximum(highest, tl.max(scores, 1))
         weights = tl.where(sees, tl.exp(scores - new[:, None]), 0.0)
@@ -148,21 +189,22 @@ def _shared(
 
 
 def shared(
-    query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, seen: Tensor, length: Tensor,
-    out: Tensor, scale: float,
+    query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, entries: tuple[Tensor, ...],
+    length: Tensor, out: Tensor, scale: float,
 ) -> None:  # fmt: skip
     """Write attention of hypotheses (N, H, 1, d) over themselves and what those of a source wrote before to `out`.
 
-    New keys and values (N, K, 1, d) go into the cache (B, K, C·k, d) at position `length`; seen (N, C·k).
+    New keys and values (N, K, 1, d) go into the cache (B, K, C·k, d) at position `length`; `entries`: SharedEntries.
     """
     rows, heads = query.shape[:2]
     sources, key_heads = key.shape[:2]
     width, groups = rows // sources, heads // key_heads
     strides = [step for part in (query, new_key, new_value) for step in part.stride()[:2]]
-    strides += [*key.stride()[:3], *value.stride()[:3], seen.stride(0), *out.stride()[:2]]
+    strides += [*key.stride()[:3], *value.stride()[:3], entries[0].stride(0), *out.stride()[:2]]
     _shared[(sources * key_heads,)](
-        query, new_key, new_value, key, value, seen, out, length, scale, key_heads, groups, width, *strides,
-        D=query.shape[3], BT=max(16, triton.next_power_of_2(width * groups)), BS=16, num_warps=1, num_stages=2,
+        query, new_key, new_value, key, value, *entries, out, length, scale, key_heads, groups, width, *strides,
+        D=query.shape[3], BT=max(16, triton.next_power_of_2(width * groups)), BS=16,
+        LISTED=width > 1, num_warps=1, num_stages=3 if width > 1 else 2,
     )  # fmt: skip
 
 
@@ -173,7 +215,7 @@ def _sizes(query: Tensor, key: Tensor, mask: Tensor | None, rate: float, causal:
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor, out: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, out: Tensor,
     scale: float, rate: float, causal: bool,
 ) -> None:  # fmt: skip
     """Write attention of (B, H, T, d) over (B, K, S, d) to `out`; mask (B, S)."""
@@ -187,7 +229,7 @@ def forward(
 
 
 def backward(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor, gradient: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, gradient: Tensor,
     found: tuple[Tensor, Tensor, Tensor], scale: float, rate: float, causal: bool,
 ) -> None:  # fmt: skip
     """Write the gradients of queries, keys and values to `found`."""

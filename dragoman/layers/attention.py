@@ -152,6 +152,8 @@ def attend(
         query = query.view(-1, hypotheses, heads, length, depth).transpose(1, 2)
         # (B, H, k·T, d); a view for single tokens
         query = query[:, :, :, 0] if length == 1 else query.reshape(-1, heads, hypotheses * length, depth)
+        if bias is not None and bias.shape[0] == rows:  # a bias of each query moves with it
+            bias = bias.view(-1, hypotheses, heads, length, key.shape[2]).transpose(1, 2).flatten(2, 3)
     if causal and (bias is not None or observed()):
         mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
     if observed():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.kernels.cpu_dropout import Dropout
-from dragoman.kernels.fused_layers import activate
+from dragoman.kernels.fused_layers import activate, activated_linear
 from dragoman.layers.linear import Linear, glorot
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -40,5 +40,9 @@ class FeedForward(nn.Module):
                 glorot(linear)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None and type(self.widen) is Linear and not self.training:
+            inner = activated_linear(self.widen, x, self.activation)
+            if inner is not None:
+                return self.narrow(inner)
         gate, rate = None if self.gate is None else self.gate(x), self.dropout.p if self.training else 0.0
         return self.narrow(activate(self.widen(x), gate, self.activation, ACTIVATIONS[self.activation], rate))

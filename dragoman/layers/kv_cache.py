@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from dragoman.kernels import short_attention
+
 
 class Seen(NamedTuple):
     """What new positions attend to."""
@@ -72,20 +74,44 @@ class FixedCache(NamedTuple):
         return Seen(keys, self.values.index_copy_(2, positions, value), self)
 
 
+class SharedEntries(NamedTuple):
+    """Which entries of a `SharedCache` belong to the prefixes of hypotheses: one table for all layers."""
+
+    visible: Tensor  # (N, C·k) those of each hypothesis, its newest included
+    listed: Tensor  # (B, C·k) for kernels: the earlier entries that any hypothesis of a source sees …
+    counts: Tensor  # (B,) … and how many they are
+
+    @staticmethod
+    def empty(sources: int, hypotheses: int, capacity: int, device: torch.device) -> SharedEntries:
+        size = hypotheses * capacity
+        visible = torch.zeros(sources * hypotheses, size, dtype=torch.bool, device=device)
+        listed = torch.zeros(sources, size, dtype=torch.int32, device=device)
+        return SharedEntries(visible, listed, torch.zeros(sources, dtype=torch.int32, device=device))
+
+    def advance(self, parents: Tensor, length: Tensor) -> None:
+        """Hypotheses continue their parents (N,), and each sees the new entry that it writes at position `length`."""
+        if short_attention.advances(self.visible):
+            short_attention.advance(*self, parents, length)
+            return
+        rows, width = len(self.visible), len(self.visible) // len(self.counts)
+        self.visible.copy_(self.visible.index_select(0, parents))
+        new = length * width + torch.arange(rows, device=parents.device) % width
+        self.visible.scatter_(1, new[:, None], True)
+
+
 class SharedCache(NamedTuple):
     """One cache for the k hypotheses of a source, written in place; nothing moves when a beam search reorders them."""
 
     keys: Tensor  # (B, K, C·k, d): for each of C positions one entry per hypothesis
     values: Tensor
-    visible: Tensor  # (N, C·k) the entries that belong to the prefix of a hypothesis, its newest included
+    entries: SharedEntries
 
     @staticmethod
-    def like(cache: FixedCache | SharedCache, visible: Tensor) -> SharedCache:
+    def like(cache: FixedCache | SharedCache, entries: SharedEntries) -> SharedCache:
         """An empty cache with this table for sources of this cache."""
-        keys, values = (
-            part.new_zeros(*part.shape[:2], visible.shape[1], part.shape[3]) for part in (cache.keys, cache.values)
-        )
-        return SharedCache(keys, values, visible)
+        size = entries.visible.shape[1]
+        keys, values = (part.new_zeros(*part.shape[:2], size, part.shape[3]) for part in (cache.keys, cache.values))
+        return SharedCache(keys, values, entries)
 
     def update(self, key: Tensor, value: Tensor, positions: Tensor) -> Seen:
         """Add one position of every hypothesis."""
@@ -94,5 +120,5 @@ class SharedCache(NamedTuple):
         entries = positions * hypotheses + torch.arange(hypotheses, device=positions.device)
         for cache, new in ((self.keys, key), (self.values, value)):
             cache.index_copy_(2, entries, new.view(sources, hypotheses, *new.shape[1:])[:, :, :, 0].transpose(1, 2))
-        visible = self.visible.view(sources, 1, hypotheses, -1)
+        visible = self.entries.visible.view(sources, 1, hypotheses, -1)
         return Seen(self.keys, self.values, self, visible, hypotheses)

@@ -150,11 +150,14 @@ class SelfAttention(nn.Module):
         `length`, the number of earlier positions, is a tensor where the cache has a fixed capacity.
         """
         new = x.shape[1]
-        positions = length + torch.arange(new, device=x.device)
+        if isinstance(length, Tensor) and new == 1:
+            positions = length.reshape(1)  # no kernel of its own in a captured step
+        else:
+            positions = length + torch.arange(new, device=x.device)
         query, key, value = self.split_projection(self.project(x), positions)
         if isinstance(past, SharedCache) and self._shares_in_kernel(query, past):
             scale = query.shape[3] ** -0.5 if self.score.scale is None else self.score.scale
-            shared = short_attention.attend_shared(query, (key, value), past[:2], past.visible, positions, scale)
+            shared = short_attention.attend_shared(query, (key, value), past[:2], past.entries, positions, scale)
             return self.output(join_heads(shared)), past
         seen = past.update(key, value, positions)
         key, value, mask, cache = seen.keys, seen.values, seen.visible, seen.cache

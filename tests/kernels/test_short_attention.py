@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.kernels import short_attention
-from dragoman.kernels.short_attention import attend_short
+from dragoman.kernels.short_attention import attend_shared, attend_short
+from dragoman.layers.kv_cache import SharedEntries
 
 needs_gpu = pytest.mark.gpu
 CASES = [
@@ -104,3 +105,27 @@ def test_compiled_code_may_hold_it() -> None:
     expected = torch.autograd.grad(layer(*parts), parts)
     for mine, theirs in zip(torch.autograd.grad(compiled(*parts), parts), expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+@needs_gpu
+@pytest.mark.parametrize("width", [1, 3, 5])
+def test_hypotheses_attend_to_their_own_prefixes(width: int) -> None:
+    sources, heads, depth, capacity = 4, 2, 16, 40
+    rows = sources * width
+    torch.manual_seed(width)
+    entries = SharedEntries.empty(sources, width, capacity, torch.device("cuda"))
+    cache = [torch.zeros(sources, heads, capacity * width, depth, device="cuda").bfloat16() for _ in range(2)]
+    first = torch.arange(rows, device="cuda") // width * width
+    prefixes: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(rows)]
+    for step in range(capacity):
+        parents = first + torch.randint(width, (rows,), device="cuda")
+        entries.advance(parents, torch.tensor(step, device="cuda"))
+        query, key, value = (torch.randn(rows, heads, 1, depth, device="cuda").bfloat16() for _ in range(3))
+        found = attend_shared(
+            query, (key, value), (cache[0], cache[1]), entries, torch.tensor([step], device="cuda"), 0.3
+        )
+        prefixes = [[*prefixes[parent], (key[row], value[row])] for row, parent in enumerate(parents.tolist())]
+        for row, prefix in enumerate(prefixes):
+            keys, values = (torch.cat([pair[part] for pair in prefix], 1).float() for part in (0, 1))
+            weights = (query[row].float() @ keys.transpose(1, 2) * 0.3).softmax(-1)
+            torch.testing.assert_close(found[row].float(), weights @ values, atol=0.03, rtol=0.03)

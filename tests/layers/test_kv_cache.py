@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.layers.kv_cache import FixedCache, GrowingCache, NoCache, SharedCache
+from dragoman.layers.kv_cache import FixedCache, GrowingCache, NoCache, SharedCache, SharedEntries
 from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.contracts import State, map_tensors
 
@@ -40,8 +40,8 @@ def test_a_fixed_cache_writes_at_the_positions_and_keeps_its_address() -> None:
 
 
 def test_hypotheses_write_side_by_side_into_a_shared_cache() -> None:
-    visible = torch.zeros(2 * 3, 3 * 4, dtype=torch.bool)  # two sources, three hypotheses, four positions
-    cache = SharedCache.like(FixedCache(*parts(4)), visible)
+    entries = SharedEntries.empty(2, 3, 4, torch.device("cpu"))  # two sources, three hypotheses, four positions
+    cache = SharedCache.like(FixedCache(*parts(4)), entries)
     key, value = parts(1, rows=6)
     seen = cache.update(key, value, torch.tensor([2]))
     assert seen.hypotheses == 3
