@@ -1,11 +1,14 @@
-"""Print pairs of a number and its English name: something to learn from in a minute.
+"""Pairs of a number and its English name: something to learn from in a minute.
 
-python examples/number_names.py > pairs.tsv
+python examples/number_names.py                       print them
+python examples/number_names.py pairs.tsv test.tsv    write them, every 23rd pair to the second file
 """
 
 from __future__ import annotations
 
 import random
+import sys
+from pathlib import Path
 
 SMALL = [
     "zero",
@@ -44,13 +47,18 @@ def name(number: int) -> str:
     return f"{name(number // unit)} {word}{rest}"
 
 
-def main() -> None:
-    """Print six thousand numbers, the small ones among them."""
+def main(files: list[str]) -> None:
+    """Print or write six thousand numbers, the small ones among them."""
     random.seed(1)
     numbers = {*range(100), *(random.randrange(10 ** random.randint(3, 6)) for _ in range(6000))}
-    for number in sorted(numbers):
-        print(f"{number:,}\t{name(number)}")
+    lines = [f"{number:,}\t{name(number)}\n" for number in sorted(numbers)]
+    if not files:
+        sys.stdout.writelines(lines)
+        return
+    train, test = map(Path, files)
+    train.write_text("".join(line for count, line in enumerate(lines, 1) if count % 23), encoding="utf-8")
+    test.write_text("".join(lines[22::23]), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
