@@ -27,12 +27,12 @@ from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.bptt import BpttPlan, StoredStream
 from dragoman.data.config import Files, file_list, paths_of, tags_of
-from dragoman.data.corpus import CHUNK, Corpus, extract_features
+from dragoman.data.corpus import Corpus, extract_features
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import MediaError
 from dragoman.data.readers.header import header_warnings
-from dragoman.data.split import LineCounts, Progress, columns_advice, read_examples
+from dragoman.data.split import PROGRESS_EVERY, LineCounts, Progress, columns_advice, read_examples
 from dragoman.data.store import COLUMNS
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.labeler import MaskFiller
@@ -126,7 +126,7 @@ def check_lines(
         example_format = extract_features(Path(folder), alone, config.tokenizer, doing, example_format)
         items = read_examples(config.data, files, several_references=several, example_format=example_format)
         for number, item in enumerate(items):
-            if number % CHUNK == 0:
+            if number % PROGRESS_EVERY == 0:
                 doing("checking lines", number)
             counts.add(item)
             if isinstance(item, Fault) and counts.faults.total() <= show:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from glob import has_magic
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dragoman.config.settings import Range, setting
@@ -14,7 +16,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig, TokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
-from dragoman.errors import nearest
+from dragoman.errors import DataError, nearest
 
 Files = str | tuple[str | Pairs, ...] | Pairs
 
@@ -25,8 +27,9 @@ class DataConfig:
 
     train: Files = setting(
         help="the training file in the format of the task (pairs, labelled texts, plain text, a manifest), a list of "
-        'files, or parallel files { source = "a.en", target = "a.de" }; .tsv, .csv, .jsonl, .parquet or .tmx, also .gz '
-        'or .zst; a table may name a language tag or a weight, as in { file = "a.tsv", tag = "de", weight = 2.0 }'
+        'files, a pattern such as "data/*.tsv.gz", or parallel files { source = "a.en", target = "a.de" }; .tsv, .csv, '
+        ".jsonl, .parquet or .tmx, also .gz or .zst; a table may name a language tag or a weight, as in "
+        '{ file = "a.tsv", tag = "de", weight = 2.0 }'
     )
     valid: Files | None = setting(
         None, help="the same for validation; without it some training examples are set aside (holdout)"
@@ -151,7 +154,32 @@ class TokenizersConfig:
 
 
 def file_list(files: Files) -> list[str | Pairs]:
-    return list(files) if isinstance(files, tuple) else [files]
+    """The entries of a setting, each pattern such as "data/*.tsv.gz" replaced by the files that it matches."""
+    return [match for entry in (files if isinstance(files, tuple) else (files,)) for match in _matches(entry)]
+
+
+def _matches(entry: str | Pairs) -> Sequence[str | Pairs]:
+    if isinstance(entry, str):
+        return matching_files(entry)
+    if not any(map(has_magic, entry.paths)):
+        return [entry]
+    if entry.file is not None:
+        return [replace(entry, file=path) for path in matching_files(entry.file)]
+    sources, targets = matching_files(str(entry.source)), matching_files(str(entry.target))
+    if len(sources) != len(targets):
+        raise DataError(
+            f"{entry.source}, {entry.target}: found {len(sources)} files of sources and {len(targets)} of targets, "
+            "expected as many of each, in the same alphabetical order"
+        )
+    return [replace(entry, source=source, target=target) for source, target in zip(sources, targets, strict=True)]
+
+
+def matching_files(path: str) -> list[str]:
+    """The files that a pattern matches, in alphabetical order; the path itself if it is none or matches nothing."""
+    if not has_magic(path) or Path(path).exists():
+        return [path]
+    anchor = Path(path).anchor
+    return sorted(map(str, Path(anchor).glob(path[len(anchor) :]))) or [path]
 
 
 def paths_of(files: Files) -> list[str]:

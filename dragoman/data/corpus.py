@@ -7,13 +7,12 @@ import json
 import os
 import shutil
 import sys
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.bpe_dropout import SampledStore, dropout_of
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, weights_of
-from dragoman.data.examples import Example, Fault, file_of
+from dragoman.data.crew import WORK, ProcessCrew, WorkerLostError, crew_for
+from dragoman.data.examples import Example, file_of
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT, hallucinate
@@ -33,7 +33,8 @@ from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import LineCounts, Progress, TrainValidSplit, read_examples
-from dragoman.data.store import COLUMNS, WEIGHTS, FeatureColumn, MediaStore, StoreWriter, TokenStore
+from dragoman.data.store import COLUMNS, LENGTHS_CHUNK, FeatureColumn, MediaStore, TokenStore
+from dragoman.data.tokenise import StoreCounts, join_stores, write_store
 from dragoman.data.tokenizers.base import NoTextError, Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.context import ContextTokenizer
@@ -42,13 +43,14 @@ from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig, load_reader, load_run_tokenizer, load_tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.translation_memory import TranslationMemory
-from dragoman.errors import ConfigError, DataError
-from dragoman.files import cache_home, digest, make_temporary, remove_folder, sync
+from dragoman.errors import ConfigError, DataError, DragomanError
+from dragoman.files import cache_home, digest, make_temporary, remove_folder, sync, write_text
 from dragoman.portable import lock
 
 FORMAT = 2  # increase it when stores of older code must not be read any more
-CHUNK = 20_000
 FEATURES = "features"  # subfolder of a corpus of media files
+KEPT_SECONDS = 7 * 24 * 3600.0  # how long unfinished work stays
+TRAINED = "tokenizer.done"  # in the folder of unfinished work
 SIZES = "sizes.json"  # the size of every other file
 
 
@@ -153,54 +155,6 @@ def _layout(files: Files | None) -> object:
     ]
 
 
-def write_store(
-    folder: Path,
-    examples: Iterable[Example],
-    tokenizers: TokenizerPair,
-    max_length: int,
-    example_format: ExampleFormat = PAIR_FORMAT,
-    file_weights: Mapping[str, float] | None = None,
-) -> tuple[dict[str, Any], list[Fault]]:
-    """Tokenise examples into a store. Returns counts and the faults of targets.
-
-    `file_weights`: how often an epoch has the examples of each file, by path; None or empty: all once.
-    """
-    counts: dict[str, Any] = dict.fromkeys(("pairs", "source_tokens", "target_tokens", "too_long"), 0)
-    source, target = tokenizers
-    text_columns = {column: index for index, column in enumerate(COLUMNS) if tokenizers[index].is_text}
-    tokens, unknown = Counter[str](), Counter[str]()
-    faults: list[Fault] = []
-    weights = array("f")
-    dtypes = example_format.column_dtypes(source, target, max_length)
-    with StoreWriter(folder, len(source), len(target), dtypes) as writer:
-        iterator = iter(examples)
-        while chunk := list(islice(iterator, CHUNK)):
-            rows = []
-            encoded = example_format.encode(chunk, source, target)
-            if file_weights and len(encoded) != len(chunk):
-                raise ConfigError("data.train: found a weight, expected none for a format that cuts texts into rows")
-            for index, row in enumerate(encoded):
-                if isinstance(row, Fault):
-                    faults.append(row)
-                elif example_format.fits(row, max_length * source.channels):
-                    rows.append(row)
-                    if file_weights:
-                        weights.append(file_weights.get(chunk[index].path, 1.0))
-                else:
-                    counts["too_long"] += 1
-            writer.add([row[0] for row in rows], [row[1] for row in rows])
-            counts["pairs"] += len(rows)
-            counts["source_tokens"] += sum(len(row[0]) for row in rows)
-            counts["target_tokens"] += sum(example_format.target_count(row) for row in rows)
-            for column, index in text_columns.items():
-                tokens[column] += sum(len(row[index]) for row in rows)
-                unknown[column] += sum(map(example_format.unknown_count, (row[index] for row in rows)))
-    if weights:
-        (folder / WEIGHTS).write_bytes(weights.tobytes())
-    counts["unknown"] = {column: unknown[column] / tokens[column] for column in text_columns if tokens[column]}
-    return counts, faults
-
-
 def check_unknown(config: DataConfig, tokenizers: TokenizersConfig, shares: dict[str, float]) -> None:
     """Raise DataError if all tokens of a column are unknown, so that nothing can be learned from it."""
     for column, share in shares.items():
@@ -217,9 +171,19 @@ MAX_LENGTH_RATIO = 10_000.0  # target tokens for one source token
 
 def length_ratio(store: TokenStore) -> float:
     """1.2 times the 99.9 % quantile of target tokens per source token; decoding limits its outputs by it."""
-    ratios = np.divide(store.target.lengths() + 1, store.source.lengths() + 1, dtype=np.float32)
+    if isinstance(store, MediaStore) or len(store) <= LENGTHS_CHUNK:
+        ratios = np.divide(store.target.lengths() + 1, store.source.lengths() + 1, dtype=np.float32)
+        quantile = float(np.quantile(ratios, 0.999))
+    else:  # of a large corpus only the largest ratios are in memory
+        count = len(store) - int(0.999 * (len(store) - 1))
+        largest = np.zeros(0, np.float32)
+        for first in range(0, len(store), LENGTHS_CHUNK):
+            last = min(first + LENGTHS_CHUNK, len(store))
+            target, source = (np.diff(column.offsets(first, last)) + 1 for column in (store.target, store.source))
+            largest = np.sort(np.append(largest, np.divide(target, source, dtype=np.float32)))[-count:]
+        quantile = float(largest[0])
     minimum = 0.0 if isinstance(store, MediaStore) else 1.0  # there are many more frames than tokens
-    return round(min(MAX_LENGTH_RATIO, max(minimum, 1.2 * float(np.quantile(ratios, 0.999)))), 3)
+    return round(min(MAX_LENGTH_RATIO, max(minimum, 1.2 * quantile)), 3)
 
 
 def extract_features(
@@ -244,6 +208,9 @@ def open_store(folder: Path) -> TokenStore:
 def _train_tokenizers(
     config: DataConfig, tokenizers: TokenizersConfig, split: TrainValidSplit, folder: Path
 ) -> TokenizerPair:
+    if (folder.parent / WORK / TRAINED).exists():  # by a process that was killed afterwards
+        return load_reader(folder, "source"), load_tokenizer(folder, "target")
+    remove_folder(folder)
     try:
         source, target = split.format.train_tokenizers(config, tokenizers, split)
     except (FewLabelsError, NoTextError) as error:
@@ -255,6 +222,8 @@ def _train_tokenizers(
     folder.mkdir()
     source.save(folder, "source")
     target.save(folder, "target")
+    if split.crew is not None:
+        write_text(folder.parent / WORK / TRAINED, "")
     return source, target
 
 
@@ -281,17 +250,6 @@ def _save_texts(path: Path, examples: Iterable[Example]) -> Iterator[Example]:
             yield example
 
 
-def _collect_characters(examples: Iterable[Example], seen: dict[str, set[str]]) -> Iterator[Example]:
-    """Pass the examples on, and collect the characters of each text column: predictions warn about any other."""
-    for example in examples:
-        if "source" in seen:
-            seen["source"].update(example.source)
-        if "target" in seen:
-            for reference in example.references:
-                seen["target"].update(reference)
-        yield example
-
-
 def _build(
     folder: Path,
     config: DataConfig,
@@ -301,31 +259,48 @@ def _build(
 ) -> None:
     if config.hallucinate and example_format is not PAIR_FORMAT:
         raise ConfigError(f"data.hallucinate: found {config.hallucinate}, expected 0: only pairs of texts share stems")
+    weights = weights_of(config.train)
+    if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
+        raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
     example_format = extract_features(folder, config, tokenizers, progress, example_format)
-    split = TrainValidSplit(config, progress, example_format)
+    with crew_for(config, example_format, folder) or nullcontext() as crew:
+        _build_with(crew, folder, config, tokenizers, progress, example_format)
+    remove_folder(folder / WORK)
+
+
+def _build_with(
+    crew: ProcessCrew | None,
+    folder: Path,
+    config: DataConfig,
+    tokenizers: TokenizersConfig,
+    progress: Progress,
+    example_format: ExampleFormat,
+) -> None:
+    """Write all files of a corpus; with a crew it shares the work on the training files."""
+    split = TrainValidSplit(config, progress, example_format, crew)
     trained = _train_tokenizers(config, tokenizers, split, folder / "tokenizer")
     report: dict[str, Any] = {"examples": split.examples}
     if split.tags:
         report["tags"] = dict(sorted(split.tags.items()))
     matched = partial(with_matches, memory=training_memory(split), least=config.memory) if config.memory else iter
     train = matched(split.train("tokenising"))
+    made_up: list[Example] = []
     if config.hallucinate:
         marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
         made_up = list(hallucinate(split.train("making up pairs"), config.hallucinate, marks))
         report["made_up"] = len(made_up)
-        train = chain(train, made_up)
-    weights = weights_of(config.train)
-    if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
-        raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
-    columns = zip(COLUMNS, trained, strict=True)
-    characters = {column: set[str]() for column, tokenizer in columns if tokenizer.is_text}
-    train = _collect_characters(train, characters)
-    report["train"], wrong = write_store(folder / "train", train, trained, config.max_length, example_format, weights)
+    if crew is not None:
+        trained_on = _write_shards(folder / "train", crew, split)
+    else:
+        weights = weights_of(config.train)
+        trained_on = write_store(
+            folder / "train", chain(train, made_up), trained, config.max_length, example_format, weights
+        )
     valid = _save_texts(folder / "valid.jsonl", matched(split.valid("tokenising validation pairs")))
-    report["valid"], wrong_valid = write_store(folder / "valid", valid, trained, config.max_length, example_format)
-    wrong += wrong_valid
+    validated = write_store(folder / "valid", valid, trained, config.max_length, example_format)
+    report["train"], report["valid"] = trained_on.report(), validated.report()
     counts = split.counts
-    for fault in wrong:
+    for fault in (*trained_on.faults, *validated.faults):
         counts.add(fault)
     counts.check(config)
     report["faults"], report["skipped"] = dict(counts.faults), [str(fault) for fault in counts.first]
@@ -338,8 +313,19 @@ def _build(
         for part in ("train", "valid"):
             report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
     report["length_ratio"] = length_ratio(open_store(folder / "train"))
-    report["characters"] = {column: "".join(sorted(seen)) for column, seen in characters.items()}
+    report["characters"] = trained_on.characters
     (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+
+
+def _write_shards(folder: Path, crew: ProcessCrew, split: TrainValidSplit) -> StoreCounts:
+    """Let the crew tokenise the training examples, and join what it writes."""
+    counts = StoreCounts()
+    for start, content in zip(split.starts, crew.run("write", split.shard_jobs()), strict=False):
+        split.progress("tokenising", start)
+        counts += StoreCounts.from_json(content)
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed while it joined them
+    join_stores(folder, [crew.jobs.part_folder(number) for number in range(len(crew.shards))])
+    return counts
 
 
 def find_damage(folder: Path) -> str | None:
@@ -386,21 +372,35 @@ def lock_folder(folder: Path, wait: bool = False) -> Iterator[bool]:
 
 @contextmanager
 def build_folder(cache: Path, key: str) -> Iterator[Path]:
-    """A temporary folder to build in, locked while its process lives; removes those that killed processes left."""
+    """A temporary folder to build in, locked while its process lives.
+
+    Of a large corpus it is the one that a killed process left, with all finished jobs. Other folders of killed
+    processes are removed, those with finished jobs after some days.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     with lock_folder(cache, wait=True):  # no process may take a folder for abandoned before its owner has locked it
+        building, locked = None, ExitStack()
         for folder in cache.glob("[0-9a-f]" * len(key) + ".*"):
-            with suppress(OSError), lock_folder(folder) as abandoned:
-                if abandoned:
+            with suppress(OSError), ExitStack() as held:
+                if not held.enter_context(lock_folder(folder)):
+                    continue
+                if building is None and folder.name.startswith(key) and (folder / WORK).is_dir():
+                    building, locked = folder, held.pop_all()
+                elif not (folder / WORK).is_dir() or time.time() - folder.stat().st_mtime > KEPT_SECONDS:
                     shutil.rmtree(folder)
-        building = make_temporary(cache, f"{key}.")
-        lock = ExitStack()
-        lock.enter_context(lock_folder(building))
-    with lock:
+        if building is None:
+            building = make_temporary(cache, f"{key}.")
+            locked.enter_context(lock_folder(building))
+    with locked:
         try:
             yield building
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+        except BaseException as error:
+            # After Ctrl-C, a full disk or the like, the next process goes on; what is wrong with the data stays wrong.
+            resumable = isinstance(error, WorkerLostError) or not isinstance(error, DragomanError)
+            if not (resumable and (building / WORK).is_dir()):
+                shutil.rmtree(building, ignore_errors=True)
+            raise
+        shutil.rmtree(building, ignore_errors=True)
 
 
 def _cached(cache: Path, key: str, build: Callable[[Path], None]) -> Path:
@@ -476,12 +476,12 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
         items = list(read_examples(config, files, several_references=True, example_format=example_format))
         examples = _save_texts(folder / "valid.jsonl", (item for item in items if isinstance(item, Example)))
         tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
-        counts, unknown = write_store(folder / "valid", examples, tokenizers, config.max_length, example_format)
+        counts = write_store(folder / "valid", examples, tokenizers, config.max_length, example_format)
         lines = LineCounts()
-        for item in (*items, *unknown):
+        for item in (*items, *counts.faults):
             lines.add(item)
         lines.check(config)
-        if not counts["pairs"]:
+        if not counts.sums["pairs"]:
             raise DataError(f"{', '.join(paths_of(files))}: found no usable {example_format.unit}, expected some")
 
     key = _hash([FORMAT, corpus.report["fingerprint"], _digests(files), _layout(files)])

@@ -5,7 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dragoman.data.flat_rows import FlatRows
 
 # Start and end of a token's characters in the text. Of the byte tokens of one character, only the last is not empty.
 Span = tuple[int, int]
@@ -56,6 +59,12 @@ class SourceReader(ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[Any]:
         """The rows of several items. Faster than `encode` where the library encodes on all cores."""
         return [self.encode(text) for text in texts]
+
+    def encode_flat(self, texts: Sequence[str], dtype: str) -> FlatRows:
+        """The same as one array; a reader that need not make lists for it overrides this."""
+        from dragoman.data.flat_rows import FlatRows  # numpy: the help of the command line does without it
+
+        return FlatRows.of(self.encode_batch(texts), dtype)
 
     @abstractmethod
     def decode(self, ids: Sequence[Any]) -> str:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from dragoman.data.config import DataConfig, Files, file_list, paths_of, tag_of
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
+from dragoman.data.shards import Shard, read_shard
+from dragoman.data.tokenizers.subwords import sampled_numbers
 from dragoman.errors import DataError, hint
 
 PROGRESS_EVERY = 20_000
@@ -106,50 +112,157 @@ def source_hash(example: Example) -> int:
     return int.from_bytes(hashlib.blake2b(example.source.encode(), digest_size=8).digest(), "big")
 
 
+class ValidPart(NamedTuple):
+    """Which examples of the training files are validation data; without data.valid some are."""
+
+    threshold: int = 0  # those whose source hash is below it
+    first: int = 0  # in an ordered format those from this index on
+    kept: Collection[int] | None = None  # where they are known, those of these indices, which saves the hashes
+
+    def has(self, index: int, example: Example) -> bool:
+        if self.first:
+            return index >= self.first
+        if self.kept is not None:
+            return index in self.kept
+        return bool(self.threshold) and source_hash(example) < self.threshold
+
+
+@dataclass
+class ShardScan:
+    """What the first pass over a shard finds."""
+
+    counts: LineCounts = field(default_factory=LineCounts)
+    examples: int = 0
+    tags: Counter[str] = field(default_factory=Counter)
+    smallest: int = 1 << 64  # of the source hashes
+    largest: int = 0
+    # Examples that may become validation data: hash, index, example. None: there are too many.
+    likely: list[tuple[int, int, Example]] | None = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self) | {"counts": vars(self.counts)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> ShardScan:
+        counts = LineCounts(**content["counts"])
+        counts.faults, counts.first = Counter(counts.faults), [Fault(*fault) for fault in counts.first]
+        likely = content["likely"] and [
+            (hashed, index, Example(*example)._replace(references=tuple(example[1]), word_lines=()))
+            for hashed, index, example in content["likely"]
+        ]
+        return cls(**content | {"counts": counts, "tags": Counter(content["tags"]), "likely": likely})
+
+
+def scan_shard(
+    config: DataConfig, example_format: ExampleFormat, shard: Shard, progress: Callable[[int], None]
+) -> ShardScan:
+    """Count the lines of a shard, and keep the examples that may become validation data."""
+    scan, bound = ShardScan(likely=[] if config.holdout <= MAX_KEPT else None), 0
+    by_hash = config.valid is None and not example_format.ordered
+    for number, item in enumerate(read_shard(config, example_format, shard)):
+        if number % PROGRESS_EVERY == 0:
+            progress(number)
+        scan.counts.add(item)
+        if isinstance(item, Fault):
+            continue
+        index = scan.examples
+        scan.examples += 1
+        if item.tag:
+            scan.tags[item.tag] += 1
+        if by_hash:
+            hashed = source_hash(item)
+            scan.smallest, scan.largest = min(scan.smallest, hashed), max(scan.largest, hashed)
+            if index % 1024 == 0:
+                bound = hash_share(config, scan.examples)  # it falls with every example
+                if scan.likely is not None and len(scan.likely) > 2 * MAX_KEPT:
+                    scan.likely = pruned(scan.likely, bound)
+            if scan.likely is not None and hashed < bound:
+                scan.likely.append((hashed, index, item))
+    if scan.likely is not None and scan.examples:
+        scan.likely = pruned(scan.likely, hash_share(config, scan.examples))
+    return scan
+
+
+def hash_share(config: DataConfig, examples: int) -> int:
+    """The hash below which the validation data of so many examples lie."""
+    return int(min(0.1, config.holdout / examples) * 2**64)
+
+
+def pruned(likely: list[tuple[int, int, Example]], bound: int) -> list[tuple[int, int, Example]] | None:
+    """Without those that cannot become validation data any more; None if too many are left."""
+    left = [entry for entry in likely if entry[0] < bound]
+    return left if len(left) <= MAX_KEPT else None  # few sources that occur very often
+
+
+class Crew(Protocol):
+    """Processes that share the work on the shards of a corpus."""
+
+    shards: list[Shard]
+
+    def run(self, kind: str, jobs: Sequence[dict[str, Any]]) -> Iterator[Any]:
+        """Do so many jobs of one kind; yields what each returns, in order."""
+
+
 class TrainValidSplit:
     """The usable examples of a corpus, split into training and validation data.
 
-    Without data.valid, the split takes the examples whose source hash is below `threshold`, or in an ordered format
-    the examples from index `first_valid` on.
+    Without data.valid, the split takes the examples whose source hash is below a threshold, or in an ordered format
+    the last ones.
     """
 
-    def __init__(self, config: DataConfig, progress: Progress, example_format: ExampleFormat = PAIR_FORMAT) -> None:
-        self.config, self.progress, self.format = config, progress, example_format
-        self._counts: dict[bool, LineCounts] = {}
-        self.examples = 0
+    def __init__(
+        self,
+        config: DataConfig,
+        progress: Progress,
+        example_format: ExampleFormat = PAIR_FORMAT,
+        crew: Crew | None = None,
+    ) -> None:
+        """`crew`: reads the shards; without it this process reads them."""
+        self.config, self.progress, self.format, self.crew = config, progress, example_format, crew
+        self.shards = [Shard(number) for number in range(len(file_list(config.train)))] if crew is None else crew.shards
+        self.starts = [0]  # the index of the first example of every shard, and the number of all
         self.tags: Counter[str] = Counter()
-        self.threshold = 0
-        self.first_valid = 0
         self.overlap = int(example_format.overlapping)
         self._kept: dict[int, Example] | None = None  # the validation examples by index
-        # Examples that may become validation data: hash, index, example. None: there are too many.
-        self._likely: list[tuple[int, int, Example]] | None = [] if config.holdout <= MAX_KEPT else None
-        smallest, largest, bound = 1 << 64, 0, 0
-        by_hash = config.valid is None and not example_format.ordered
-        for index, example in enumerate(self._usable(config.train, "reading")):
-            self.examples += 1
-            if example.tag:
-                self.tags[example.tag] += 1
-            if by_hash:
-                hashed = source_hash(example)
-                smallest, largest = min(smallest, hashed), max(largest, hashed)
-                if index % 1024 == 0:
-                    bound = self._hash_share()  # it falls with every example
-                    self._prune(bound)
-                if self._likely is not None and hashed < bound:
-                    self._likely.append((hashed, index, example))
+        counts, smallest, largest = LineCounts(), 1 << 64, 0
+        likely: list[tuple[int, int, Example]] | None = [] if config.holdout <= MAX_KEPT else None
+        for scan in self._scans():
+            counts += scan.counts
+            self.tags += scan.tags
+            smallest, largest = min(smallest, scan.smallest), max(largest, scan.largest)
+            likely = None if likely is None or scan.likely is None else likely + [
+                (hashed, self.examples + index, example) for hashed, index, example in scan.likely
+            ]  # fmt: skip
+            self.starts.append(self.examples + scan.examples)
+            if likely and self.examples:
+                likely = pruned(likely, hash_share(config, self.examples))
+        self._counts = {False: counts}
+        counts.check(config)
         self._check_counts()
-        if by_hash:
-            self._hold_out_by_hash(smallest, largest)
+        self.part = ValidPart()
+        if config.valid is None and not example_format.ordered:
+            self._hold_out_by_hash(smallest, largest, likely)
         elif config.valid is None:
             self._hold_out_last()
 
-    def _prune(self, bound: int) -> None:
-        """Drop examples that cannot become validation data any more, if there are many."""
-        if self._likely is not None and len(self._likely) > 2 * MAX_KEPT:
-            self._likely = [entry for entry in self._likely if entry[0] < bound]
-            if len(self._likely) > MAX_KEPT:  # few sources that occur very often
-                self._likely = None
+    @property
+    def examples(self) -> int:
+        return self.starts[-1]
+
+    def _scans(self) -> Iterator[ShardScan]:
+        if self.crew is not None:
+            for content in self.crew.run("scan", [{} for _ in self.shards]):
+                self.progress("reading", self.examples)
+                yield ShardScan.from_json(content)
+            return
+        for shard in self.shards:
+            lines = self.examples
+            yield scan_shard(
+                self.config,
+                self.format,
+                shard,
+                lambda number, lines=lines: self.progress("reading", lines + number),  # type: ignore[misc]
+            )
 
     def _check_counts(self) -> None:
         if self.examples == 0:
@@ -166,24 +279,21 @@ class TrainValidSplit:
                 f"expected {minimum} or more, since the last are set aside for validation; or name a file as "
                 "data.valid"
             )
-        self.first_valid = self.examples - max(1 + self.overlap, min(self.config.holdout, self.examples // 10))
+        held_out = max(1 + self.overlap, min(self.config.holdout, self.examples // 10))
+        self.part = ValidPart(first=self.examples - held_out)
 
-    def _hold_out_by_hash(self, smallest: int, largest: int) -> None:
+    def _hold_out_by_hash(self, smallest: int, largest: int, likely: list[tuple[int, int, Example]] | None) -> None:
         if smallest == largest:
             raise DataError(
                 f"{', '.join(paths_of(self.config.train))}: found one source only, expected two or more, "
                 "since some are set aside for validation; or name a file as data.valid"
             )
         # However small the corpus, both parts have at least one source.
-        share = self._hash_share()
-        self.threshold = min(max(share, smallest + 1), largest)
-        if self._likely is not None and self.threshold <= share:
-            self._kept = {index: example for hashed, index, example in self._likely if hashed < self.threshold}
-        self._likely = None
-
-    def _hash_share(self) -> int:
-        """The hash below which the validation examples lie, as far as the examples so far tell."""
-        return int(min(0.1, self.config.holdout / self.examples) * 2**64)
+        share = hash_share(self.config, self.examples)
+        threshold = min(max(share, smallest + 1), largest)
+        if likely is not None and threshold <= share:
+            self._kept = {index: example for hashed, index, example in likely if hashed < threshold}
+        self.part = ValidPart(threshold, kept=None if self._kept is None else self._kept.keys())
 
     @property
     def counts(self) -> LineCounts:
@@ -198,17 +308,33 @@ class TrainValidSplit:
 
     def train(self, doing: str) -> Iterator[Example]:
         """The training examples; `doing` is shown as progress."""
-        for index, example in enumerate(self._usable(self.config.train, doing)):
+        for index, example in self._indexed(doing):
             # In an overlapping format the last training example would hold a text of the first validation example.
-            if not self._is_valid(index + self.overlap, example):
+            if not self.part.has(index + self.overlap, example):
                 yield example
 
-    def _is_valid(self, index: int, example: Example) -> bool:
-        if self.first_valid:
-            return index >= self.first_valid
-        if self._kept is not None:
-            return index in self._kept
-        return bool(self.threshold) and source_hash(example) < self.threshold
+    def _indexed(self, doing: str) -> Iterator[tuple[int, Example]]:
+        """All examples of the training files with their indices."""
+        for start, shard in zip(self.starts, self.shards, strict=False):
+            for index, example in shard_examples(self.config, self.format, shard, start):
+                if index % PROGRESS_EVERY == 0:
+                    self.progress(doing, index)
+                yield index, example
+
+    def texts(self, doing: str, columns: Sequence[str]) -> Iterable[str]:
+        """The texts of these columns of every training example, one example after the other."""
+        if self.crew is not None and (self.part.kept is not None or not self.part.threshold):
+            return ShardedTexts(self, doing, columns)
+        return (text for example in self.train(doing) for text in texts_of(example, columns))
+
+    def shard_jobs(self) -> list[dict[str, Any]]:
+        """For a job on the training examples of every shard: where it starts, and which examples are not among them."""
+        jobs = []
+        for start, end in pairwise(self.starts):
+            kept = self.part.kept
+            within = None if kept is None else [index for index in kept if start <= index < end]
+            jobs.append({"start": start, "part": self.part._replace(kept=within)})
+        return jobs
 
     def valid(self, doing: str) -> Iterator[Example]:
         """The validation examples; `doing` is shown as progress."""
@@ -222,9 +348,52 @@ class TrainValidSplit:
         if self._kept is not None:
             yield from self._kept.values()
             return
-        for index, example in enumerate(self._usable(self.config.train, doing)):
-            if self._is_valid(index, example):
+        for index, example in self._indexed(doing):
+            if self.part.has(index, example):
                 yield example
+
+
+def shard_examples(
+    config: DataConfig, example_format: ExampleFormat, shard: Shard, start: int
+) -> Iterator[tuple[int, Example]]:
+    """The examples of a shard, counted from `start`."""
+    items = read_shard(config, example_format, shard)
+    return enumerate((item for item in items if isinstance(item, Example)), start)
+
+
+def texts_of(example: Example, columns: Sequence[str]) -> list[str]:
+    return [example.source if column == "source" else example.references[0] for column in columns]
+
+
+class ShardedTexts:
+    """Texts of the training examples, of which the crew draws a sample."""
+
+    def __init__(self, split: TrainValidSplit, doing: str, columns: Sequence[str]) -> None:
+        self.split, self.doing, self.columns = split, doing, columns
+
+    def __iter__(self) -> Iterator[str]:
+        return (text for example in self.split.train(self.doing) for text in texts_of(example, self.columns))
+
+    def sample(self, size: int) -> list[str]:
+        """The texts that a reservoir would keep of all of them."""
+        split, columns, crew = self.split, self.columns, self.split.crew
+        assert crew is not None
+        jobs = split.shard_jobs()
+        counts = [
+            end - start - len(job["part"].kept or ())
+            for (start, end), job in zip(pairwise(split.starts), jobs, strict=True)
+        ]
+        ends = np.cumsum(counts) * len(columns)
+        numbers = sampled_numbers(int(ends[-1]), size)
+        order = np.argsort(numbers)
+        bounds = np.searchsorted(numbers[order], [0, *ends])
+        for job, first, (low, high) in zip(jobs, [0, *ends], pairwise(bounds), strict=False):
+            job |= {"columns": list(columns), "numbers": (numbers[order[low:high]] - first).tolist()}
+        drawn = np.empty(len(numbers), object)
+        for (low, high), texts, start in zip(pairwise(bounds), crew.run("sample", jobs), split.starts, strict=False):
+            split.progress(self.doing, start)
+            drawn[order[low:high]] = texts
+        return list(drawn)
 
 
 def too_few(files: Files, found: str) -> DataError:

@@ -11,7 +11,6 @@ import os
 import struct
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from dragoman.data.batch import TokensWithCopies
 from dragoman.data.examples import Fault
+from dragoman.data.flat_rows import FlatRows
 from dragoman.data.media.files import MediaError, read_many, reads_folders
 from dragoman.errors import DataError
 
@@ -162,11 +162,12 @@ class StoreWriter:
         if COPIES in self.dtypes:
             columns[COPIES] = [row.copies for row in sources if isinstance(row, TokensWithCopies)]
             assert len(columns[COPIES]) == len(sources)
-        for column, rows in columns.items():
-            lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-            flat = np.fromiter(chain.from_iterable(rows), self.dtypes[column], int(lengths.sum()))
+        self.add_flat({column: FlatRows.of(rows, self.dtypes[column]) for column, rows in columns.items()})
+
+    def add_flat(self, columns: Mapping[str, FlatRows]) -> None:
+        for column, (values, lengths) in columns.items():
             ends = self.ends[column] + np.cumsum(lengths)
-            self.tokens[column].write(flat.tobytes())
+            self.tokens[column].write(values.astype(self.dtypes[column], copy=False).tobytes())
             self.offsets[column].write(ends.astype(np.int64).tobytes())
             if len(ends):
                 self.ends[column] = int(ends[-1])

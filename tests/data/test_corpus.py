@@ -19,8 +19,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import dragoman
-from dragoman.data import corpus as corpora
 from dragoman.data import split as splits
+from dragoman.data import tokenise
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import SIZES, Corpus, build_folder, cache_folder, fingerprint, prepare_corpus
 from dragoman.data.examples import Example, Pairs
@@ -484,7 +484,7 @@ def test_memory_stays_flat_while_text_is_tokenised(
     """Ten times the text needs no more memory; benchmarks/flat_memory.py does the same with ten million pairs."""
     import tracemalloc
 
-    monkeypatch.setattr(corpora, "CHUNK", 200)
+    monkeypatch.setattr(tokenise, "CHUNK", 200)
     monkeypatch.setattr(line_reader, "_BLOCK_BYTES", 2048)
     peaks = []
     for count in (100, 1500, 15_000):  # the first loads what is loaded late

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.flat_rows import FlatRows
+from dragoman.data.readers.base import LineSpan
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNK, Tokenizer
 from dragoman.data.tokenizers.labels import UnknownLabelError
@@ -26,6 +28,9 @@ class TrainingExamples(Protocol):
     def train(self, doing: str) -> Iterator[Example]:
         """Iterate over the training examples; `doing` is shown as progress."""
 
+    def texts(self, doing: str, columns: Sequence[str]) -> Iterable[str]:
+        """The texts of these columns of every training example, one example after the other."""
+
 
 class ExampleFormat(ABC):
     """What the examples of a task look like: a source, and a target that `train_target` and `encode_target` define."""
@@ -35,6 +40,7 @@ class ExampleFormat(ABC):
     unit = "pair"  # what error messages call an example
     ordered = False  # True: the last examples become validation data, not randomly chosen ones
     overlapping = False  # True: an example also holds the text of the next one
+    cuttable = False  # True: `read` may be asked for some lines of a file, and several processes may share the work
 
     @abstractmethod
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
@@ -42,6 +48,13 @@ class ExampleFormat(ABC):
 
         With `several_references`, formats that have references keep all of them.
         """
+
+    def read_lines(
+        self, config: DataConfig, entry: str | Pairs, spans: tuple[LineSpan, ...]
+    ) -> Iterator[Example | Fault]:
+        """The examples and faults of some lines of each file of an entry; without spans of all."""
+        assert not spans
+        return self.read(config, entry, False)
 
     def validate(self, example: Example) -> Example | Fault:
         """The example, or what is wrong with it."""
@@ -62,6 +75,12 @@ class ExampleFormat(ABC):
     def encode_target(self, example: Example, row: Any, source: Any, target: Any) -> list[Any] | Fault:
         """The target of an example whose source has this row; a label that training does not have is a fault."""
         raise NotImplementedError
+
+    def encode_flat(
+        self, examples: Sequence[Example], source: SourceReader, target: Tokenizer, dtypes: Mapping[str, str]
+    ) -> dict[str, FlatRows] | None:
+        """The columns of a store as arrays, for a format whose examples all have a row; None: see `encode`."""
+        return None
 
     def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The rows of a store, or a fault for an example whose target cannot be encoded."""
@@ -111,6 +130,6 @@ def sources(examples: TrainingExamples, doing: str) -> Iterator[str]:
     return (text for example in examples.train(doing) for text in example.source.split(PAIR_DELIMITER))
 
 
-def targets(examples: TrainingExamples, doing: str) -> Iterator[str]:
+def targets(examples: TrainingExamples, doing: str) -> Iterable[str]:
     """The first reference of all examples."""
-    return (example.references[0] for example in examples.train(doing))
+    return examples.texts(doing, ("target",))

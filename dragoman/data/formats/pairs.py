@@ -11,7 +11,9 @@ from typing import Any
 from dragoman.data.batch import TokensWithCopies
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.flat_rows import FlatRows
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
+from dragoman.data.readers.base import LineSpan
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import COPIES
@@ -45,10 +47,16 @@ class PairFormat(ExampleFormat):
     """A source text and one or more target texts."""
 
     name = "pairs"
+    cuttable = True
 
     def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
         items = read_pairs(entry, replace(config.reading, several_references=several_references))
         return with_context(items, config.context) if config.context else items
+
+    def read_lines(
+        self, config: DataConfig, entry: str | Pairs, spans: tuple[LineSpan, ...]
+    ) -> Iterator[Example | Fault]:
+        return read_pairs(entry, replace(config.reading, spans=spans)) if spans else self.read(config, entry, False)
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
@@ -60,12 +68,7 @@ class PairFormat(ExampleFormat):
             characters = CharacterTokenizer.train(source, *texts)
             return characters, characters.without_features()
         if tokenizers.target is None:
-            both = (
-                text
-                for example in examples.train("learning the vocabulary")
-                for text in (example.source, example.references[0])
-            )
-            joint = train_tokenizer(source, both)
+            joint = train_tokenizer(source, examples.texts("learning the vocabulary", ("source", "target")))
             return joint, joint
         return super().train_tokenizers(config, tokenizers, examples)
 
@@ -75,6 +78,15 @@ class PairFormat(ExampleFormat):
 
     def fits(self, row: Row, max_length: int) -> bool:
         return len(row[0]) <= max_length and len(row[1]) <= max_length
+
+    def encode_flat(
+        self, examples: Sequence[Example], source: SourceReader, target: Tokenizer, dtypes: Mapping[str, str]
+    ) -> dict[str, FlatRows] | None:
+        if self.codec(source, target).copies:
+            return None
+        inputs = source.encode_flat([example.model_input for example in examples], dtypes["source"])
+        texts = target.encode_flat([example.references[0] for example in examples], dtypes["target"])
+        return {"source": inputs, "target": texts}
 
     def encode(self, examples: Sequence[Example], source: SourceReader, target: Tokenizer) -> list[Row | Fault]:
         """The tokens of the source, its language tag included, and of the first reference."""

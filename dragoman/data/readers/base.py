@@ -20,6 +20,14 @@ from dragoman.errors import DataError
 COMPRESSIONS = (".gz", ".zst")
 
 
+class LineSpan(NamedTuple):
+    """Consecutive lines of a file that is not compressed, for one of the processes that share its reading."""
+
+    line: int  # number of the first line, from 1
+    start: int  # its first byte
+    end: int | None  # the byte after the last line; None: the end of the file
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """How to read a file: the settings under `data` that concern its layout, and what the task expects of a value."""
@@ -34,6 +42,7 @@ class ReadOptions:
     table: bool = False  # lines have columns, also where the suffix does not say so
     tag_column: str = ""  # the column with the tag of each pair
     document_column: str = ""  # the column that names the document of each pair
+    spans: tuple[LineSpan, ...] = ()  # the lines to read of each file; none: all
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -70,6 +79,7 @@ class Reader(ABC):
     about: ClassVar[str]  # for messages and documentation
     delimiter: ClassVar[str] = ""  # between the columns of a line, whose first one may be a header
     lines: ClassVar[bool] = False  # whether a row is a line of text
+    reads_spans: ClassVar[bool] = False  # whether `pairs` heeds options.spans
     table: ClassVar[bool] = True  # whether rows have several fields, so that a line as a whole is no source
     default_columns: ClassVar[tuple[str, ...]] = ()  # of source and target; none where rows have no further columns
 

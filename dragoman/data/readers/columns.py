@@ -13,6 +13,7 @@ from dragoman.data.examples import Example, Fault, FaultError
 from dragoman.data.readers.base import ReadOptions, SourceRow, compression_of, example_from
 from dragoman.data.readers.lines import (
     FIRST_ROWS,
+    WHOLE,
     LineReader,
     Read,
     SourceParser,
@@ -81,6 +82,7 @@ class TextReader(ColumnReader):
     about = "lines of text"
     delimiter = "\t"
     table = False
+    reads_spans = True
 
     def splitter(self, first_line: str) -> Callable[[str], list[str]]:
         return lambda line: line.split("\t")
@@ -125,6 +127,7 @@ class CsvReader(ColumnReader):
     suffixes = (".csv",)
     about = "comma-separated columns"
     delimiter = ","
+    reads_spans = True
 
     def splitter(self, first_line: str) -> Callable[[str], list[str]]:
         delimiter = ";" if first_line.count(";") > first_line.count(",") else ","
@@ -163,7 +166,7 @@ class CsvReader(ColumnReader):
             chosen = chosen_cells(cells, numbers) if numbers else cells
             return example_from(chosen, options, str(path), number)
 
-        yield from parse_lines(path, parse, header)
+        yield from parse_lines(path, parse, header, options.spans)
 
     def skips_header(self, cells: list[str]) -> bool:
         return is_header(cells)
@@ -210,13 +213,13 @@ def chosen_cells(cells: list[str], numbers: tuple[int, ...]) -> list[str]:
 
 
 def _read_columns(path: Path, numbers: tuple[int, ...], options: ReadOptions) -> Iterator[Example | Fault]:
-    with open_bytes(path) as read:
+    with open_bytes(path, span=options.spans[0] if options.spans else WHOLE) as read:
         yield from _parse(read, str(path), numbers, options)
 
 
 def _parse(read: Read, name: str, numbers: tuple[int, ...], options: ReadOptions) -> Iterator[Example | Fault]:
     limit, several_references = options.max_characters, options.several_references
-    for block in text_blocks(read, name):
+    for block in text_blocks(read, name, options.spans[0].line if options.spans else 1):
         plain = block.clean and not numbers and not several_references
         skipped = int(options.header and block.first == 1)
         for number, line in enumerate(block.lines[skipped:], block.first + skipped):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import math
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from glob import has_magic
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from dragoman.data.examples import Example, Fault, FaultError, normalise
-from dragoman.data.readers.base import READERS, Reader, ReadOptions, ShardRow, SourceRow, compression_of
+from dragoman.data.readers.base import READERS, LineSpan, Reader, ReadOptions, ShardRow, SourceRow, compression_of
 from dragoman.errors import DataError, MissingExtraError, nearest
 
 _BLOCK_BYTES = 1 << 18
@@ -24,6 +26,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Control characters as bytes, to check a whole block at once; line feeds and tabs separate lines and columns.
 _CONTROL_BYTES = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n")
 _HARMLESS = re.compile(rb"\xc2[\x80-\x9f]|\xef\xbb\xbf")  # as `examples.normalise` removes them
+WHOLE = LineSpan(1, 0, None)
 Read = Callable[[int], bytes]
 Item = TypeVar("Item")
 
@@ -56,10 +59,13 @@ def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
             yield line
 
 
-def parse_lines(path: Path, parse: Callable[[str, int], Item], header: bool = False) -> Iterator[Item | Fault]:
+def parse_lines(
+    path: Path, parse: Callable[[str, int], Item], header: bool = False, spans: Sequence[LineSpan] = ()
+) -> Iterator[Item | Fault]:
     """The result of `parse(line, number)` for every line after the header, or the fault of the line."""
-    with open_bytes(path) as read:
-        for number, line in numbered_lines(read, str(path)):
+    span = spans[0] if spans else WHOLE
+    with open_bytes(path, span=span) as read:
+        for number, line in numbered_lines(read, str(path), span.line):
             if header and number == 1:
                 continue
             if isinstance(line, Fault):
@@ -89,6 +95,8 @@ def check_file(path: Path) -> None:
             )
         if path.exists():
             return
+        if has_magic(str(path)):
+            raise DataError(f"{path}: no file matches this pattern")
         if path.is_symlink():
             raise DataError(f"{path}: the symbolic link leads to no file")
         if not path.parent.is_dir():
@@ -114,8 +122,9 @@ def _unbuffered_read(stream: Any) -> Read:
 
 
 @contextmanager
-def open_bytes(path: Path, unbuffered: bool = False) -> Iterator[Read]:
+def open_bytes(path: Path, unbuffered: bool = False, span: LineSpan = WHOLE) -> Iterator[Read]:
     """The function that reads a file's decompressed bytes; every failure is a DataError with the path."""
+    assert span == WHOLE or not compression_of(path)
     compression = compression_of(path)
     damage: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
     try:
@@ -132,10 +141,15 @@ def open_bytes(path: Path, unbuffered: bool = False) -> Iterator[Read]:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     with stream:
         raw = _unbuffered_read(stream) if unbuffered else stream.read
+        if span.start:
+            stream.seek(span.start)
+        left = math.inf if span.end is None else span.end - span.start
 
         def read(size: int) -> bytes:
+            nonlocal left
             try:
-                data: bytes = raw(size)
+                data: bytes = raw(int(min(size, left)))
+                left -= len(data)
             except damage as error:
                 raise DataError(f"{path}: compressed data is damaged or cut short ({error})") from error
             except OSError as error:
@@ -145,9 +159,9 @@ def open_bytes(path: Path, unbuffered: bool = False) -> Iterator[Read]:
         yield read
 
 
-def _blocks(read: Read, name: str) -> Iterator[bytes]:
-    """Blocks of complete lines, without the last newline of each block."""
-    start, pending, parts = True, 0, list[bytes]()
+def _blocks(read: Read, name: str, start: bool = True) -> Iterator[bytes]:
+    """Blocks of complete lines, without the last newline of each block; `start`: the file may begin with a mark."""
+    pending, parts = 0, list[bytes]()
     while data := read(_BLOCK_BYTES):
         cut = data.rfind(b"\n")
         if cut < 0:
@@ -183,10 +197,9 @@ OTHER_FILES = {
 }  # by the first bytes
 
 
-def text_blocks(read: Read, name: str) -> Iterator[_Block]:
-    """Blocks of lines; checking and decoding a whole block at once makes reading fast."""
-    first = 1
-    for block in _blocks(read, name):
+def text_blocks(read: Read, name: str, first: int = 1) -> Iterator[_Block]:
+    """Blocks of lines from number `first` on; checking and decoding a whole block at once makes reading fast."""
+    for block in _blocks(read, name, first == 1):
         if first == 1 and (other := next((what for start, what in OTHER_FILES.items() if block.startswith(start)), "")):
             raise DataError(f"{name}: found {other}; expected UTF-8 text")
         if b"\r" in block:
@@ -220,9 +233,9 @@ def first_lines(path: Path, count: int) -> list[str]:
     return block.lines[:count] if block is not None else []
 
 
-def numbered_lines(read: Read, name: str) -> Iterator[tuple[int, str | Fault]]:
-    """All lines in order with their numbers from 1, or their faults."""
-    for block in text_blocks(read, name):
+def numbered_lines(read: Read, name: str, first: int = 1) -> Iterator[tuple[int, str | Fault]]:
+    """All lines in order with their numbers, or their faults."""
+    for block in text_blocks(read, name, first):
         for number, line in enumerate(block.lines, block.first):
             yield number, block.faults.get(number, line)
 

@@ -18,7 +18,7 @@ from dragoman.data.examples import (
     normalise,
 )
 from dragoman.data.readers.base import READERS, ReadOptions
-from dragoman.data.readers.lines import check_file, numbered_lines, open_bytes, parse_lines
+from dragoman.data.readers.lines import WHOLE, check_file, numbered_lines, open_bytes, parse_lines
 from dragoman.errors import ConfigError, DataError
 
 DEFAULTS = ReadOptions()
@@ -61,7 +61,7 @@ def _read(path: str | Path | Pairs, options: ReadOptions) -> Iterator[Example | 
         source, target = map(Path, path.paths)
         check_file(source)
         check_file(target)
-        return _read_parallel(source, target, options.max_characters)
+        return _read_parallel(source, target, options)
     if columns and (len(columns) < 2 or (len(columns) > 2 and not options.several_references)):
         wanted = "two or more" if options.several_references else "two"
         raise ConfigError(f"columns: found {columns}, expected {wanted} (source, target)")
@@ -87,11 +87,16 @@ def read_plain_text(path: Path, max_characters: int) -> Iterator[Example | Fault
     return parse_lines(path, parse)
 
 
-def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example | Fault]:
-    counts = [0, 0]
-    with open_bytes(source) as read_source, open_bytes(target) as read_target:
-        lines = numbered_lines(read_source, str(source)), numbered_lines(read_target, str(target))
-        for number, (left, right) in enumerate(zip_longest(*lines), 1):
+def _read_parallel(source: Path, target: Path, options: ReadOptions) -> Iterator[Example | Fault]:
+    limit, (first_span, second_span) = options.max_characters, options.spans or (WHOLE, WHOLE)
+    first_line = first_span.line
+    counts = [first_line - 1, first_line - 1]
+    with open_bytes(source, span=first_span) as read_source, open_bytes(target, span=second_span) as read_target:
+        lines = (
+            numbered_lines(read_source, str(source), first_line),
+            numbered_lines(read_target, str(target), first_line),
+        )
+        for number, (left, right) in enumerate(zip_longest(*lines), first_line):
             if (left is None or right is None) and not _has_text(left or right):
                 continue  # blank lines at the end of the longer file
             counts = [counts[0] + (left is not None), counts[1] + (right is not None)]

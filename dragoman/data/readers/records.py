@@ -34,6 +34,7 @@ class JsonReader(LineReader):
 
     suffixes = (".jsonl", ".ndjson")
     about = "JSON lines"
+    reads_spans = True
     default_columns = FIELDS
 
     def pairs(self, path: Path, options: ReadOptions) -> Iterator[Example | Fault]:
@@ -43,7 +44,7 @@ class JsonReader(LineReader):
             values = [_converted(value, options) for value in _json_values(line, fields)]
             return example_of(values, fields, options, str(path), number)
 
-        return parse_lines(path, parse)
+        return parse_lines(path, parse, spans=options.spans)
 
     def source_parser(self, path: Path, options: ReadOptions) -> SourceParser:
         fields = source_fields(options)

@@ -9,11 +9,15 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from itertools import chain
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import sentencepiece
+from numpy.typing import NDArray
 
 from dragoman.config.settings import Range, setting
+from dragoman.data.flat_rows import FlatRows
 from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
     EOS,
@@ -39,6 +43,8 @@ _SPACE_MARK, _MARK_REPLACEMENT = "\u2581", "\U0010fffe"
 # The BPE trainer of sentencepiece aborts the whole process on a word of more than 65,535 characters.
 _MAX_TRAINING_CHARACTERS = 10_000
 _FEW_TEXTS = 100
+_DRAWN = 1 << 20  # random numbers at a time
+_MAX_WORDS = 1 << 18  # in the cache of `encode_flat`
 _NAMES = {"pad": PAD, "unk": UNK, "bos": SOS, "eos": EOS}  # as sentencepiece calls the special tokens
 _SPECIAL_IDS: dict[str, Any] = {f"{name}_id": index for name, index in _NAMES.items()}
 _SPECIAL_IDS |= {f"{name}_piece": SPECIALS[index] for name, index in _NAMES.items()}
@@ -70,6 +76,19 @@ class SubwordsConfig:
             yield f'dropout: found {self.dropout:g} with algorithm = "{self.algorithm}", expected 0 or "bpe"'
 
 
+class _WordBytes(dict[str, bytes]):
+    """The ids of words as bytes of an array, each word with the space before it."""
+
+    def __init__(self, processor: Any, dtype: np.dtype[Any]) -> None:
+        self.processor, self.dtype = processor, dtype
+
+    def __missing__(self, word: str) -> bytes:
+        # Sentencepiece puts a space before a text, but leaves an empty one empty.
+        ids = self.processor.encode(word) if word else self.processor.encode(" ")[:1]
+        encoded = self[word] = np.array(ids, self.dtype).tobytes()
+        return encoded
+
+
 class SubwordTokenizer(Tokenizer):
     """Sentencepiece without normalisation and with byte fallback: decode(encode(text)) == text.
 
@@ -83,11 +102,13 @@ class SubwordTokenizer(Tokenizer):
         self.config = config
         self.model = model  # the SentencePiece file
         self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._words: dict[str, _WordBytes] = {}  # by dtype
 
     @classmethod
     def train(cls, config: SubwordsConfig, texts: Iterable[str]) -> SubwordTokenizer:
         step = _MAX_TRAINING_CHARACTERS
-        sentences = (_escape_mark(text) for text in _sample(texts, config.sample))
+        drawn = texts.sample(config.sample) if isinstance(texts, SampledTexts) else _sample(texts, config.sample)
+        sentences = map(_escape_mark, drawn)
         slices = (text[start : start + step] for text in sentences for start in range(0, len(text), step))
         model = io.BytesIO()
         try:
@@ -127,6 +148,22 @@ class SubwordTokenizer(Tokenizer):
         threads = 1 if len(texts) < _FEW_TEXTS else -1  # starting threads takes longer than a few texts
         ids: list[list[int]] = self._processor.encode([_escape_mark(text) for text in texts], num_threads=threads)
         return ids
+
+    def encode_flat(self, texts: Sequence[str], dtype: str) -> FlatRows:
+        """Word by word, most of them from a cache: no piece of BPE reaches over a space.
+
+        Unigram sums the scores of a whole text, and rounding could choose another one of two equal splits.
+        """
+        if self.config.algorithm != "bpe" or not all(texts):
+            return super().encode_flat(texts, dtype)
+        words = self._words.setdefault(dtype, _WordBytes(self._processor, np.dtype(dtype)))
+        if len(words) > _MAX_WORDS:
+            words.clear()
+        split = [_escape_mark(text).split(" ") for text in texts]
+        pieces = list(map(words.__getitem__, chain.from_iterable(split)))
+        sizes = np.fromiter(map(len, pieces), np.int64, len(pieces)) // words.dtype.itemsize
+        starts = np.concatenate([[0], np.cumsum([len(parts) for parts in split])[:-1]])
+        return FlatRows(np.frombuffer(b"".join(pieces), dtype), np.add.reduceat(sizes, starts))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of piece ids; bytes that are no UTF-8 character become U+FFFD."""
@@ -209,6 +246,28 @@ def _escape_mark(text: str) -> str:
     if not text.isascii():
         text = without_surrogates(text.replace(_SPACE_MARK, _MARK_REPLACEMENT))
     return text
+
+
+@runtime_checkable
+class SampledTexts(Protocol):
+    """Texts none of which is empty, and of which several processes can draw a sample."""
+
+    def sample(self, size: int) -> list[str]:
+        """What `_sample` draws of them: those that `sampled_numbers` names."""
+
+
+def sampled_numbers(count: int, size: int) -> NDArray[np.int64]:
+    """The numbers of the texts that `_sample` draws of `count` texts, in the order in which it returns them."""
+    drawn = np.arange(min(count, size))
+    generator = np.random.RandomState()
+    key = random.Random(0).getstate()[1]
+    generator.set_state(("MT19937", np.array(key[:-1], np.uint32), key[-1], 0, 0.0))  # as `random` draws them
+    for first in range(size, count, _DRAWN):
+        numbers = np.arange(first, min(first + _DRAWN, count))
+        places = (generator.random_sample(len(numbers)) * (numbers + 1)).astype(np.int64)
+        chosen = places < size
+        drawn[places[chosen]] = numbers[chosen]  # of equal places the last one stays
+    return drawn
 
 
 def _sample(texts: Iterable[str], size: int) -> list[str]:

@@ -1,0 +1,200 @@
+"""Several processes prepare one corpus: each reads and tokenises some of its shards.
+
+The results of finished jobs are files, so a process that is killed loses only the shards in work. The processes are
+plain commands that read jobs from their standard input and answer on standard output, one JSON object on a line: a
+script that prepares a corpus needs no `if __name__ == "__main__"` for them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import settings
+from dragoman.data.config import DataConfig, paths_of, weights_of
+from dragoman.data.examples import Example
+from dragoman.data.formats.base import ExampleFormat, TokenizerPair
+from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
+from dragoman.data.shards import Shard, cut_shards
+from dragoman.data.split import ValidPart, scan_shard, shard_examples, texts_of
+from dragoman.data.tokenise import write_store
+from dragoman.data.tokenizers.load import load_reader, load_tokenizer
+from dragoman.errors import ConfigError, DataError, DragomanError
+from dragoman.files import sync, write_text
+
+LARGE = 1 << 26  # bytes of all training files; fewer are prepared before the processes have started
+WORK = "work"  # subfolder of a corpus that is being prepared
+FORMATS = {each.name: each for each in (PAIR_FORMAT, COPY_FORMAT)}
+ERRORS = {each.__name__: each for each in (DataError, ConfigError)}
+
+
+class WorkerLostError(DataError):
+    """A process of a crew died."""
+
+
+class Jobs:
+    """The jobs on the shards of a corpus that is prepared in a folder."""
+
+    def __init__(self, config: DataConfig, example_format: ExampleFormat, folder: Path, shards: list[Shard]) -> None:
+        self.config, self.format, self.folder, self.shards = config, example_format, folder, shards
+
+    def answer(self, line: str) -> str:
+        """Do the job that a line describes; returns its result, or what is wrong with the data."""
+        kind, arguments = json.loads(line)
+        job: Callable[..., Any] = getattr(self, kind)
+        try:
+            return json.dumps({"result": job(**arguments)})
+        except DragomanError as error:
+            return json.dumps({"error": type(error).__name__, "message": str(error)})
+
+    def scan(self, number: int) -> dict[str, Any]:
+        """The first pass: counts, and the examples that may become validation data."""
+        return scan_shard(self.config, self.format, self.shards[number], lambda count: None).to_json()
+
+    def sample(
+        self, number: int, start: int, part: Sequence[Any], columns: Sequence[str], numbers: Sequence[int]
+    ) -> list[str]:
+        """The texts of these numbers, in ascending order, among those of the training examples of a shard."""
+        wanted, texts, first = iter(numbers), list[str](), 0
+        number_wanted = next(wanted, None)
+        for example in self._train(number, start, part):
+            while number_wanted is not None and number_wanted < first + len(columns):
+                texts.append(texts_of(example, columns)[number_wanted - first])
+                number_wanted = next(wanted, None)
+            if number_wanted is None:
+                break
+            first += len(columns)
+        return texts
+
+    def write(self, number: int, start: int, part: Sequence[Any]) -> dict[str, Any]:
+        """Tokenise the training examples of a shard into a store of their own."""
+        final = self.part_folder(number)
+        folder = final.with_name(f"{final.name}.{os.getpid()}")
+        examples = self._train(number, start, part)
+        weights = weights_of(self.config.train)
+        counts = write_store(folder, examples, self._tokenizers, self.config.max_length, self.format, weights)
+        for path in folder.iterdir():
+            sync(path)
+        shutil.rmtree(final, ignore_errors=True)  # of a process that was killed just then
+        folder.rename(final)
+        return vars(counts)
+
+    def part_folder(self, number: int) -> Path:
+        return self.folder / WORK / f"part-{number:05d}"
+
+    @cached_property
+    def _tokenizers(self) -> TokenizerPair:
+        folder = self.folder / "tokenizer"
+        return load_reader(folder, "source"), load_tokenizer(folder, "target")
+
+    def _train(self, number: int, start: int, part: Sequence[Any]) -> Iterator[Example]:
+        threshold, first, kept = part
+        valid = ValidPart(threshold, first, None if kept is None else frozenset(kept))
+        shard = shard_examples(self.config, self.format, self.shards[number], start)
+        return (example for index, example in shard if not valid.has(index, example))
+
+
+class ProcessCrew:
+    """Processes that do the jobs on the shards of a corpus; `with` ends them."""
+
+    def __init__(self, jobs: Jobs, processes: int) -> None:
+        self.jobs, self.shards = jobs, jobs.shards
+        self._setup = {
+            "config": settings.as_table(jobs.config),
+            "format": jobs.format.name,
+            "folder": str(jobs.folder),
+            "shards": jobs.shards,
+        }
+        self._mine = threading.local()
+        self._workers: list[subprocess.Popen[str]] = []
+        self._pool = ThreadPoolExecutor(processes, initializer=self._start)
+        (jobs.folder / WORK).mkdir(exist_ok=True)
+
+    def _start(self) -> None:
+        path = os.pathsep.join(filter(None, sys.path))
+        worker = subprocess.Popen(
+            [sys.executable, "-c", "from dragoman.data.crew import serve; serve()"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self._mine.worker = worker
+        self._workers.append(worker)
+        with suppress(OSError):  # a worker that died is noticed when it does not answer
+            print(json.dumps(self._setup), file=worker.stdin, flush=True)
+
+    def run(self, kind: str, jobs: Sequence[dict[str, Any]]) -> Iterator[Any]:
+        """Do the same kind of job on every shard; those that a killed process has finished are not done again."""
+        return self._pool.map(lambda number: self._do(kind, number, jobs[number]), range(len(jobs)))
+
+    def _do(self, kind: str, number: int, arguments: dict[str, Any]) -> Any:
+        done = self.jobs.folder / WORK / f"{kind}-{number:05d}.json"
+        if done.exists():
+            return json.loads(done.read_text(encoding="utf-8"))
+        answer = self._ask(json.dumps([kind, {"number": number, **arguments}]))
+        if not answer:
+            raise WorkerLostError(
+                "a process that tokenises was lost, perhaps for lack of memory; run the same command again: it goes on "
+                "where this one stopped"
+            )
+        content = json.loads(answer)
+        if "error" in content:
+            raise ERRORS.get(content["error"], DragomanError)(content["message"])
+        write_text(done, json.dumps(content["result"]))
+        return content["result"]
+
+    def _ask(self, job: str) -> str:
+        """The answer of this thread's worker; empty if it died."""
+        with suppress(OSError):
+            print(job, file=self._mine.worker.stdin, flush=True)
+            return str(self._mine.worker.stdout.readline())
+        return ""
+
+    def __enter__(self) -> ProcessCrew:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.kill()
+        self._pool.shutdown()
+        for worker in self._workers:
+            worker.communicate()
+
+
+def serve() -> None:
+    """Do jobs until the process that asks for them ends."""
+    gc.disable()  # millions of small objects and no cycles: the collector would take a third of the time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process ends the others
+    answers, sys.stdout = sys.stdout, sys.stderr
+    setup = json.loads(sys.stdin.readline())
+    config = settings.build(DataConfig, setup["config"])
+    shards = [Shard.from_json(content) for content in setup["shards"]]
+    jobs = Jobs(config, FORMATS[setup["format"]], Path(setup["folder"]), shards)
+    for line in sys.stdin:
+        print(jobs.answer(line), file=answers, flush=True)
+        gc.collect()
+
+
+def crew_for(config: DataConfig, example_format: ExampleFormat, folder: Path) -> ProcessCrew | None:
+    """Processes for a large corpus, one for each core; None if this process had better prepare it alone."""
+    plain = not (config.context or config.memory or config.hallucinate)
+    if not plain or FORMATS.get(example_format.name) is not example_format:
+        return None
+    paths = [Path(path) for path in paths_of(config.train)]
+    if sum(path.stat().st_size for path in paths if path.is_file()) < LARGE:
+        return None
+    shards = cut_shards(config, example_format)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ProcessCrew(Jobs(config, example_format, folder, shards), min(cores, len(shards)))
