@@ -145,6 +145,7 @@ class Encoder(nn.Module):
     reads_lower_case: ClassVar[bool] = False  # `embedding.folded` must tell which tokens are each other's lower case
     prepended: ClassVar[tuple[str, ...]] = ()  # tokens that it reads before the source's, as BERT reads [CLS]
     graph_blockers: tuple[str, ...] = ()  # why a training step with it cannot be captured as a CUDA graph
+    units: Sequence[nn.Module] = ()  # modules whose weights nobody reads outside of their own call: see train.shard
 
     if TYPE_CHECKING:
 
@@ -216,6 +217,7 @@ class Decoder(nn.Module):
     copies_words: ClassVar[bool] = False  # it can write source words that the target vocabulary lacks
     is_cross_attention: bool = True  # weights that it shows itself align target and source
     graph_blockers: tuple[str, ...] = ()  # why a training step with it cannot be captured as a CUDA graph
+    units: Sequence[nn.Module] = ()  # modules whose weights nobody reads outside of their own call: see train.shard
     shares_cache: bool = False  # its cache is a tuple of FixedCache that the hypotheses of a source may share
 
     if TYPE_CHECKING:

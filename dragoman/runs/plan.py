@@ -36,6 +36,7 @@ from dragoman.training.metrics_log import tensorboard_writer
 from dragoman.training.objectives.table import build_objective
 from dragoman.training.optimizer import load_weights
 from dragoman.training.runtime import ProcessGroup, Runtime, resolve_device, use_bfloat16
+from dragoman.training.sharding import check_sharding
 from dragoman.training.signals import exit_cleanly_on_signals
 from dragoman.training.trained_weights import BASE, add_adapters, check_random_weights, freeze, rate_factors
 from dragoman.training.trainer import Fitter, Pause, Trainer
@@ -170,6 +171,7 @@ def plan_training(config: Config, folder: Path, action: Action, runtime: Runtime
 def check_settings(config: Config, folder: Path, action: Action, runtime: Runtime) -> list[str]:
     """Refuse what this machine or the run folder cannot do, before the data are read; returns warnings."""
     use_bfloat16(config.train.precision, runtime.device)
+    check_sharding(config.train, runtime.processes.world_size)
     pretrained.check_optional_packages(config.model)
     if config.train.tensorboard:
         tensorboard_writer()

@@ -26,6 +26,8 @@ CHANGEABLE = (
     "train.decode",
     "train.device",
     "train.tensorboard",
+    "train.shard",
+    "train.checkpoint_activations",
     "train.accumulate",  # accumulate × processes must stay the same: check_batches_per_step
     "search.",
     "data.cache",

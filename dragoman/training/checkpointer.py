@@ -27,6 +27,7 @@ from dragoman.training.optimizer import (
     restore_optimizer,
 )
 from dragoman.training.runtime import Runtime
+from dragoman.training.sharded_tensors import gathered
 from dragoman.training.step import TrainingStep
 from dragoman.training.trained_weights import adapters, merged_weights, saved_weights
 
@@ -115,16 +116,15 @@ class Checkpointer:
 
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint. Every process calls this; the main one writes."""
-        loader_state = self.loader.state_dict()
-        if not self.processes.is_main:
-            return
+        loader_state, is_main = self.loader.state_dict(), self.processes.is_main
         files: dict[str, Mapping[str, Tensor] | None] = {
-            "weights.safetensors": saved_weights(self.step.model),
-            "optimizer.safetensors": optimizer_tensors(self.step.optimizer, self.step.model),
+            "weights.safetensors": gathered(saved_weights(self.step.model), is_main),
+            "optimizer.safetensors": gathered(optimizer_tensors(self.step.optimizer, self.step.model), is_main),
             "average.safetensors": self.step.average.weights if self.step.average is not None else None,
             "bptt_state.safetensors": loader_state or None,
         }
-        self.checkpoints.save(state, {name: tensors for name, tensors in files.items() if tensors is not None})
+        if is_main:
+            self.checkpoints.save(state, {name: tensors for name, tensors in files.items() if tensors is not None})
 
     def restore(self, config: TrainConfig) -> TrainingState:
         """Load the newest intact checkpoint and delete damaged newer ones.

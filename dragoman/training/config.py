@@ -78,6 +78,14 @@ class TrainConfig:
         help="graphs: replay each step as a CUDA graph, with fused kernels in half precision; auto: on a GPU, unless "
         "train.steps are few",
     )
+    shard: Literal["off", "on"] = setting(
+        "off",
+        help="on: each of several processes keeps a part of weights, gradients and optimiser state (FSDP2), for models "
+        "that one GPU cannot train",
+    )
+    checkpoint_activations: bool = setting(
+        False, help="Transformers: the backward pass computes activations again, which saves memory and takes time"
+    )
     tensorboard: bool = setting(False, help="also write TensorBoard files (package tensorboard)")
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
 from dragoman.errors import RunError
+from dragoman.training.sharded_tensors import part_like
 from dragoman.training.trained_weights import saved_weights
 
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
@@ -91,7 +92,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensor
         state = {key.rpartition(".")[2]: value for key, value in tensors.items() if key.rpartition(".")[0] == name}
         if state:
             # torch keeps the step count beside the fused kernel's other state, as float32 on the same device
-            optimizer.state[parameter] = {key: value.to(parameter.device).clone() for key, value in state.items()}
+            optimizer.state[parameter] = {key: part_like(value, parameter).clone() for key, value in state.items()}
 
 
 @dataclass(frozen=True)
@@ -185,4 +186,4 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 f"expected {own.get(name, 'none')}"
             )
     for name, parameter in parameters.items():
-        parameter.copy_(weights[name])
+        parameter.copy_(part_like(weights[name], parameter))

@@ -9,6 +9,7 @@ every step seeds.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Iterable
@@ -28,6 +29,8 @@ from dragoman.training.config import TrainConfig
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import MovingAverage, MovingAverageConfig, build_optimizer
 from dragoman.training.runtime import Runtime, use_bfloat16
+from dragoman.training.sharded_tensors import gathered, whole
+from dragoman.training.sharding import checkpoint_activations, shard
 from dragoman.training.trained_weights import rate_factors
 
 MIN_STEPS_TO_CAPTURE = 200  # in shorter runs, capturing costs more than it saves
@@ -78,11 +81,21 @@ class TrainingStep:
     def __init__(self, config: TrainConfig, model: Any, objective: Objective, runtime: Runtime) -> None:
         self.config, self.model, self.objective = config, model, objective
         self.device, self.processes, self.display = runtime.device, runtime.processes, runtime.display
-        self.optimizer = build_optimizer(config.optimizer, model, rate_factors(model, config.rates))
+        self.sharded = config.shard == "on"
+        # What validation, prediction and the best weights read: one whole model, in the main process.
+        self.whole_model = copy.deepcopy(model) if self.sharded and self.processes.is_main else model
+        if config.checkpoint_activations:
+            checkpoint_activations(model)
+        self.loss_module: Any = LossModule(model, objective)
+        factors = rate_factors(model, config.rates)
+        # In a job of several processes, they share the gradients, or also weights and optimiser state.
+        if self.sharded:
+            self.loss_module = shard(self.loss_module, model, self.device, self.processes.world_size)
+        else:
+            unused = bool(model.has_unused_parameters)
+            self.loss_module = self.processes.data_parallel(self.loss_module, self.device, unused)
+        self.optimizer = build_optimizer(config.optimizer, model, factors)
         self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
-        # In a job of several processes, DistributedDataParallel shares the gradients.
-        unused = bool(model.has_unused_parameters)
-        self.loss_module: Any = self.processes.data_parallel(LossModule(model, objective), self.device, unused)
         self.bfloat16 = use_bfloat16(config.precision, self.device)
         self.loss = torch.zeros((), dtype=wide(self.device), device=self.device)  # summed until the trainer resets it
         self.gradient_norm = torch.zeros((), device=self.device)  # of the last step, before clipping
@@ -117,16 +130,28 @@ class TrainingStep:
     def forward_backward(self, batch: Batch, last: bool = True) -> None:
         """Accumulate the gradients of a batch; with the last batch DDP reduces them over the processes."""
         prepared = self.objective.prepare(self.model, batch)  # before autocast: sampling is in full precision
-        with nullcontext() if last or not self.processes.is_distributed else self.loss_module.no_sync():
+        waits = self.processes.is_distributed and not last
+        if self.sharded:
+            self.loss_module.set_requires_gradient_sync(last)
+        with self.loss_module.no_sync() if waits and not self.sharded else nullcontext():
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
                 loss: Tensor = self.loss_module(prepared).total
             torch.autograd.backward(loss * self.scalars.loss_scale)
         self.loss += loss.detach()
 
+    def gather(self) -> None:
+        """Bring the whole model up to date; all processes call this together."""
+        if self.sharded:
+            weights = gathered(dict(self.model.named_parameters()), keep=self.processes.is_main)
+            with torch.no_grad():
+                for name, parameter in self.whole_model.named_parameters() if self.processes.is_main else ():
+                    parameter.copy_(weights[name])
+
     def update(self) -> None:
         """Clip the gradients, update the weights and their average, and clear the gradients."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        self.gradient_norm.copy_(nn.utils.clip_grad_norm_(parameters, self.config.clip or math.inf, foreach=True))
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.clip or math.inf, foreach=True)
+        self.gradient_norm.copy_(whole(norm))
         for group in self.optimizer.param_groups:
             factor = group.get("factor", 1.0)
             group["lr"] = self.scalars.learning_rate if factor == 1.0 else self.scalars.learning_rate * factor

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from dragoman.classical.model import FittedModel
@@ -30,6 +29,7 @@ from dragoman.training.metrics_log import DivergenceDetector, MetricsLog
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import averaged_weights, learning_rate_at
 from dragoman.training.runtime import Runtime, side_stream
+from dragoman.training.sharded_tensors import are_finite
 from dragoman.training.signals import Signals, Stopped, recorded_signals
 from dragoman.training.step import build_step
 from dragoman.training.trained_weights import freeze
@@ -65,7 +65,7 @@ class Trainer:
         freeze(model, config.freeze)
         self.train_step = build_step(config, model, objective, runtime)
         self.metrics_log = MetricsLog(run)
-        self.best_weights = BestWeights(run, config.average, model)
+        self.best_weights = BestWeights(run, config.average, self.train_step.whole_model)
         self.checkpointer = Checkpointer(self.train_step, loader, run, runtime)
         self.state = self.checkpointer.restore(config)
         self.state.accumulate, self.state.processes = config.accumulate, self.processes.world_size
@@ -91,8 +91,10 @@ class Trainer:
             )
             state.validations_since_best = 0
             self._save()  # or a run killed before its next checkpoint would stop early again
-        if self.general is not None and self.processes.is_main:
-            self.display.info(self.general.start(self.model, state.step))
+        if self.general is not None:
+            self.train_step.gather()
+            if self.processes.is_main:
+                self.display.info(self.general.start(self.train_step.whole_model, state.step))
         self.display.start(state.step, config.steps)
         with recorded_signals() as signals, side_stream(self.device):
             while True:
@@ -218,8 +220,10 @@ class Trainer:
 
     def _check_finite(self, loss: float = 0.0) -> None:
         """Stop before an infinite or NaN loss or weight is logged, validated or saved."""
-        parameters = self.model.parameters()
-        if math.isfinite(loss) and bool(torch.stack([weight.isfinite().all() for weight in parameters]).all()):
+        finite = are_finite(self.model)
+        if self.train_step.sharded:  # each process has seen its parts
+            finite = not self.processes.all_reduce_max(int(not finite))
+        if math.isfinite(loss) and finite:
             return
         problem = f"the loss became {loss}" if not math.isfinite(loss) else "the weights became infinite or NaN"
         raise DragomanError(
@@ -248,15 +252,17 @@ class Trainer:
         """
         self._check_finite()
         is_main = self.processes.is_main
-        with averaged_weights(self.model, self.train_step.average if is_main else None):
-            result = self.validator.measure(self.model, signals.received) if is_main else None
+        self.train_step.gather()
+        model = self.train_step.whole_model
+        with averaged_weights(model, self.train_step.average if is_main else None):
+            result = self.validator.measure(model, signals.received) if is_main else None
             score = self._score(result) if result is not None else 0.0
             interrupted, score = self.processes.all_reduce_sum([float(is_main and result is None), score])
             if not interrupted:
                 is_best = self.best_weights.rank(self.state, score)
                 if result is not None:
                     self._report(result, is_best, signals)
-                    self.best_weights.keep(self.model, self.state)
+                    self.best_weights.keep(model, self.state)
         return not interrupted
 
     def _preview(self, signals: Signals) -> None:
@@ -287,7 +293,9 @@ class Trainer:
         best = "  best so far" if is_best else ""
         self.display.info(f"valid {state.step}  {result.line(self.config.metric)}{best}", result.sample_line())
         row: dict[str, Any] = {"step": state.step, "valid": result.scores, "seconds": round(state.seconds, 2)}
-        if self.general is not None and (general := self.general.validator.measure(self.model, signals.received)):
+        if self.general is not None and (
+            general := self.general.validator.measure(self.train_step.whole_model, signals.received)
+        ):
             self.display.info(self.general.line(general))
             row["general"] = general.scores
         self.metrics_log.append(row)

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.errors import DataError
+from dragoman.errors import ConfigError, DataError
 from dragoman.runs import train
 from dragoman.training import runtime
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.runtime import ProcessGroup
 from tests.processes import two_processes
 from tests.training.conftest import Configure
-from tests.training.kill_driver import STEPS, leftovers, result, table, write_config, write_pairs
+from tests.training.kill_driver import SMALL, STEPS, leftovers, result, table, write_config, write_pairs
 
 ROOT = Path(dragoman.__file__).parents[1]
 pytestmark = pytest.mark.timeout(300)
@@ -183,6 +183,42 @@ def test_a_run_resumes_with_as_many_batches_in_a_step_as_before(tmp_path: Path) 
     )
     for key, value in left.items():
         torch.testing.assert_close(value, right[key], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow  # it starts three jobs
+def test_sharded_processes_train_and_resume_like_one(tmp_path: Path) -> None:
+    """FSDP2 with activations computed again; one process goes on from its checkpoint, and it from that of one."""
+    content = table(write_pairs(tmp_path / "pairs.tsv"))
+    content["train"] |= {"validate_every": 3, "save_every": 3, "decode": 4, "average": {"kind": "last"}}
+    content["train"]["optimizer"]["warmup"] = 3
+    content["model"]["encoder"] = content["model"]["decoder"] = {**SMALL, "layers": 2}
+    sharded = content | {"train": content["train"] | {"accumulate": 1, "shard": "on", "checkpoint_activations": True}}
+
+    def alone(name: str, steps: int) -> None:
+        train(dragoman.tasks.config.build(content | {"train": content["train"] | {"steps": steps}}), tmp_path / name)
+
+    def both(name: str, **changes: object) -> list[tuple[int, list[str]]]:
+        config = write_config(tmp_path / f"{name}.toml", sharded | {"train": sharded["train"] | changes})
+        found = two_processes(["train", config, "--quiet", "--run", tmp_path / name], here(config))
+        return [(code, ours(said)) for code, said in found]
+
+    assert both("two", steps=6) == [(0, [])] * 2
+    alone("two", 9)
+    alone("one", 6)
+    assert both("one", steps=9) == [(0, [])] * 2
+    for name in ("weights.safetensors", "checkpoints/00000009/optimizer.safetensors"):
+        left, right = read_tensors(tmp_path / "two" / name), read_tensors(tmp_path / "one" / name)
+        assert left.keys() == right.keys()
+        for key, value in left.items():  # the gradient of a key's bias is rounding alone, which Adam scales up
+            torch.testing.assert_close(value, right[key], rtol=1e-3, atol=1e-4)
+    refused = both("three", average={"kind": "ema"}, compile="graphs")
+    assert all(code != 0 for code, _ in refused)
+    lines = [line for _, said in refused for line in said]
+    assert len(lines) == 1
+    assert 'train.average.kind = "ema"' in lines[0]
+    assert "CUDA graph" in lines[0]
+    with pytest.raises(ConfigError, match="one process trains"):
+        train(dragoman.tasks.config.build(sharded), tmp_path / "four")
 
 
 def test_a_user_mistake_is_told_once(folder: Path) -> None:

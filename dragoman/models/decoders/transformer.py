@@ -58,6 +58,11 @@ class DecoderStack(nn.Module):
     def layers(self) -> list[DecoderBlock]:
         return cast(list[DecoderBlock], list(self.blocks))
 
+    @property
+    def units(self) -> Sequence[nn.Module]:
+        """Not whole blocks: `start` reads the memory by their cross-attention."""
+        return [block.feedforward for block in self.layers]
+
     def first_state(self, static: Any, rows: int, capacity: int | None, like: Tensor) -> State:
         """The state before the first token: empty caches, growing or with room for `capacity` tokens."""
         caches = tuple(block.attention.init_cache(rows, capacity, like) for block in self.layers)
@@ -78,7 +83,7 @@ class DecoderStack(nn.Module):
         return hidden, state._replace(cache=tuple(caches), length=state.length + tokens.shape[1])
 
 
-class TransformerDecoder(DecoderStack, Decoder):
+class TransformerDecoder(DecoderStack, Decoder):  # type: ignore[override]
     """A stack of decoder blocks over a memory."""
 
     unused_memory = ("final", "states")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from dragoman.kernels.fused_layers import residual_norm
@@ -38,6 +40,10 @@ class TransformerEncoder(Encoder):
             EncoderBlock(config, relative) for relative in relative_positions_of(config, causal=False)
         )
         self.norm = last_norm(config)
+
+    @property
+    def units(self) -> Sequence[nn.Module]:  # type: ignore[override]
+        return list(self.blocks)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         x = self.input(source, 0)

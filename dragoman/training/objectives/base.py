@@ -18,6 +18,7 @@ class ObjectiveConfig:
 
     kind: ClassVar[str]
     graph_blocker: ClassVar[str] = ""  # why a CUDA graph cannot capture a training step with it; empty: one can
+    shard_blocker: ClassVar[str] = ""  # why it does not go with train.shard; empty: it does
     includes: ClassVar[str] = ""  # what the training loss measures in place of the likelihood, for plots
 
     @property

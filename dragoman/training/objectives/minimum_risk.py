@@ -29,6 +29,7 @@ class MinimumRiskConfig(ObjectiveConfig):
 
     kind: ClassVar[str] = "minimum-risk"
     graph_blocker: ClassVar[str] = 'train.objective "minimum-risk" samples outputs, whose lengths differ'
+    shard_blocker: ClassVar[str] = 'train.objective "minimum-risk" samples outputs from a whole model'
     includes: ClassVar[str] = "the expected cost of samples"
     metric: str = setting("bleu", help="cost of an output, 1 − score or an error rate: a metric of `dragoman score`")
     samples: Annotated[int, Range(2, None)] = setting(8, help="sampled outputs per source")
