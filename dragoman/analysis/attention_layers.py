@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -13,6 +15,10 @@ from torch import Tensor
 from dragoman.analysis.attention import memory_labels, record_attention
 from dragoman.analysis.subject import Axis, Subject, plain_axis
 from dragoman.classical.model import FittedModel
+from dragoman.data.batch import Tokens
+from dragoman.data.tokenizers.base import SPECIALS
+from dragoman.inference.training_texts import training_texts
+from dragoman.runs import Run
 
 AttentionKind = Literal["cross", "encoder", "decoder", "pooling"]
 ABOUT: dict[AttentionKind, str] = {
@@ -49,14 +55,19 @@ class AttentionLayer:
         """The entropy of equal weights over all columns."""
         return math.log2(max(1, self.weights.shape[2]))
 
-    def summaries(self) -> list[str]:
-        """Where each head looks most, if that is over half of its weight: the token before, itself, the end, …"""
+    def summaries(self, rarest: Sequence[int] = ()) -> list[str]:
+        """Where each head looks most, if that is over half of its weight: the token before, itself, the end, …
+
+        `rarest` are the columns of the source's least frequent tokens, at which some heads point (Voita et al. 2019).
+        """
         rows, columns = self.weights.shape[1:]
         if not self.sums_to_one or min(rows, columns) < 3:
             return [""] * len(self.weights)
         at, over = torch.arange(rows)[:, None], torch.arange(columns)
         ends = torch.tensor([token in ENDS for token in self.columns.tokens])
         places = {"first token": over == 0, "end": ends}
+        if rarest and self.kind in ("cross", "encoder"):
+            places["rarest token"] = torch.isin(over, torch.tensor(rarest))
         if self.kind != "cross" and rows == columns:
             places |= {"previous token": over == at - 1, "same position": over == at, "next token": over == at + 1}
         shares = {name: (self.weights * where).sum(-1).mean(-1) for name, where in places.items()}  # (H,)
@@ -65,6 +76,31 @@ class AttentionLayer:
             name = max(shares, key=lambda name: float(shares[name][head]))
             names.append(f"{name} {float(shares[name][head]):.0%}" if shares[name][head] > 0.5 else "")
         return names
+
+
+@lru_cache(maxsize=4)
+def token_counts(run: Run) -> Counter[int]:
+    """How often each source token occurs in a sample of the training data; empty: the data cannot be read."""
+    texts, reader = training_texts(run), run.tokenizers()[0]
+    if texts is None or not reader.is_text:
+        return Counter()
+    return Counter(token for row in reader.encode_batch(texts.sources) for token in row)
+
+
+def rarest_columns(subject: Subject) -> list[int]:
+    """Where the least frequent token of the source stands; empty: several are as rare, or there is no source of tokens.
+
+    As in Voita et al. 2019, section 5.3, tokens count by their frequency in the training data.
+    """
+    if subject.loaded is None or subject.source is None or not isinstance(subject.batch.source, Tokens):
+        return []
+    counts, row = token_counts(subject.loaded.run), subject.batch.source.data[0]
+    if not counts or row.dim() != 1 or len(row) != len(subject.source):
+        return []
+    tokens = [token for token in row.tolist() if token >= len(SPECIALS)]
+    least = min((counts[token] for token in tokens), default=0)
+    rare = {token for token in tokens if counts[token] == least}
+    return [place for place, token in enumerate(row.tolist()) if token in rare] if len(rare) == 1 else []
 
 
 def merge_words(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tensor:

@@ -13,6 +13,7 @@ from dragoman.analysis.attention_layers import AttentionLayer, attention_layers
 from dragoman.analysis.subject import Subject
 from dragoman.errors import DataError
 from dragoman.layers.attention import Products, watch_products
+from dragoman.layers.rnn_attention import AdditiveScore, CosineScore, SingleHeadAttention
 
 MAX_NUMBERS = 1_500_000  # in the vectors of all layers of a page: six megabytes
 
@@ -25,11 +26,12 @@ class AttentionSums:
     query: Tensor  # (H, T, d)
     key: Tensor  # (H, S, d)
     value: Tensor  # (H, S, d)
-    scale: float  # factor of q·k: 1/√d
+    scale: float  # factor of the products: 1/√d
     bias: Tensor | None  # (H, T, S) of relative positions
     visible: Tensor | None  # (T, S), False where the mask hides a column; None: all are visible
     shares: Tensor | None  # (H, T) ‖W^O of one head's context‖; None: there is no W^O
     output: Tensor  # (T, D) what the layer gives
+    score: Tensor | None = None  # (d,) v of additive attention, vᵀ tanh(q + k); None: q·k
 
     @property
     def context(self) -> Tensor:
@@ -38,8 +40,14 @@ class AttentionSums:
 
     @property
     def products(self) -> Tensor:
-        """q·k (H, T, S)."""
-        return self.query @ self.key.transpose(1, 2)
+        """q·k, or vᵀ tanh(q + k) of additive attention: (H, T, S)."""
+        if self.score is None:
+            return self.query @ self.key.transpose(1, 2)
+        return torch.tanh(self.query[:, :, None] + self.key[:, None]) @ self.score
+
+    @property
+    def formula(self) -> str:
+        return "q·k" if self.score is None else "v·tanh(q+k)"
 
     @property
     def causal(self) -> bool:
@@ -55,21 +63,53 @@ class AttentionSums:
 
 @torch.no_grad()
 def attention_sums(subject: Subject) -> list[AttentionSums]:
-    """The sums of every scaled dot-product attention, in the order of computation."""
+    """The sums of every attention by products or by an additive score, in the order of computation."""
     names = {id(module): name for name, module in subject.model.named_modules()}
     watched: dict[str, list[Products]] = {}
+    calls: dict[str, list[tuple[Tensor, ...]]] = {}
+    hooks = [
+        module.register_forward_hook(
+            lambda module, inputs, output: calls.setdefault(names[id(module)], []).append((inputs[0], *inputs[1], output))
+        )
+        for module in subject.model.modules() if isinstance(module, SingleHeadAttention)
+    ]  # fmt: skip
 
     def watch(module: nn.Module, products: Products) -> None:
         watched.setdefault(names.get(id(module), ""), []).append(products)
 
-    with record_attention(subject.model), watch_products(watch):
-        subject.log_probabilities()
+    try:
+        with record_attention(subject.model), watch_products(watch):
+            subject.log_probabilities()
+    finally:
+        for hook in hooks:
+            hook.remove()
     sums = []
     for layer in attention_layers(subject):
+        module = subject.model.get_submodule(layer.name) if layer.name in names.values() else None
         parts = watched.get(layer.name, [])
-        if len(parts) == 1 and parts[0].query.shape[0] == 1:  # a recurrent decoder attends step by step
-            sums.append(_sums(layer, subject.model.get_submodule(layer.name), parts[0]))
+        if isinstance(module, SingleHeadAttention) and layer.name in calls:
+            sums.append(_single_head(layer, module, calls[layer.name]))
+        elif module is not None and len(parts) == 1 and parts[0].query.shape[0] == 1:
+            sums.append(_sums(layer, module, parts[0]))
     return sums
+
+
+def _single_head(layer: AttentionLayer, module: SingleHeadAttention, calls: list[tuple[Tensor, ...]]) -> AttentionSums:
+    """The sums of a recurrent decoder, which attends step by step over the same keys (Bahdanau, Luong)."""
+    query = torch.cat([call[0][0] for call in calls]).float()  # (T, Q)
+    keys, values = (part[0].float() for part in calls[0][1:3])  # (S, …)
+    output = torch.cat([call[3][0] for call in calls]).float()
+    own, scale, score = module.score, 1.0, None
+    if isinstance(own, AdditiveScore):
+        query, score = query @ own.query.weight.T, own.score.weight[0].detach().float().cpu()
+    elif isinstance(own, CosineScore):
+        query, scale = torch.nn.functional.normalize(query, dim=-1), float(own.sharpness)
+    else:
+        scale = float(own.scale)
+    visible = layer.weights[0] > 0  # a window hides the positions outside it
+    shown = None if bool(visible.all()) else visible
+    one = (part.detach().cpu()[None] for part in (query, keys, values))
+    return AttentionSums(layer, *one, scale, None, shown, None, output.detach().cpu(), score)
 
 
 def _sums(layer: AttentionLayer, module: nn.Module, products: Products) -> AttentionSums:
@@ -93,7 +133,7 @@ def _sums(layer: AttentionLayer, module: nn.Module, products: Products) -> Atten
 def chosen_sum(sums: Sequence[AttentionSums], cell: str) -> tuple[AttentionSums, int, int]:
     """The layer, head and row of "LAYER,HEAD,ROW", each a number from 1; the layer may be a name, the row a token."""
     if not sums:
-        raise DataError("--cell: this run has no scaled dot-product attention, as Transformers have")
+        raise DataError("--cell: this run has no attention by products or by an additive score")
     layer, head, row = (*cell.split(",", 2), "", "")[:3]
     names = [one.layer.name for one in sums]
     place = _place(layer, names, "layer")
@@ -120,7 +160,7 @@ def worked_example(sums: AttentionSums, head: int, row: int) -> list[str]:
     lines = [
         f"{layer.name}, head {head + 1} of {len(sums.query)}, row {row + 1}: {layer.rows.tokens[row]}",
         f"q = {_vector(sums.query[head, row])}",
-        f"{'column':<{width}}  {'q·k':>9}  {f'× {sums.scale:.4g}':>9}  {'+ bias':>8}  {'exp':>9}  {'weight':>7}",
+        f"{'column':<{width}}  {sums.formula:>11}  {f'× {sums.scale:.4g}':>9}  {'+ bias':>8}  {'exp':>9}  {'weight':>7}",
     ]
     scores = products * sums.scale
     bias = torch.zeros_like(scores) if sums.bias is None else sums.bias[head, row]
@@ -129,7 +169,7 @@ def worked_example(sums: AttentionSums, head: int, row: int) -> list[str]:
     for column, token in enumerate(layer.columns.tokens):
         total = float(scores[column] + bias[column])
         power = "masked" if hidden[column] else f"{torch.tensor(total - top).exp():.4f}"
-        numbers = f"{float(products[column]):9.3f}  {float(scores[column]):9.3f}  {float(bias[column]):8.3f}"
+        numbers = f"{float(products[column]):11.3f}  {float(scores[column]):9.3f}  {float(bias[column]):8.3f}"
         lines.append(f"{token:<{width}}  {numbers}  {power:>9}  {float(weights[column]):7.4f}")
     lines.append(f"exp is of the score less the largest, {top:.3f}; a weight is its share of their sum. d = {depth}")
     lines.append(f"Σ weights · v = {_vector(sums.context[head, row])}")

@@ -24,7 +24,7 @@ def inside_view(subject: Subject, beam: int | None) -> Iterator[View]:
                 "name": one.layer.name, "rows": one.layer.rows.as_dict(), "columns": one.layer.columns.as_dict(),
                 "query": one.query, "key": one.key, "value": one.value, "scale": one.scale, "bias": one.bias,
                 "causal": one.causal, "visible": None if one.causal or one.visible is None else one.visible.float(),
-                "shares": one.shares, "output": one.output,
+                "shares": one.shares, "output": one.output, "score": one.score,
             }
         )  # fmt: skip
     if not layers:
@@ -32,9 +32,14 @@ def inside_view(subject: Subject, beam: int | None) -> Iterator[View]:
     yield View(
         "inside",
         "Inside attention",
-        "One position asks with its query q, every position answers with its key k. The products q·k are scaled, "
-        "hidden columns are masked, softmax makes weights of them, and the values v are added up by these weights. W^O "
-        "mixes the heads.",
+        "One position asks with its query q, every position answers with its key k. "
+        + (
+            "Additive attention scores them by v·tanh(q + k), with q = W s of the decoder's state and k = U h of the "
+            "encoder's (Bahdanau et al. 2015). Softmax makes weights of the scores, and the values are added up by them."
+            if all(one.score is not None for one in sums)
+            else "The products q·k are scaled, hidden columns are masked, softmax makes weights of them, and the values "
+            "v are added up by these weights. W^O mixes the heads."
+        ),
         {"layers": layers, "left_out": len(sums) - len(layers)},
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.analysis.attention_layers import ABOUT, AttentionLayer, attention_layers
+from dragoman.analysis.attention_layers import ABOUT, AttentionLayer, attention_layers, rarest_columns
 from dragoman.analysis.attribution import METHODS, attribute
 from dragoman.analysis.beam_tree import beam_tree, next_tokens
 from dragoman.analysis.gradients import flow_axis, gradient_flow
@@ -257,6 +257,7 @@ def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
     if not layers and not attributions:
         return
     earlier = "earlier text" if subject.source is None else "earlier output"
+    rarest = rarest_columns(subject)
     yield View(
         "attention",
         "Attention" if layers else "Attribution",
@@ -267,7 +268,7 @@ def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
                     **vars(layer),
                     "about": "text over earlier text" if earlier == "earlier text" else ABOUT[layer.kind],
                     "sums_to_one": layer.sums_to_one,
-                    "summaries": layer.summaries(),
+                    "summaries": layer.summaries(rarest),
                     "entropy": layer.entropy() if layer.sums_to_one else None,
                     "max_entropy": layer.max_entropy(),
                     "rows": layer.rows.as_dict(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -43,6 +43,7 @@ from dragoman.layers.crf import LinearChainCRF
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import ABSOLUTE_POSITIONS, RELATIVE_POSITIONS
 from dragoman.layers.relative_positions import RelativeBiasConfig
+from dragoman.layers.rnn_attention import RNNAttentionConfig
 from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -325,6 +326,18 @@ def test_sums_of_attention_are_those_of_the_layer() -> None:
     assert sums[1].visible is not None
 
 
+@pytest.mark.parametrize("kind", ["additive", "dot", "scaled-dot", "general", "cosine"])
+def test_sums_of_a_recurrent_decoder_give_its_weights(kind: str) -> None:
+    attention = {one.kind: one for one in get_args(RNNAttentionConfig)}[kind]
+    decoder = replace(RecurrentDecoderConfig(embedding=6, width=8, dropout=0.0), attention=attention())
+    subject = subject_of(model_of(RecurrentEncoderConfig(embedding=6, width=8, dropout=0.0), decoder))
+    (one,) = attention_sums(subject)
+    torch.testing.assert_close((one.products * one.scale).softmax(-1), one.layer.weights)
+    torch.testing.assert_close(one.output, one.context[0])
+    assert (one.score is not None) == (kind == "additive")
+    assert one.formula in "".join(worked_example(one, 0, 0))
+
+
 def test_a_worked_example_is_that_of_the_textbooks() -> None:
     """q·k of 112 and 96 with d = 64 give 14 and 12, and weights of 0.88 and 0.12 (Alammar 2018)."""
     key = torch.zeros(1, 2, 64)
@@ -373,6 +386,8 @@ def test_heads_are_summed_up_in_words() -> None:
         "l", "encoder", torch.stack([before, torch.eye(5), end, torch.full((5, 5), 0.2)]), axis, axis
     )
     assert layer.summaries() == ["previous token 80%", "same position 100%", "end 100%", ""]
+    rare = replace(layer, weights=torch.tensor([0.1, 0.1, 0.6, 0.1, 0.1]).expand(1, 5, 5))
+    assert (rare.summaries(), rare.summaries([2])) == ([""], ["rarest token 60%"])
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "rotary", "relative", "relative-bias", "bert"])

@@ -20,9 +20,12 @@ export function drawInside(view, data) {
   const cache = new Map();
   const attention = data.views.find((one) => one.kind === "attention").data.layers; // has the weights
   const parts = (index) => {
-    if (!cache.has(index)) cache.set(index, Object.fromEntries([["weights", tensor(attention.find((one) => one.name === layers[index].name).weights)], ...["query", "key", "value", "bias", "visible", "shares", "output"].map((name) => [name, layers[index][name] ? tensor(layers[index][name]) : null])]));
+    if (!cache.has(index)) cache.set(index, Object.fromEntries([["weights", tensor(attention.find((one) => one.name === layers[index].name).weights)], ...["query", "key", "value", "bias", "visible", "shares", "output", "score"].map((name) => [name, layers[index][name] ? tensor(layers[index][name]) : null])]));
     return cache.get(index);
   };
+  // One term of the score: of q·k, or of vᵀ tanh(q + k).
+  const term = (one, place, q, k) => (one.score ? one.score.values[place] * Math.tanh(q + k) : q * k);
+  const formula = (layer) => (layer.score ? "vᵀ tanh(q + k)" : "q·k");
   function chosen() {
     const state = readState();
     const index = whole(state.inside, layers.length - 1, 0, layers.length - 1);
@@ -34,7 +37,7 @@ export function drawInside(view, data) {
     const query = one.query.row(head, row);
     const cells = Array.from({ length: columns }, (_, column) => {
       const key = one.key.row(head, column);
-      const product = query.reduce((sum, value, place) => sum + value * key[place], 0);
+      const product = query.reduce((sum, value, place) => sum + term(one, place, value, key[place]), 0);
       const hidden = one.visible ? one.visible.at(row, column) === 0 : layer.causal && column > row;
       const bias = one.bias ? one.bias.at(head, row, column) : 0;
       return { product, scaled: product * layer.scale, bias, hidden, weight: one.weights.at(head, row, column) };
@@ -46,8 +49,8 @@ export function drawInside(view, data) {
   const controls = el("div", { class: "controls" });
   const product = figure({
     name: "query-key", title: "query times key",
-    drawing: () => { const now = chosen(); return strips(["q", "k", "q × k"], [now.query, now.key, now.query.map((value, place) => value * now.key[place])], "query, key and their products"); },
-    rows: () => { const now = chosen(); return [["dimension", "q", "k", "q × k"], Array.from(now.query, (value, place) => [place + 1, value, now.key[place], value * now.key[place]]), { numeric: [0, 1, 2, 3] }]; },
+    drawing: () => { const now = chosen(); const terms = now.query.map((value, place) => term(now.one, place, value, now.key[place])); return now.layer.score ? strips(["q = W s", "k = U h", "tanh(q + k)", "v", "v × tanh"], [now.query, now.key, now.query.map((value, place) => Math.tanh(value + now.key[place])), now.one.score.values, terms], "query, key and the terms of their score") : strips(["q", "k", "q × k"], [now.query, now.key, terms], "query, key and their products"); },
+    rows: () => { const now = chosen(); return [["dimension", "q", "k", now.layer.score ? "v × tanh(q + k)" : "q × k"], Array.from(now.query, (value, place) => [place + 1, value, now.key[place], term(now.one, place, value, now.key[place])]), { numeric: [0, 1, 2, 3] }]; },
     data: () => { const { layer, head, row, column, query, key } = chosen(); return { layer: layer.name, head: head + 1, row, column, query: Array.from(query), key: Array.from(key) }; },
   });
   const sum = el("div", { class: "readout", "aria-live": "polite" });
@@ -65,7 +68,7 @@ export function drawInside(view, data) {
   });
   const mixed = el("div", {});
   function total(now) {
-    const out = new Float64Array(now.query.length);
+    const out = new Float64Array(now.one.value.shape[2]);
     now.cells.forEach((cell, place) => now.one.value.row(now.head, place).forEach((value, at) => { out[at] += cell.weight * value; }));
     return out;
   }
@@ -80,10 +83,10 @@ export function drawInside(view, data) {
       select("to", layer.columns.tokens.map((text, index) => [index, `${index + 1} ${shown(text)}`]), column, (value) => setState({ column: value })));
     product.draw();
     put(sum, el("div", {}, "q of ", name(layer.rows.tokens[row]), ", k of ", name(layer.columns.tokens[column])),
-      el("div", { class: "sum" }, "q·k = ", el("span", { class: "num" }, number(cell.product, 3)), `   × ${number(layer.scale, 4)} = `, el("span", { class: "num" }, number(cell.scaled, 3)),
+      el("div", { class: "sum" }, `${formula(layer)} = `, el("span", { class: "num" }, number(cell.product, 3)), layer.scale === 1 ? "" : [`   × ${number(layer.scale, 4)} = `, el("span", { class: "num" }, number(cell.scaled, 3))],
         now.one.bias ? ["   + bias ", el("span", { class: "num" }, number(cell.bias, 3))] : "", cell.hidden ? "   masked" : "", "   softmax → ", el("span", { class: "num" }, number(cell.weight, 4))));
     const top = Math.max(...cells.filter((one) => !one.hidden).map((one) => one.scaled + one.bias));
-    const head = ["column", "q·k", `× ${number(layer.scale, 4)}`, ...(now.one.bias ? ["+ bias"] : []), "exp(score − largest)", "weight"];
+    const head = ["column", formula(layer), `× ${number(layer.scale, 4)}`, ...(now.one.bias ? ["+ bias"] : []), "exp(score − largest)", "weight"];
     put(steps, table(head, cells.map((one, place) => [layer.columns.tokens[place], one.product, one.scaled, ...(now.one.bias ? [one.bias] : []), one.hidden ? "masked" : Math.exp(one.scaled + one.bias - top), one.weight]), { numeric: head.slice(1).map((_, index) => index + 1) }));
     context.draw();
     const shares = now.one.shares;
@@ -93,7 +96,7 @@ export function drawInside(view, data) {
   }
   onState(update);
   update();
-  return [controls, el("h3", {}, "q · k"), product, sum, el("h3", {}, "Scale, mask, softmax"), steps, el("h3", {}, "Values"), context, mixed,
+  return [controls, el("h3", {}, "Query and key"), product, sum, el("h3", {}, "Scale, mask, softmax"), steps, el("h3", {}, "Values"), context, mixed,
     leftOut ? el("p", { class: "small soft" }, `The vectors of ${leftOut} more layers are left out, because the text is long.`) : null].filter(Boolean);
 }
 
