@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,12 +68,12 @@ def attention_sums(subject: Subject) -> list[AttentionSums]:
     names = {id(module): name for name, module in subject.model.named_modules()}
     watched: dict[str, list[Products]] = {}
     calls: dict[str, list[tuple[Tensor, ...]]] = {}
-    hooks = [
-        module.register_forward_hook(
-            lambda module, inputs, output: calls.setdefault(names[id(module)], []).append((inputs[0], *inputs[1], output))
-        )
-        for module in subject.model.modules() if isinstance(module, SingleHeadAttention)
-    ]  # fmt: skip
+
+    def keep(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        calls.setdefault(names[id(module)], []).append((inputs[0], *inputs[1], output))
+
+    single = [module for module in subject.model.modules() if isinstance(module, SingleHeadAttention)]
+    hooks = [module.register_forward_hook(keep) for module in single]
 
     def watch(module: nn.Module, products: Products) -> None:
         watched.setdefault(names.get(id(module), ""), []).append(products)
@@ -108,8 +109,8 @@ def _single_head(layer: AttentionLayer, module: SingleHeadAttention, calls: list
         scale = float(own.scale)
     visible = layer.weights[0] > 0  # a window hides the positions outside it
     shown = None if bool(visible.all()) else visible
-    one = (part.detach().cpu()[None] for part in (query, keys, values))
-    return AttentionSums(layer, *one, scale, None, shown, None, output.detach().cpu(), score)
+    query, keys, values = (part.detach().cpu()[None] for part in (query, keys, values))
+    return AttentionSums(layer, query, keys, values, scale, None, shown, None, output.detach().cpu(), score)
 
 
 def _sums(layer: AttentionLayer, module: nn.Module, products: Products) -> AttentionSums:
@@ -157,10 +158,11 @@ def worked_example(sums: AttentionSums, head: int, row: int) -> list[str]:
     layer, depth = sums.layer, sums.query.shape[2]
     products, weights = sums.products[head, row], layer.weights[head, row]
     width = max(len("column"), *(len(token) for token in layer.columns.tokens))
+    scaled = f"× {sums.scale:.4g}"
     lines = [
         f"{layer.name}, head {head + 1} of {len(sums.query)}, row {row + 1}: {layer.rows.tokens[row]}",
         f"q = {_vector(sums.query[head, row])}",
-        f"{'column':<{width}}  {sums.formula:>11}  {f'× {sums.scale:.4g}':>9}  {'+ bias':>8}  {'exp':>9}  {'weight':>7}",
+        f"{'column':<{width}}  {sums.formula:>11}  {scaled:>9}  {'+ bias':>8}  {'exp':>9}  {'weight':>7}",
     ]
     scores = products * sums.scale
     bias = torch.zeros_like(scores) if sums.bias is None else sums.bias[head, row]

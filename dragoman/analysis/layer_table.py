@@ -80,6 +80,18 @@ def parameter_formula(module: nn.Module) -> str:
     return f"{blocks} · ({terms})" if blocks > 1 else terms
 
 
+def cell_sizes(model: Any) -> list[dict[str, Any]]:
+    """The recurrent cells of a model: name, kind ("lstm", "gru" or "rnn"), size of inputs, width."""
+    found = []
+    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        if isinstance(module, Cell):
+            own = type(module).__name__.lower()
+            kind = next(kind for kind in ("lstm", "gru", "rnn") if kind in own or kind == "rnn")
+            inputs = module.input_weight.shape[1]
+            found.append({"name": name, "kind": kind, "inputs": inputs, "width": module.width})
+    return found
+
+
 def parameter_count(model: nn.Module) -> int:
     """The number of parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -34,11 +34,11 @@ def inside_view(subject: Subject, beam: int | None) -> Iterator[View]:
         "Inside attention",
         "One position asks with its query q, every position answers with its key k. "
         + (
-            "Additive attention scores them by v·tanh(q + k), with q = W s of the decoder's state and k = U h of the "
-            "encoder's (Bahdanau et al. 2015). Softmax makes weights of the scores, and the values are added up by them."
+            "Additive attention scores them by v·tanh(q + k), with q = W s of the decoder's state and k = U h of "
+            "the encoder's (Bahdanau et al. 2015). Softmax makes weights of the scores, which add up the values."
             if all(one.score is not None for one in sums)
-            else "The products q·k are scaled, hidden columns are masked, softmax makes weights of them, and the values "
-            "v are added up by these weights. W^O mixes the heads."
+            else "The products q·k are scaled, hidden columns are masked, softmax makes weights of them, and the "
+            "values v are added up by these weights. W^O mixes the heads."
         ),
         {"layers": layers, "left_out": len(sums) - len(layers)},
     )

@@ -13,7 +13,7 @@ from dragoman.analysis.attention_layers import ABOUT, AttentionLayer, attention_
 from dragoman.analysis.attribution import METHODS, attribute
 from dragoman.analysis.beam_tree import beam_tree, next_tokens
 from dragoman.analysis.gradients import flow_axis, gradient_flow
-from dragoman.analysis.layer_table import layer_table, parameter_count, tensor_table
+from dragoman.analysis.layer_table import cell_sizes, layer_table, parameter_count, tensor_table
 from dragoman.analysis.states import cell_traces
 from dragoman.analysis.subject import Loaded, Subject, open_subject, plain_axis
 from dragoman.analysis.tables import PathTable, hmm_table, viterbi_table
@@ -524,7 +524,7 @@ def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
         if fitted
         else "Every part of the model with the shape of its output for this example and its number of parameters. "
         "Shapes are batch × positions × width.",
-        {"rows": [row._asdict() for row in rows], "total": total, "noun": noun},
+        {"rows": [row._asdict() for row in rows], "total": total, "noun": noun, "cells": cell_sizes(subject.model)},
     )
 
 

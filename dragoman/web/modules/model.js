@@ -3,6 +3,7 @@
 import { el, figure, number, onState, put, readState, select, setState, shown, table, tensor, whole } from "./core.js";
 import { colourBar, heatmap } from "./heat.js";
 import { bars, colourOf, lineChart } from "./chart.js";
+import { architecture, cellDiagram } from "./diagrams.js";
 
 export function drawPositions(view) {
   const { pictures, rows } = view.data;
@@ -107,7 +108,12 @@ export function drawOrder(view) {
 }
 
 export function drawLayers(view) {
-  const { rows, total, noun } = view.data;
+  const { rows, total, noun, cells } = view.data;
+  const kinds = [...new Set((cells ?? []).map((cell) => cell.kind))];
+  const sizes = (kind) => cells.filter((cell) => cell.kind === kind).map((cell) => `${cell.name}: W ${cell.width}×${cell.inputs}, U ${cell.width}×${cell.width}`).join("; ");
+  const residual = rows.some((row) => row.kind.endsWith("Block"));
+  const drawings = noun === "numbers" ? [] : [el("div", { class: "columns" }, el("section", {}, el("h3", {}, "The whole model"), el("p", { class: "small soft" }, "From below upwards: each box has the shape of its output, batch × positions × width, and its number of parameters; the dashed arrow is what the decoder reads of the encoder."), architecture(rows)),
+    kinds.map((kind) => cellDiagram(kind, sizes(kind))), residual ? cellDiagram("residual", "f: attention, feed-forward layer or convolution of each block, with its norm") : null)];
   const head = noun === "numbers" ? ["tensor", "kind", "shape", noun] : ["layer", "kind", "output", noun, "from"];
   const formula = (row) => (noun === "numbers" ? [] : [row.formula || (row.parameters ? "sum of its parts" : "")]);
   const tops = rows.filter((row) => !row.name.includes(".") && row.parameters);
@@ -117,6 +123,6 @@ export function drawLayers(view) {
     rows: () => [head, rows.map((row) => [row.name, row.kind, row.shape, row.parameters.toLocaleString("en"), ...formula(row)]), { numeric: [3] }],
     data: () => view.data,
   });
-  return [el("p", {}, `${total.toLocaleString("en")} ${noun} in all${noun === "parameters" ? "; a shared table counts once" : ""}.`), frame,
+  return [el("p", {}, `${total.toLocaleString("en")} ${noun} in all${noun === "parameters" ? "; a shared table counts once" : ""}.`), ...drawings, frame,
     table(head, rows.map((row) => [el("code", {}, row.name), row.kind, row.shape, row.parameters.toLocaleString("en"), ...formula(row)]), { numeric: [3] })];
 }
