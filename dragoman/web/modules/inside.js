@@ -12,7 +12,8 @@ function extent(rows) {
 
 // Vectors as rows of one heat map.
 function strips(names, rows, label) {
-  return heatmap({ rows: rows.length, columns: rows[0].length, at: (row, column) => rows[row][column], rowLabels: names, columnLabels: count(rows[0].length), top: extent(rows), signed: true, label, columnTitle: "dimension", cell: Math.max(6, Math.min(24, 600 / rows[0].length)) });
+  const labels = count(rows[0].length).map((text, place) => (rows[0].length > 64 && place % 10 ? " " : text));
+  return heatmap({ square: false, rows: rows.length, columns: rows[0].length, at: (row, column) => rows[row][column], rowLabels: names, columnLabels: labels, top: extent(rows), signed: true, label, columnTitle: "dimension", cell: Math.max(6, Math.min(24, 600 / rows[0].length)) });
 }
 
 export function drawInside(view, data) {

@@ -112,7 +112,7 @@ export function drawLayers(view) {
   const kinds = [...new Set((cells ?? []).map((cell) => cell.kind))];
   const sizes = (kind) => cells.filter((cell) => cell.kind === kind).map((cell) => `${cell.name}: W ${cell.width}×${cell.inputs}, U ${cell.width}×${cell.width}`).join("; ");
   const residual = rows.some((row) => row.kind.endsWith("Block"));
-  const drawings = noun === "numbers" ? [] : [el("div", { class: "columns" }, el("section", {}, el("h3", {}, "The whole model"), el("p", { class: "small soft" }, "From below upwards: each box has the shape of its output, batch × positions × width, and its number of parameters; the dashed arrow is what the decoder reads of the encoder."), architecture(rows)),
+  const drawings = noun === "numbers" ? [] : [el("div", { class: "columns" }, el("section", {}, el("h3", {}, "The whole model"), el("p", { class: "small soft" }, "The parts from below upwards, in the order in which the model holds them: each box has the shape of its output, batch × positions × width, and its number of parameters; the dashed arrow is what the decoder reads of the encoder."), architecture(rows)),
     kinds.map((kind) => cellDiagram(kind, sizes(kind))), residual ? cellDiagram("residual", "f: attention, feed-forward layer or convolution of each block, with its norm") : null)];
   const head = noun === "numbers" ? ["tensor", "kind", "shape", noun] : ["layer", "kind", "output", noun, "from"];
   const formula = (row) => (noun === "numbers" ? [] : [row.formula || (row.parameters ? "sum of its parts" : "")]);
