@@ -29,7 +29,8 @@ class MixtureOfSoftmaxes(nn.Module):
     def parts(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors (…, K, E) and log-weights (…, K) of the softmaxes."""
         latent: Tensor = self.dropout(torch.tanh(self.latent(hidden)))
-        return latent.unflatten(-1, (self.count, self.embedding)), full_precision(self.prior(hidden)).log_softmax(-1)
+        vectors = latent.view(*latent.shape[:-1], self.count, self.embedding)
+        return vectors, full_precision(self.prior(hidden)).log_softmax(-1)
 
     def log_probabilities(self, hidden: Tensor, output: nn.Module) -> Tensor:
         """(…, D) → (…, V)."""
@@ -44,7 +45,7 @@ class MixtureOfSoftmaxes(nn.Module):
         latent, prior, targets = latent.flatten(0, 1), prior.flatten(0, 1), target.flatten()
         size = max(1, MAX_LOGITS[target.device.type] // (self.count * output.out_features))
         total = prior.new_zeros(())
-        for rows in zip(latent.split(size), prior.split(size), targets.split(size), strict=True):
+        for rows in zip(*(torch.split(part, size) for part in (latent, prior, targets)), strict=True):
             losses = checkpoint(chunk_loss, *rows, output, smoothing, use_reentrant=False, preserve_rng_state=False)
             assert isinstance(losses, Tensor)
             total = total + losses
