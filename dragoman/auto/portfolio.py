@@ -123,15 +123,6 @@ def are_few_sentences(profile: PairProfile) -> bool:
     return sentences and profile.longer <= 40 and profile.pairs <= 20_000
 
 
-def phrases_for(profile: PairProfile) -> Candidate | None:
-    """Phrase-based translation, where the study says that it beats neural models; None elsewhere."""
-    parallel = are_few_sentences(profile) and profile.monotone >= 0.5 and not is_copied(profile)
-    if not (parallel and 500 <= profile.pairs <= 5000):
-        return None
-    reason = f"{profile.pairs:,} sentences are few for a neural model; preset=transformer-small trains one"
-    return because("phrase-based", reason)
-
-
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
     Candidate("phrase-based", "phrase-based", fits=are_few_sentences),
@@ -185,44 +176,110 @@ def by_name(name: str) -> Candidate:
     return next(candidate for candidate in PORTFOLIO if candidate.name == name)
 
 
+@dataclass(frozen=True)
+class Rule:
+    """A row of the table of default models: which data, and the entry of the portfolio for them."""
+
+    data: str  # what `holds` says, for docs/auto.md
+    holds: Callable[[PairProfile], bool]
+    model: str  # "": a Transformer that fits the amount of data
+    reason: Callable[[PairProfile], str] = lambda profile: f"there are only {size(profile)}"
+    on_cpus: str = ""  # where a CPU would take 1.7 to 2.4 times as long for `model`
+
+
+def size(profile: PairProfile) -> str:
+    return f"{profile.pairs:,} pairs"
+
+
+def short_reason(profile: PairProfile) -> str:
+    return f"there are {size(profile)} of short sequences"
+
+
+def order_reason(profile: PairProfile) -> str:
+    return f"{size(profile)} are few and their order is kept (τ {profile.monotone:.2f})"
+
+
+def sentence_reason(profile: PairProfile) -> str:
+    tip = "; for so few, preset=phrase-based is often better, and takes minutes" if phrases_for(profile) else ""
+    return f"there are {size(profile)} of sentences{tip}"
+
+
+def up_to_pairs(most: int, *tests: Callable[[PairProfile], bool]) -> Callable[[PairProfile], bool]:
+    return lambda profile: profile.pairs <= most and all(test(profile) for test in tests)
+
+
+# The first row that holds decides. docs/auto.md shows this table; a test keeps both equal.
+RULES = (
+    Rule("fewer than 50 pairs", up_to_pairs(FEWEST - 1), ""),
+    Rule("formal targets, such as queries with names of the question: up to 60,000 pairs",
+         up_to_pairs(60_000, lambda p: p.formal), "pointer-generator",
+         lambda p: "rare words of the targets are copied from the source", "pointer-generator-256"),
+    Rule("more pairs with formal targets", lambda p: p.formal, "pointer-transformer",
+         lambda p: "rare words of the targets are copied from the source"),
+    Rule("up to 5,000 short pairs with features, up to 40 tokens",
+         up_to_pairs(5000, is_monotone, lambda p: bool(p.features)), "makarov-2020",
+         lambda p: f"{size(p)} with features are few"),
+    Rule("up to 3,000 other short pairs in the same order, at most 30 % copied",
+         up_to_pairs(3000, is_monotone, lambda p: not p.features and p.copied <= 0.3), "makarov-2020",
+         lambda p: f"{order_reason(p)}, and the sides have different letters"),
+    Rule("up to 10,000 other short pairs in the same order, up to 40 tokens",
+         up_to_pairs(10_000, is_monotone, lambda p: not p.features), "wu-2019", order_reason),
+    Rule("up to 60,000 other short pairs, up to 30 tokens",
+         up_to_pairs(60_000, is_short, lambda p: p.longer <= RECURRENT_LENGTH), "luong-512-unsmoothed", short_reason,
+         "luong-256-unsmoothed"),
+    Rule("up to 60,000 short pairs of 31 to 60 tokens", up_to_pairs(60_000, is_short), "transformer-small",
+         lambda p: f"there are {size(p)} of {p.longer:.0f} tokens on average"),
+    Rule("60,000 to 300,000 short pairs", is_many_short, "transformer-small-large-batch", short_reason),
+    Rule("up to 60,000 sentences, 60 % or more copied in order, 10 % of the pairs unchanged",
+         up_to_pairs(60_000, is_edited, lambda p: p.identical >= 0.1), "copy-transducer",  # copying all is hard to beat
+         lambda p: f"{percent(p.identical)} of the pairs do not change at all"),
+    Rule("up to 60,000 other sentences, more than 30 % copied", up_to_pairs(60_000, is_copied), "luong-512",
+         lambda p: f"{percent(p.copied)} of the target is copied from the source"),
+    Rule("500 to 5,000 other sentences in about the same order, up to 40 tokens",
+         up_to_pairs(5000, are_few_sentences, lambda p: p.pairs >= 500 and p.monotone >= 0.5), "phrase-based",
+         lambda p: f"{p.pairs:,} sentences are few for a neural model; preset=transformer-small trains one"),
+    Rule("up to 20,000 other sentences", up_to_pairs(20_000, has_subwords), "transformer-modern-dropout",
+         sentence_reason, "transformer-128-modern-dropout"),
+    Rule("up to 300,000 other sentences", up_to_pairs(300_000, has_subwords), "transformer-modern-dropout",
+         sentence_reason),
+    Rule("up to 5,000 other pairs", up_to_pairs(5000), "transformer-small"),
+    Rule("everything else", lambda p: True, ""),
+)  # fmt: skip
+
+
+def rule_for(profile: PairProfile, phrases: bool = False) -> Rule:
+    """The first row that holds; the one of phrases only where they may be chosen."""
+    return next(rule for rule in RULES if rule.holds(profile) and (phrases or rule.model != "phrase-based"))
+
+
+def phrases_for(profile: PairProfile) -> Candidate | None:
+    """Phrase-based translation, where the study says that it beats neural models; None elsewhere."""
+    rule = rule_for(profile, phrases=True)
+    return because(rule.model, rule.reason(profile)) if rule.model == "phrase-based" else None
+
+
 def default_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None:
     """What the study says for such data and a GPU or CPUs; None: a Transformer that fits the amount of data."""
-    if profile.pairs < FEWEST:
+    rule = rule_for(profile)
+    if not rule.model:
         return None
-    size = f"{profile.pairs:,} pairs"
-    if profile.formal:
-        recurrent = "pointer-generator" if gpu else "pointer-generator-256"  # a CPU takes 1.7 times as long for 512
-        name = recurrent if profile.pairs <= 60_000 else "pointer-transformer"
-        return because(name, "rare words of the targets are copied from the source")
-    if profile.pairs <= (5000 if profile.features else 10_000) and is_monotone(profile):
-        if profile.features:
-            return because("makarov-2020", f"{size} with features are few")
-        order = f"{size} are few and their order is kept (τ {profile.monotone:.2f})"
-        if profile.copied <= 0.3 and profile.pairs <= 3000:
-            return because("makarov-2020", f"{order}, and the sides have different letters")
-        return because("wu-2019", f"{order}")
-    if profile.pairs <= 60_000 and is_short(profile):
-        if profile.longer > RECURRENT_LENGTH:
-            return because("transformer-small", f"there are {size} of {profile.longer:.0f} tokens on average")
-        if gpu:  # a CPU takes twice as long for 512
-            return because("luong-512-unsmoothed", f"there are {size} of short sequences and a GPU")
-        return because("luong-256-unsmoothed", f"there are {size} of short sequences")
-    if is_many_short(profile):
-        return because("transformer-small-large-batch", f"there are {size} of short sequences")
-    if profile.pairs <= 60_000 and is_edited(profile) and profile.identical >= 0.1:  # copying all is hard to beat
-        return because("copy-transducer", f"{percent(profile.identical)} of the pairs do not change at all")
-    if profile.pairs <= 60_000 and is_copied(profile):
-        return because("luong-512", f"{percent(profile.copied)} of the target is copied from the source")
-    if profile.pairs <= 300_000 and has_subwords(profile):
-        narrow = profile.pairs <= 20_000 and not gpu  # a CPU takes 2.4 times as long for a step of 256
-        name = "transformer-128-modern-dropout" if narrow else "transformer-modern-dropout"
-        parts = "rotary positions, RMS norm and gated feed-forward layers"
-        tip = "; for so few, preset=phrase-based is often better, and takes minutes" if phrases_for(profile) else ""
-        candidate = because(name, f"there are {size} of sentences{tip}", f"with {parts}, ")
-        return replace(candidate, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
-    if profile.pairs <= 5000:
-        return because("transformer-small", f"there are only {size}")
-    return None
+    reason = rule.reason(profile)
+    if rule.on_cpus and gpu and is_short(profile) and not profile.formal:
+        reason += " and a GPU"
+    name = rule.on_cpus if rule.on_cpus and not gpu else rule.model
+    if not name.endswith("modern-dropout"):
+        return because(name, reason)
+    candidate = because(name, reason, "with rotary positions, RMS norm and gated feed-forward layers, ")
+    return replace(candidate, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
+
+
+def rules_table() -> str:
+    """The rules as Markdown."""
+    rows = ["| data: the first row that holds | model | on CPUs |", "|---|---|---|"]
+    for rule in RULES:
+        model = f"`{rule.model}`" if rule.model else "a Transformer that grows with the data"
+        rows.append(f"| {rule.data} | {model} | {f'`{rule.on_cpus}`' if rule.on_cpus else 'the same'} |")
+    return "\n".join(rows)
 
 
 def is_transformer(candidate: Candidate) -> bool:

@@ -18,7 +18,7 @@ from dragoman.auto import profile
 from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.pairs import choose_pairs
-from dragoman.auto.portfolio import by_name, candidates_for
+from dragoman.auto.portfolio import PORTFOLIO, RULES, by_name, candidates_for, rules_table
 from dragoman.auto.profile import PairProfile, SideProfile, describe, profile_pairs
 from dragoman.commands.train import longer_line
 from dragoman.config.settings import dump, merge
@@ -49,6 +49,15 @@ WORDS = PairProfile(2000, side(6, 1), side(6, 1))
 COMMANDS = PairProfile(15_000, side(30, 7, types=13, count=100_000, new=0.0, punctuated=0.0),
                        side(90, 14, types=6, count=200_000, new=0.0, length=6.0, punctuated=0.0))  # fmt: skip
 KINDS = {"sentences": SENTENCES, "phonemes": PHONEMES, "words": WORDS, "commands": COMMANDS}
+
+
+def test_the_page_shows_the_rules() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "auto.md").read_text(encoding="utf-8")
+    assert rules_table() in page
+    named = {name for rule in RULES for name in (rule.model, rule.on_cpus) if name}
+    assert named <= {candidate.name for candidate in PORTFOLIO}
+    for name in named:
+        assert page.count(f"`{name}`") > 1, name  # in the table, and where the name is explained
 
 
 def chosen(seen: PairProfile) -> tuple[dict[str, Any], config.Config, str]:
