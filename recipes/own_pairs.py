@@ -77,7 +77,8 @@ class Study:
             pairs = write(self.work / f"{name}-{seed}.tsv", rows)
             config = self.work / f"{name}-{seed}.toml"
             config.write_text(
-                f'preset = "transformer-small"\n[data]\ntrain = "{pairs}"\nvalid = "{self.work}/{valid}.tsv"\n',
+                f'preset = "transformer-small"\n[data]\ntrain = "{pairs}"\nvalid = "{self.work}/{valid}.tsv"\n'
+                'faults = "skip"\n',  # a model may write what no file of pairs can hold
                 encoding="utf-8",
             )
             every = [f"train.steps={steps}", f"train.validate_every={max(1, steps // 20)}", f"train.save_every={steps}"]

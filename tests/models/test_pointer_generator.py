@@ -26,6 +26,7 @@ from dragoman.models.decoders.pointer_generator import PointerGenerator, Pointer
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, ExponentialDecayConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.heads.decoder_head import teacher_inputs
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.translate import copied_ids
 
@@ -171,6 +172,21 @@ def test_a_language_tag_is_no_copy() -> None:
     assert ids == [len(joint) + 1, joint.encode("b")[0], len(joint)]
     assert codec.target_of("<2de> Zoe a Ann").decode(ids) == "Ann b Zoe"
     assert codec.source.decode(row) == "<2de> ⁇ a ⁇"
+
+
+def test_a_share_of_the_loss_is_that_of_the_softmax_alone(model: EncoderDecoder) -> None:
+    batch, pointer = batch_of(SOURCES, TARGETS), model.decoder
+    assert isinstance(pointer, PointerGenerator)
+    whole = model.train()(batch).total
+    logits = pointer._read(teacher_inputs(batch.target), model.start(batch))[0]
+    losses, known = model.scored_losses(batch)[0], batch.target < V
+    generated = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.target * known, reduction="none")
+    alone = torch.where(known & (batch.target != PAD), generated, losses).sum()  # only the pointer has unknown words
+    pointer.generation = 0.3
+    torch.testing.assert_close(model(batch).total, 0.7 * whole + 0.3 * alone)
+    torch.testing.assert_close(model.eval()(batch).total, whole)  # validation measures the mixture
+    decoder = PointerGeneratorConfig(generation=0.3, inner=RecurrentDecoderConfig())
+    assert any("decoder.generation" in line for line in EncoderDecoderConfig(decoder=decoder, truncate=4).problems())
 
 
 @pytest.mark.parametrize("changes", [{"truncate": 2}, {"forcing": ExponentialDecayConfig()}])

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import SizeOrNone, setting
+from dragoman.config.settings import Share, SizeOrNone, setting
 from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES
 from dragoman.layers.embeddings import Embedding
@@ -52,6 +52,11 @@ class PointerGeneratorConfig:
 
     kind: ClassVar[str] = "pointer-generator"
     pointer: SizeOrNone = setting(0, help="size of the pointer's queries and keys; 0: that of the hidden vectors")
+    generation: Share = setting(
+        0.0,
+        help="share of the loss that the softmax has alone, as if there were no pointer; above 0 it goes on learning "
+        "from tokens that the pointer copies well",
+    )
     inner: InnerConfig = setting(RecurrentDecoderConfig(), help="the decoder")
 
     @property
@@ -86,7 +91,7 @@ class PointerGenerator(Decoder):
         super().__init__()
         self.embedding = embedding
         self.inner = INNER[type(config.inner)](config.inner, embedding, memory_width)
-        self.width = self.inner.width
+        self.width, self.generation = self.inner.width, config.generation
         self.max_positions = self.inner.max_positions
         self.unused_memory, self.shares_cache = self.inner.unused_memory, self.inner.shares_cache
         size = config.pointer or self.width
@@ -99,6 +104,8 @@ class PointerGenerator(Decoder):
     def problems(cls, config: PointerGeneratorConfig, around: Surroundings) -> Iterator[str]:
         for problem in INNER[type(config.inner)].problems(config.inner, around):
             yield problem.replace("decoder.", "decoder.inner.", 1)
+        if config.generation and around.in_chunks:
+            yield "decoder.generation: truncate and word-by-word forcing see no softmax alone; expected 0"
 
     def connect(self, encoder: Encoder, *, share_cells: bool = False) -> None:
         self.inner.connect(encoder, share_cells=share_cells)
@@ -187,7 +194,11 @@ class PointerGenerator(Decoder):
         share = gate[:, :, 0]
         tiny = torch.finfo(copy.dtype).tiny
         mixed = chosen.exp() * known * share.sigmoid() + copy * (-share).sigmoid()
-        losses: Tensor = -(1 - smoothing) * mixed.clamp(min=tiny).log()
+        likelihood = mixed.clamp(min=tiny).log()
+        if self.training and self.generation:
+            # The mixture teaches the softmax in proportion to what it adds: where the pointer is right, hardly at all.
+            likelihood = torch.lerp(likelihood, torch.where(known, chosen, likelihood), self.generation)
+        losses: Tensor = -(1 - smoothing) * likelihood
         if smoothing:
             losses = losses - smoothing * (logits.mean(-1) - normaliser)
         return losses * (target != PAD)
