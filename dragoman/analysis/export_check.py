@@ -62,10 +62,12 @@ def check_export(run: Run, exporter: Exporter, path: Path) -> ExportCheck | str:
     labels = run.task.head_decoder is not None and run.task.head_decoder.outputs in ("labels", "tags")
     if not (run.task.searches or labels) or not run.tokenizers()[0].is_text:
         return f'task = "{run.task.name}" has no texts to compare'
+    unknown = f"Dragoman cannot run the format {exporter.name}"
+    if not labels and getattr(type(exporter), "decode", Exporter.decode) is Exporter.decode:
+        return unknown  # before the run decodes in vain
     examples = validation_examples(run)
     if isinstance(examples, str):
         return examples
-    unknown = f"Dragoman cannot run the format {exporter.name}"
     try:
         found = (label_check if labels else text_check)(run, exporter, path, examples)
     except (DragomanError, ImportError) as error:

@@ -29,6 +29,8 @@ def formats_text() -> str:
 @click.option("--target-language", help="argos, web: the ISO 639 code of the target language.")
 @click.option("--single", flag_value="yes", help="web: one HTML file with everything inside.")
 @click.option("--runtime", help="web: the unpacked npm package onnxruntime-web; by default npm fetches it once.")
+@click.option("--scores", help="Model card: the file with the output of `dragoman evaluate --intervals --json`.")
+@click.option("--licence", help="Model card: the licence of this run.")
 @click.option("--no-check", is_flag=True, help="Do not compare the exported model with the run.")
 def export(run: str, name: str, out: str, no_check: bool, **options: str | None) -> None:
     """Write a trained run in the format of another program.
@@ -51,7 +53,7 @@ def export(run: str, name: str, out: str, no_check: bool, **options: str | None)
 
     given = {option: value for option, value in options.items() if value is not None}
     written = export_run(run, out, name, given)
-    if not no_check:
+    if not no_check and name != "card":
         print_check(run, name, written)
     click.echo(f"written: {written}")
     if licence := licence_of(run):

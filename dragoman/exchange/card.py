@@ -5,18 +5,21 @@ Mitchell et al. 2019, "Model Cards for Model Reporting". Everything is read from
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dragoman.data.config import paths_of
+from dragoman.errors import DataError
 from dragoman.exchange.exporter import Exporter
 from dragoman.runs import Run
-from dragoman.runs.folder import import_record
+from dragoman.runs.folder import hardware_of, import_record
 from dragoman.scoring.registry import metrics_by_name
 from dragoman.version import __version__
 
 CARD = "MODEL_CARD.md"  # in every export that is a folder
+CARD_OPTIONS = ("scores", "licence")  # of every export, since each has a card
 SIZES = ("source_tokens", "target_tokens")
 LIKELIHOOD = {"loss": ".3f", "perplexity": ".2f", "token_accuracy": ".1%"}
 
@@ -26,25 +29,28 @@ class CardExporter(Exporter):
 
     name = "card"
     about = "a model card in Markdown: data, training, scores, licence"
+    options = CARD_OPTIONS
 
     def blockers(self, run: Run) -> list[str]:
         return []
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
-        path.write_text(model_card(run), encoding="utf-8")
+        path.write_text(model_card(run, options), encoding="utf-8")
 
 
-def model_card(run: Run) -> str:
-    """The card as Markdown."""
+def model_card(run: Run, options: Mapping[str, str]) -> str:
+    """The card as Markdown; `options` are those of CARD_OPTIONS."""
+    tested = [section("Scores of a test set", test_rows(options["scores"]))] if "scores" in options else []
     parts = [
         f"# {run.folder.resolve().name}",
         f"A run of Dragoman {__version__}, task `{run.task.name}`.",
         section("Model", model_rows(run)),
         section("Training data", data_rows(run)),
         section("Training", training_rows(run)),
-        section("Scores", score_rows(run)),
-        score_note(run),
-        section("Licence", licence_rows(run)),
+        *tested,
+        section("Scores of validation", score_rows(run)),
+        score_note(run, bool(tested)),
+        section("Licence", licence_rows(run, options.get("licence"))),
         "## How to repeat it",
         f"`config.toml` of the run has every setting:\n\n```\ndragoman train config.toml --run {run.folder.name}\n```",
     ]
@@ -93,6 +99,7 @@ def training_rows(run: Run) -> Iterator[tuple[str, str]]:
     seconds = max((float(row.get("seconds", 0.0)) for row in rows), default=0.0)
     yield "steps", f"{steps:,}"
     yield "time", f"{seconds / 3600:.2f} hours" if seconds else "not recorded"
+    yield "hardware", (seconds and hardware_of(run.folder)) or "not recorded"  # an imported run was trained elsewhere
     yield "seed", str(run.config.train.seed)
     if start := run.config.train.pretrained:
         yield "started from", str(start)
@@ -117,17 +124,44 @@ def score_rows(run: Run) -> Iterator[tuple[str, str]]:
             yield name, metrics[name].format(value) if name in metrics else f"{value:{LIKELIHOOD.get(name, '.4g')}}"
 
 
-def score_note(run: Run) -> str:
+def test_rows(path: str) -> Iterator[tuple[str, str]]:
+    """What `dragoman evaluate --json` printed to a file: every score with its interval and signature."""
+    try:
+        table = json.loads(Path(path).read_text(encoding="utf-8"))
+        bounds, signatures = dict(table.get("intervals", {})), dict(table.get("signatures", {}))
+        scores = {name: float(value) for name, value in table.items() if isinstance(value, int | float)}
+        pairs = {name: tuple(map(float, bounds[name])) for name in scores if name in bounds}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"--scores {path}: found no scores ({error}), expected the output of `dragoman evaluate --intervals --json`"
+        ) from None
+    metrics = metrics_by_name()
+    for name, value in scores.items():
+        if name not in metrics:
+            yield name, f"{value:{LIKELIHOOD.get(name, ',.6g')}}"
+            continue
+        parts = [metrics[name].format(value)]
+        if name in pairs:
+            parts.append(f"95 % interval {' to '.join(map(metrics[name].format, pairs[name]))}")
+        if name in signatures:
+            parts.append(str(signatures[name]))
+        yield name, "; ".join(parts)
+
+
+def score_note(run: Run, tested: bool) -> str:
     decoded = run.config.train.decode
+    advice = (
+        " `--scores FILE` adds those of a test set with confidence intervals and signatures; "
+        f"`dragoman evaluate {run.folder.name} test.tsv --intervals --json > FILE` writes them."
+    )
     return (
-        f"Scores are those of validation during training{f', of text on {decoded:,} lines' if decoded else ''}. They "
-        "chose the weights, so they are optimistic. Scores of a test set with confidence intervals and signatures: "
-        f"`dragoman evaluate {run.folder.name} test.tsv --intervals`."
+        f"Scores of validation were measured during training{f', of text on {decoded:,} lines' if decoded else ''}. "
+        f"They chose the weights, so they are optimistic.{'' if tested else advice}"
     )
 
 
-def licence_rows(run: Run) -> Iterator[tuple[str, str]]:
+def licence_rows(run: Run, named: str | None) -> Iterator[tuple[str, str]]:
     record = import_record(run.folder)
     if record:
         yield "imported model", f"{record['family']}, {record['licence'] or 'no licence named; ask its publisher'}"
-    yield "this run", "not named; the licences of the training data decide what you may choose"
+    yield "this run", named or "not named (`--licence`); the licences of the training data decide what you may choose"

@@ -17,7 +17,7 @@ from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.config.table import Table
 from dragoman.errors import ConfigError, RunError, hint
 from dragoman.exchange.argos import ArgosExporter
-from dragoman.exchange.card import CARD, CardExporter, model_card
+from dragoman.exchange.card import CARD, CARD_OPTIONS, CardExporter, model_card
 from dragoman.exchange.ctranslate2 import CTranslate2Exporter
 from dragoman.exchange.exporter import Exporter
 from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
@@ -67,20 +67,24 @@ def export_run(run: str | Path, output: str | Path, name: str, options: Mapping[
     exporter, opened, path = EXPORTERS[name], Run(run), Path(output)
     opened.check_single(f"{name} has no ensembles")
     opened.weights_path()  # an untrained run is refused before anything else is said about it
+    has_card = exporter in BUILT_IN
+    own = getattr(exporter, "options", ())  # a plug-in may not inherit from Exporter
+    known = (*own, *(option for option in CARD_OPTIONS if has_card and option not in own))
     for option in options or ():
-        if option not in exporter.options:
-            expected = ", ".join(map(flag_of, exporter.options)) or "no further options"
+        if option not in known:
+            expected = ", ".join(map(flag_of, known)) or "no further options"
             raise ConfigError(f"{flag_of(option)}: {name} has no such option, expected {expected}")
     told = ["data.context and data.memory: expected 0, since other programs give a model nothing but the source"]
     if reasons := [*(told if opened.config.data.reads_more else ()), *exporter.blockers(opened)]:
         raise ConfigError(f"{name} cannot express this run: " + "; ".join(reasons))
     if path.exists():
         raise RunError(f"{path}: exists already; expected a new name")
+    card = model_card(opened, options or {}) if has_card else ""  # before the slow part: its files may be faulty
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
         part = Path(scratch) / path.name
         exporter.export(opened, part, options or {})
-        if exporter in BUILT_IN and part.is_dir():
-            (part / CARD).write_text(model_card(opened), encoding="utf-8")
+        if card and part.is_dir():
+            (part / CARD).write_text(card, encoding="utf-8")
         part.rename(path)
     return path

@@ -30,6 +30,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError
+from dragoman.exchange.card import test_rows, training_rows
 from dragoman.exchange.exporter import Exporter, encoder_decoder
 from dragoman.exchange.onnx import (
     LONGEST,
@@ -145,7 +146,7 @@ def label_table(run: Run, network: Any, options: Mapping[str, str]) -> dict[str,
         "chain": chain and {name: weight.tolist() for name, weight in chain.named_parameters()},
         "max_tokens": min(LONGEST, positions or LONGEST) - 1,
         "about": [
-            *about(run, network, "examples"),
+            *about(run, network, "examples", options),
             ("Source", f"{len(source):,} {source.kind}"),
             ("Labels", f"{len(labels.names):,}"),
         ],
@@ -185,7 +186,7 @@ def model_table(run: Run, model: EncoderDecoder, options: Mapping[str, str]) -> 
         "search": asdict(run.config.search),
         "target": None if shared else tokenizer_spec(target),
         "about": [
-            *about(run, model, "pairs"),
+            *about(run, model, "pairs", options),
             ("Source", f"{len(source):,} {source.kind}"),
             ("Target", f"{len(target):,} {target.kind}"),
         ],
@@ -219,16 +220,19 @@ def page_title(run: Run, languages: list[str]) -> str:
     return " → ".join(languages) if all(languages) else run.folder.resolve().name
 
 
-def about(run: Run, model: nn.Module, unit: str) -> list[tuple[str, str]]:
-    """What the page says about its model, whatever its task."""
+def about(run: Run, model: nn.Module, unit: str, options: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What the page says about its model, whatever its task; MODEL_CARD.md of a folder says more."""
+    training = dict(training_rows(run))
     rows = [
         ("Run", run.folder.resolve().name),
         ("Model", f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"),
         ("Training data", f"{run.data['train'].get('pairs', 0):,} {unit}"),
+        ("Training", f"{training['steps']} steps, {training['time']}, hardware: {training['hardware']}"),
         ("Made with", f"Dragoman {__version__}"),
     ]
-    if licence := licence_of(run.folder):
-        rows.append(("Licence", licence))
+    if "scores" in options:
+        rows += [(f"Test set, {name}", score) for name, score in test_rows(options["scores"])]
+    rows += [("Licence", name) for name in (options.get("licence"), licence_of(run.folder)) if name]
     return rows
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from dragoman.tasks.table import task_of
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.metrics_log import read_rows
 from dragoman.training.optimizer import load_weights
+from dragoman.training.runtime import resolve_device
 from dragoman.version import __version__
 
 IMPORTED = "imported.json"  # family and licence of an imported model
@@ -234,6 +237,25 @@ def nearest_run(folder: Path) -> Path | None:
     return next(iter(same or [path for path in runs if path.name == near]), None)
 
 
+def hardware(config: Config) -> str:
+    """The processor or the GPU that trains with these settings, in words."""
+    device = resolve_device(config.train.device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with suppress(OSError):
+        names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
+        if names:
+            return f"{names[0]}, {torch.get_num_threads()} threads"
+    return f"{platform.machine()} processor, {torch.get_num_threads()} threads"
+
+
+def hardware_of(folder: Path) -> str:
+    """The hardware on which a run folder was made; empty where an earlier version did not write it down."""
+    with suppress(OSError, ValueError, AttributeError):
+        return str(json.loads((folder / "run.json").read_text(encoding="utf-8")).get("hardware", ""))
+    return ""
+
+
 def check_format(folder: Path) -> list[Plugin]:
     """Refuse a run that another version wrote in another format; return the plug-ins that it needs."""
     path = folder / "run.json"
@@ -298,7 +320,7 @@ def new_run(
         source.save(temporary / "tokenizer", "source")
         target.save(temporary / "tokenizer", "target")
         (temporary / "data.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
-        about: dict[str, Any] = {"format": RUN_FORMAT, "version": __version__}
+        about: dict[str, Any] = {"format": RUN_FORMAT, "version": __version__, "hardware": hardware(config)}
         if needed := needed_plugins(config):
             about["plugins"] = [plugin._asdict() for plugin in needed]
         (temporary / "run.json").write_text(json.dumps(about), encoding="utf-8")

@@ -14,6 +14,7 @@ import pytest
 from dragoman.exchange import registry
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
+from dragoman.runs.folder import hardware_of
 from tests.conftest import TrainedFolder, call
 from tests.exchange.test_huggingface_import import TEXTS, tiny_run
 
@@ -85,7 +86,10 @@ def test_all_reasons_are_told_at_once(inside: TrainedFolder, tmp_path: Path) -> 
 
 
 def test_a_model_card_says_what_the_run_is(inside: TrainedFolder, tmp_path: Path) -> None:
-    answer = call("export", inside.run, "--to", "card", "--output", tmp_path / "card.md")
+    scores = tmp_path / "scores.json"
+    scores.write_text('{"segments": 9, "bleu": 31.5, "intervals": {"bleu": [30, 33]}, "signatures": {"bleu": "a|b"}}')
+    asked = ("export", inside.run, "--to", "card", "--licence", "CC0", "--scores", scores, "--output")
+    answer = call(*asked, tmp_path / "card.md")
     assert answer.code == 0, answer.err
     card = (tmp_path / "card.md").read_text(encoding="utf-8")
     report = Run(inside.run).data
@@ -98,3 +102,12 @@ def test_a_model_card_says_what_the_run_is(inside: TrainedFolder, tmp_path: Path
     )
     assert f"| loss | {best['loss']:.3f} |" in card
     assert "dragoman train config.toml --run pairs" in card
+    assert "| bleu | 31.50; 95 % interval 30.00 to 33.00; a\\|b |" in card
+    assert "| this run | CC0 |" in card
+    assert f"| hardware | {hardware_of(inside.run)} |" in card
+    assert hardware_of(inside.run)
+    for wrong in ("[1]", '{"bleu": 3, "intervals": {"bleu": 7}}', "x"):
+        scores.write_text(wrong)
+        answer = call(*asked, tmp_path / "other.md")
+        assert answer.code == 2
+        assert "found no scores" in answer.err
