@@ -100,9 +100,10 @@ export class Translator {
   output(part, { score, tokens, tokenScores, attention }) {
     const text = this.target.decode(tokens);
     const plain = part.whole.slice(part.front);
-    const letters = (this.table.target ?? this.table.source).kind === "characters" && this.table.source.kind === "characters" && words(plain).length === 1;
-    const sourceSpans = wordSpans(plain, letters).map(([start, end]) => [start + part.front, end + part.front]);
-    const targetSpans = wordSpans(text, letters);
+    // Of a single word the letters are aligned, on each side that is read by letter.
+    const byLetter = (side) => side.kind === "characters" && words(plain).length === 1;
+    const sourceSpans = wordSpans(plain, byLetter(this.table.source)).map(([start, end]) => [start + part.front, end + part.front]);
+    const targetSpans = wordSpans(text, byLetter(this.table.target ?? this.table.source));
     const spans = tokens.map((_, index) => [this.target.decode(tokens.slice(0, index)).length, this.target.decode(tokens.slice(0, index + 1)).length]);
     const shares = tokenShares(spans, targetSpans);
     const confidences = targetSpans.map((_, word) => shares.reduce((product, share, token) => (share.has(word) ? product * Math.exp(tokenScores[token]) : product), 1));
