@@ -22,6 +22,8 @@ from dragoman.progress import listening
 
 __all__ = ["cli", "guarded", "main", "run"]
 
+DECODES = {"predict", "translate", "complete"}  # commands that compute outputs and nothing else of a model
+
 
 def run() -> None:
     """The program: `main`, then the end of the process without the teardown of torch, which takes half a second."""
@@ -46,7 +48,8 @@ def main() -> None:
 
         sys.exit(answer(cli))
     wait_briefly()
-    defer_meta_kernels()
+    if DECODES & set(sys.argv[1:]):
+        defer_meta_kernels()
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:  # the parent closed it: the next file opened would get its number
             # Messages may be lost, outputs may not: writing to the latter fails.

@@ -18,7 +18,6 @@ from torch import Tensor
 from dragoman.analysis.states import CellSteps, record_cells
 from dragoman.analysis.subject import Axis, Subject
 from dragoman.kernels.deferred_gradients import immediate_gradients
-from dragoman.kernels.torch_import import load_meta_kernels
 from dragoman.layers.cells import Cell, CellState, RNNCell
 
 
@@ -70,7 +69,6 @@ def step_jacobians(cell: Cell, projected: Sequence[Tensor], before: Sequence[Cel
         state = tuple(flat.unsqueeze(0).chunk(cell.num_states, -1))
         return torch.cat(cell.step(given, state), -1)[0]
 
-    load_meta_kernels()  # jacrev reads the decompositions of torch
     return [
         torch.func.jacrev(whole_step)(torch.cat(state, -1)[0].detach(), given.detach())
         for given, state in zip(projected, before, strict=True)

@@ -273,7 +273,7 @@ class GraphDecoder(HoldsModel):
                 step.inputs = self.inputs
                 if step.tokens.is_cuda:
                     step.capture()
-                    self.pool = step.pool = self.pool or torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+                    self.pool = step.pool = self.pool or torch.cuda.graph_pool_handle()
             self.steps[key] = step
         step.lock.acquire()
         return cast(Step, step)

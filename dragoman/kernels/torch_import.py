@@ -52,8 +52,3 @@ def defer_meta_kernels() -> None:
     """Call this before torch is imported; afterwards it does nothing."""
     if "torch" not in sys.modules and _deferred not in sys.meta_path:
         sys.meta_path.insert(0, _deferred)
-
-
-def load_meta_kernels() -> None:
-    """Load what was put off: call this before tensors without data are computed with."""
-    _deferred.load()

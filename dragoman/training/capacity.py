@@ -15,7 +15,6 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dragoman.errors import DragomanError
-from dragoman.kernels.torch_import import load_meta_kernels
 
 UNUSUAL, DEEP = 4096, 65  # a model of smaller sizes and fewer layers fits into any machine's memory, or nearly so
 COPIES = 4  # weights, gradients and two moments
@@ -40,7 +39,6 @@ def count_parameters(build: Callable[[], nn.Module], limit: float = math.inf) ->
         if registered > 2 * limit:
             raise _TooLargeError
 
-    load_meta_kernels()
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
