@@ -60,6 +60,10 @@ def lecture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
     for name, column in (("source", 0), ("ref", 1)):
         (place / f"{name}.txt").write_text("".join(f"{row[column]}\n" for row in rows))
+    (place / "probes.toml").write_text(
+        '[[probe]]\ntemplates = ["der {dog} läuft"]\nslots = { dog = ["Hund", "Mann"] }\n'
+        'forms = { a = ["HUND"], b = ["MANN"] }\n'
+    )
     (place / "out.txt").write_text("".join(f"{row[1]} X\n" for row in rows))
     (place / "other.txt").write_text("".join(f"{row[1][::-1]}\n" for row in rows))
     with quiet_machine(place / "cache"), contextlib.chdir(place):

@@ -391,7 +391,7 @@ def run_probes(
 
 def _run_probe(name: str, probe: Probe, predict: Predict, texts: ProbeTexts, examples: int) -> ProbeResult:
     cases = probe.cases(texts)
-    remaining = iter(_outputs(predict, [source for case in cases for source in case.sources]))
+    remaining = iter(predicted(predict, [source for case in cases for source in case.sources]))
     by_kind: dict[str, list[ProbeExample]] = {kind: [] for kind in probe.kinds}
     for case in cases:
         outputs = tuple(output for output in islice(remaining, len(case.sources)) if output is not None)
@@ -406,7 +406,7 @@ def _run_probe(name: str, probe: Probe, predict: Predict, texts: ProbeTexts, exa
     )
 
 
-def _outputs(predict: Predict, sources: Sequence[str]) -> list[str | None]:
+def predicted(predict: Predict, sources: Sequence[str]) -> list[str | None]:
     """The output for every source; None where the run raised an error."""
     try:
         return list(predict(sources))

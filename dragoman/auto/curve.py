@@ -75,13 +75,18 @@ def learning_curve(data: Files, folder: Path, options: CurveOptions, display: Di
         select_metrics((options.metric,), config.data.units)
     with locked(make_folder(folder)):
         prepared = prepare(config, folder, options, is_config(data), display)
-        trained = []
+        trained, aside = [], 0.0  # seconds of a size beside its training steps: preparing, validating, decoding
         for number, (path, pairs) in enumerate(zip(prepared.train, prepared.pairs, strict=True), 1):
             sized, model = sized_config(config, path, prepared.valid, options, is_config(data), display)
             display.info(f"{pairs:,} pairs ({number} of {len(prepared.train)}): {model}")
-            left = None if deadline is None else (deadline - time.time()) / (len(prepared.train) + 1 - number)
-            place = folder / f"{number}-of-{len(prepared.train)}"
-            trained.append((model, *train_and_decode(sized, place, prepared.test, left, options.device, display)))
+            left = None
+            if deadline is not None:  # more pairs need more steps, so time is shared by pairs
+                rest = deadline - time.time() - aside * (len(prepared.train) + 1 - number)
+                left = max(0.0, rest) * pairs / sum(prepared.pairs[number - 1 :])
+            place, before = folder / f"{number}-of-{len(prepared.train)}", time.time()
+            outputs, cut, seconds = train_and_decode(sized, place, prepared.test, left, options.device, display)
+            trained.append((model, outputs, cut))
+            aside = max(aside, time.time() - before - seconds)
     return judge(sized, options, prepared, trained, folder)
 
 
@@ -205,13 +210,17 @@ def sized_config(
 
 def train_and_decode(
     config: Config, place: Path, test: Path, seconds: float | None, device: str, display: Display
-) -> tuple[list[str], bool]:
-    """The outputs of a training for the held-out texts, and whether time ended it; read if they are there already."""
-    done = place.with_name(f"{place.name}.outputs.json")
+) -> tuple[list[str], bool, float]:
+    """The outputs of a training for the held-out texts, whether time ended it, and the seconds of its steps.
+
+    They are read if they are there already.
+    """
+    done, trained = place.with_name(f"{place.name}.outputs.json"), 0.0
     if not done.is_file():
         if seconds is not None:
             config = replace(config, train=replace(config.train, minutes=max(0.1, seconds / 60)))
         state = train(config, place, display)
+        trained = state.seconds
         display.close()
         cut_short = seconds is not None and state.step < config.train.steps and not is_fitted(config)
         cut_short = cut_short and state.seconds >= 60 * config.train.minutes
@@ -222,7 +231,7 @@ def train_and_decode(
         texts = [output.text for output in outputs]
         write_text(done, json.dumps({"outputs": texts, "cut_short": cut_short}, ensure_ascii=False))
     table = json.loads(done.read_text(encoding="utf-8"))
-    return table["outputs"], table["cut_short"]
+    return table["outputs"], table["cut_short"], trained
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -60,8 +60,8 @@ def adapt(
 
     adapt filters the corrections (rules of `dragoman clean`, and of contradictory ones the last counts), sets a fifth
     of them aside, mixes the others with general pairs and trains. The new version is kept only if it is better on the
-    corrections set aside and not significantly worse on general text (paired bootstrap, p < 0.05). Otherwise the old
-    one stays in use.
+    corrections set aside and not worse on general text: neither significantly (paired bootstrap, p < 0.05), nor with
+    a lower score that may hide a loss of 1 point. Otherwise the old one stays in use.
     """
     if from_server is not None and corrections is not None and "=" in corrections:
         overrides, corrections = (corrections, *overrides), None  # no file was named, so the first word is a setting
@@ -90,13 +90,15 @@ def adapt(
         click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
         return
     click.echo(f"held-out corrections ({result.held_out.segments:,}): {result.held_out}")
-    click.echo(f"general text ({result.general.segments:,}): {result.general}")
+    click.echo(f"general text ({result.general.segments:,}): {result.general}; {result.general.bound}")
     if result.kept:
         click.echo(f"version {result.version} is in use now; go back with: dragoman adapt {run} --rollback")
     else:
         click.echo(f"the new version was not kept: {result.reason}; the old one stays in use")
         if result.held_out.better:
             click.echo(f"more general pairs keep more of it: --mix {4 * max(1.0, given['mix']):g}")
+            if not result.general.significant:
+                click.echo("more pairs to judge by rule out smaller losses: --general FILE, of which a tenth judges")
 
 
 def show_rollback(folder: str, number: int | None, as_json: bool) -> None:

@@ -71,7 +71,7 @@ def curve(request: Request, run_folder: str | None, plot: str | None, quiet: boo
         result = learning_curve(data, folder, CurveOptions(overrides=request.overrides, **asked), display)
         for point in result.points:
             if point.cut_short:
-                display.warning(f"--time ended the training with {point.pairs:,} pairs; its score would still rise")
+                display.warning(f"--time ended the training with {point.pairs:,} pairs; it would still improve")
     if plot is not None:
         draw_learning_curve(result, plot)
     if as_json:
@@ -100,6 +100,8 @@ def gain_sentence(gain: Gain, curve: Curve) -> str:
     sentence = f"{gain.more:,} more pairs: about {middle:+.1f} {unit} ({low:.1f} to {high:.1f})"
     if low <= 0 <= high:
         sentence += "; the interval has zero in it: perhaps no gain at all"
+    if cut := sum(point.cut_short for point in curve.points):
+        sentence += f"; --time ended {cut} of {len(curve.points)} trainings, so this says little about data: allow more"
     times = 1 + gain.more / curve.points[-1].pairs
     if times > EXTENDED:
         sentence += f"; {times:.0f} times the data is far beyond the sizes measured"

@@ -76,6 +76,15 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     "--beside", metavar="RUN",
     help="Put another run beside it: a folder; untrained: the same run before training; no-positions: without them.",
 )  # fmt: skip
+@click.option(
+    "--training-pairs", type=click.IntRange(1), metavar="N",
+    help="Add the view training, of so many training pairs. [default: 1000 with --view training or --state]",
+)  # fmt: skip
+@click.option(
+    "--state",
+    metavar="TOKEN",
+    help="Print the training pairs with the decoder states nearest to that before an output token (number or name).",
+)
 @beam_option
 @tag_option
 @device_option
@@ -88,6 +97,8 @@ def inspect(
     layer: str | None,
     cell: str | None,
     beside: str | None,
+    training_pairs: int | None,
+    state: str | None,
     beam: int | None,
     tag: str | None,
     device: str,
@@ -108,6 +119,7 @@ def inspect(
     forcing     with --target: the output after right tokens and after its own
     order       words swapped and shuffled, with and without positions
     embeddings  nearest tokens, and a projection onto two dimensions
+    training    training pairs with the nearest decoder states: where did it learn this?
     ctc, phrases, lexicon, series, labels, surprise, media, tables, positions, layers
 
     A run has the views that its model has parts for. TEXT is the path of a file for a run that captions or transcribes.
@@ -120,8 +132,10 @@ def inspect(
     dragoman inspect runs/my "ein kleiner Hund" --beside untrained --output page.html    before and after training
     dragoman inspect runs/my "ein kleiner Hund" --output numbers.json
     dragoman inspect runs/my "ein kleiner Hund" --cell 1,2,3         layer 1, head 2, third token
+    dragoman inspect runs/my "ein kleiner Hund" --state 2            training pairs near the second output token
     """
     from dragoman.analysis.variants import NO_POSITIONS, UNTRAINED, open_variant, variant_title
+    from dragoman.analysis.state_neighbours import PAIRS
     from dragoman.inference.load import load_run
     from dragoman.reports.inspection import KINDS
     from dragoman.reports.inspection import inspect as look
@@ -138,6 +152,17 @@ def inspect(
         sums = attention_sums(open_subject(load_run(run, device), text, target, tag))
         click.echo("\n".join(worked_example(*chosen_sum(sums, cell))))
         return
+    if state is not None:
+        refuse_options(
+            None, {"run", "text", "target", "state", "training_pairs", "tag", "device"}, "does not go with --state"
+        )
+        from dragoman.analysis.state_neighbours import neighbour_lines, state_neighbours
+        from dragoman.analysis.subject import open_subject
+
+        as_utf8()
+        subject = open_subject(load_run(run, device), text, target, tag)
+        click.echo("\n".join(neighbour_lines(subject, state_neighbours(subject, training_pairs or PAIRS), state)))
+        return
     suffix = Path(output).suffix.lower()
     if suffix not in (".html", ".json", *PICTURES):
         raise DataError(f"--output: found {output!r}, expected a file that ends in .html, .json, .svg, .png or .pdf")
@@ -146,7 +171,9 @@ def inspect(
     if suffix in PICTURES and beside is not None:
         raise DataError(f"--beside goes with .html or .json: found {output}")
     (check_plot_path if suffix in PICTURES else check_writable)(output)
-    options: dict[str, Any] = {"tag": tag, "beam": beam}
+    options: dict[str, Any] = {
+        "tag": tag, "beam": beam, "training_pairs": training_pairs or (PAIRS if kind == "training" else 0),
+    }  # fmt: skip
     loaded = load_run(run, device)
     if kind in KINDS and suffix != ".html":
         options["only"] = (kind,)
@@ -223,6 +250,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     help="repetition, copying, length, gender or stereotype; may be repeated. [default: all that suit the run]",
 )  # fmt: skip
 @click.option("--sentences", metavar="FILE", help="Source sentences for repetition and length.")
+@click.option("--templates", metavar="FILE", help="Your own probes instead: templates, word lists and forms (.toml).")
 @click.option("--examples", type=click.IntRange(0), default=2, help="Examples to show of each kind.")
 @beam_option
 @tag_option
@@ -232,6 +260,7 @@ def probe(
     run: str,
     names: tuple[str, ...],
     sentences: str | None,
+    templates: str | None,
     examples: int,
     beam: int | None,
     tag: str | None,
@@ -257,34 +286,46 @@ def probe(
     dragoman probe runs/my
     dragoman probe runs/my --probe copying --examples 5 --beam 1
     dragoman probe runs/my --probe length --sentences german.txt
+    dragoman probe runs/my --templates malay.toml       he or she for Malay "dia"? docs/scoring.md has the file
     """
     from dragoman.analysis.probes import PROBES, probe_texts, run_probes, suitable_probes
+    from dragoman.analysis.template_probes import read_template_probes, run_template_probes
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_predictor
-    from dragoman.reports.text_tables import probe_lines
+    from dragoman.reports.text_tables import probe_lines, template_lines
     from dragoman.runs import Run
 
     if sentences is not None and names and all(PROBES[name].english for name in names if name in PROBES):
         raise DataError(f"--sentences is for the probes of repetition and length: found {', '.join(names)}")
     require_search("probe", run, text=True)
-    texts, warning = probe_texts(Run(run), None if sentences is None else list(read_lines(sentences)))
-    chosen = suitable_probes(names, texts)
-    if warning:
-        print_warning(warning)
-    if skipped := [name for name in PROBES if not names and name not in chosen]:
-        print_message(f"skipped: {', '.join(skipped)}; their inputs are English, which this run does not read")
+    if templates is not None:
+        refuse_options(None, {"run", "templates", "examples", "beam", "tag", "as_json", "device"}, "or --templates")
+        own = read_template_probes(templates)
+    else:
+        texts, warning = probe_texts(Run(run), None if sentences is None else list(read_lines(sentences)))
+        chosen = suitable_probes(names, texts)
+        if warning:
+            print_warning(warning)
+        if skipped := [name for name in PROBES if not names and name not in chosen]:
+            print_message(f"skipped: {', '.join(skipped)}; their inputs are English, which this run does not read")
     predictor = load_predictor(run, device)
     reports = StreamOptions(on_warning=print_warning, input_name="probe input {}".format)
 
     def outputs(sources: Sequence[str]) -> list[str]:
         return [output.text for output in predictor.stream(sources, stream=reports, tag=tag, beam=beam)]
 
-    results = run_probes(outputs, chosen, texts=texts, examples=examples)
+    results: Sequence[Any]
+    if templates is not None:
+        results = run_template_probes(outputs, own, examples)
+        lines = template_lines(results)
+    else:
+        results = run_probes(outputs, chosen, texts=texts, examples=examples)
+        lines = probe_lines(results)
     as_utf8()
     if as_json:
         click.echo(json.dumps([result.as_dict() for result in results], ensure_ascii=False))
     else:
-        click.echo("\n".join(probe_lines(results)))
+        click.echo("\n".join(lines))
 
 
 @click.command()

@@ -32,7 +32,7 @@ from dragoman.reports.classical_views import lexicon_view, phrase_view, series_v
 from dragoman.reports.ctc_view import ctc_tables, ctc_view
 from dragoman.reports.inside_views import inside_view, lens_view
 from dragoman.reports.media_view import media_view
-from dragoman.reports.sequence_views import embeddings_view, forcing_view, order_view, positions_view
+from dragoman.reports.sequence_views import embeddings_view, forcing_view, order_view, positions_view, training_view
 from dragoman.reports.view import View, listed, packed, table_data
 from dragoman.scoring.edit import align_edits
 
@@ -101,11 +101,12 @@ class Inspection:
 
 def inspect(
     loaded: Loaded, text: str, target: str | None = None, *, tag: str | None = None, beam: int | None = None,
-    only: Collection[str] = (),
+    only: Collection[str] = (), training_pairs: int = 0,
 ) -> Inspection:  # fmt: skip
     """Compute every view that this run has for a text and a target, by default its own prediction.
 
     With `only` it computes the overview, these views where the run has them, and those that they draw from.
+    With `training_pairs` also the training pairs, among so many, whose decoder states are nearest.
     """
     model = loaded.model
     if isinstance(model, FittedModel) and model.likelihood == "none":
@@ -132,6 +133,8 @@ def inspect(
             views += make(subject, beam)
         except DataError as error:
             notes.append(str(error))
+    if training_pairs:
+        views.append(training_view(subject, training_pairs))
     overview = _overview(subject, views)
     return Inspection(loaded.run.folder.resolve().name, _run(subject), subject, (overview, *views), tuple(notes))
 

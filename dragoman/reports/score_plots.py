@@ -147,6 +147,10 @@ def draw_learning_curve(curve: Curve, path: str | Path) -> Path:
     scores = [metric.scale * point.score for point in curve.points]
     bounds = [[metric.scale * abs(point.score - point.interval[side]) for point in curve.points] for side in (0, 1)]
     axes.errorbar(sizes, scores, bounds, fmt="o", color=INK, capsize=3, label="measured, 95 % of the draws of texts")
+    if cut := [
+        (size, score) for size, score, point in zip(sizes, scores, curve.points, strict=True) if point.cut_short
+    ]:
+        axes.plot(*zip(*cut, strict=True), "o", color="white", markeredgecolor=INK, zorder=3, label="ended by --time")
     for gain in curve.gains:
         axes.axvline(sizes[-1] + gain.more, color=GREY, linewidth=0.8, linestyle=":")
     axes.set(xscale="log", xlabel="training pairs", ylabel=f"{metric.label}{' %' if metric.percent else ''}")

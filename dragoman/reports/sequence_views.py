@@ -8,6 +8,7 @@ from dragoman.analysis.free_running import forcing
 from dragoman.analysis.neighbours import neighbours
 from dragoman.analysis.order import added_positions, order_effects
 from dragoman.analysis.position_pictures import position_pictures
+from dragoman.analysis.state_neighbours import state_neighbours
 from dragoman.analysis.subject import Subject
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.positions import sinusoids
@@ -102,4 +103,21 @@ def embeddings_view(subject: Subject, beam: int | None) -> Iterator[View]:
         "ones. The picture shows the vectors on their first two principal components, which keep only a part of the "
         "distances.",
         {"tables": [table._asdict() for table in tables]},
+    )
+
+
+def training_view(subject: Subject, pairs: int) -> View:
+    """The training pairs whose decoder states are nearest to those of the output; DataError where there are none."""
+    found = state_neighbours(subject, pairs)
+    return View(
+        "training",
+        "Training pairs",
+        "Where did it learn this? The decoder's state before a token decides what it writes. These places of the "
+        "training data had the nearest states; a distance of 1 is the mean one.",
+        {
+            "target": subject.target.as_dict(),
+            "pairs": found.pairs,
+            "states": found.states,
+            "neighbours": [[one._asdict() for one in row] for row in found.neighbours],
+        },
     )

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 from dragoman.analysis.probes import PROBES, REJECTED, ProbeResult
+from dragoman.analysis.template_probes import TemplateResult
 from dragoman.scoring.buckets import BucketScore
 from dragoman.scoring.edit import EditAlignment, all_edit_alignments
 from dragoman.scoring.metric import TextMetric
@@ -116,6 +117,26 @@ def probe_lines(results: Sequence[ProbeResult]) -> Iterator[str]:
                 for source, output in zip_longest(sources, outputs):
                     answer = "" if output is None else f" → {_short(output)}"
                     yield f"          {_short(source)}{answer}"
+        yield ""
+
+
+def template_lines(results: Sequence[TemplateResult]) -> Iterator[str]:
+    """A row for each word of the slot: how often its outputs have forms of each group, and the first one's share."""
+    for result in results:
+        kinds = [kind for kind in result.rows[-1].counts if kind in result.groups or result.rows[-1].counts[kind]]
+        width = max(len(result.by), *(len(row.word) for row in result.rows))
+        heads = [f"{kind:>{max(8, len(kind))}}" for kind in kinds]
+        yield f"{result.probe}: which forms do the outputs have?"
+        yield f"  {result.by:<{width}}  {'  '.join(heads)}  {result.groups[0]} of {' + '.join(result.groups)} (95 %)"
+        for row in result.rows:
+            cells = "  ".join(f"{row.counts[kind]:>{len(head)}}" for kind, head in zip(kinds, heads, strict=True))
+            share = "–"
+            if row.share is not None and row.interval is not None:
+                share = f"{row.share:.0%} ({row.interval[0]:.0%} to {row.interval[1]:.0%})"
+            yield f"  {row.word:<{width}}  {cells}  {share}"
+        for kind, several in result.examples.items():
+            for source, output in several:
+                yield f"  {kind}: {_short(source)} → {_short(output)}"
         yield ""
 
 

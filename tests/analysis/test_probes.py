@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from scipy.stats import binomtest
 
 from dragoman.analysis.probes import (
     PROBES,
@@ -20,8 +21,9 @@ from dragoman.analysis.probes import (
     own_texts,
     run_probes,
 )
+from dragoman.analysis.template_probes import read_template_probes, run_template_probes
 from dragoman.errors import DataError
-from dragoman.reports.text_tables import probe_lines
+from dragoman.reports.text_tables import probe_lines, template_lines
 from tests.conftest import QUICK, SMALL, TrainedFolder, call, quiet_machine
 
 
@@ -243,3 +245,50 @@ def test_chinese_is_probed_by_characters() -> None:
     found = run_probes(copying, texts=texts)
     assert [only(outcome) for outcome in found] == ["repeats", "in proportion"]
     assert found[0].examples["repeats"][0].sources == (texts.words[0] * 4,)
+
+
+def test_own_templates_count_forms_by_the_words_of_a_slot(tmp_path: Path) -> None:
+    for path in sorted((Path(__file__).parents[2] / "examples" / "probes").glob("*.toml")):
+        assert all(len(probe.cases()) >= 36 for probe in read_template_probes(str(path)))
+    path = tmp_path / "own.toml"
+    file = """
+    [[probe]]
+    name = "dia"
+    by = "job"
+    templates = ["{when} dia ialah {job} .", "dia {job} ."]
+    slots = { job = ["doktor", "guru"], when = ["kini", "dulu", "esok"] }
+    forms = { he = ["he", "il*", "他"], she = ["she", "qu'elle", "她"] }
+    """
+    path.write_text(file, encoding="utf-8")
+    (probe,) = read_template_probes(str(path))
+    for output, group in {
+        "He's here.": "he", "the she-wolf": "she", "he and she": "several", "the heart": "none", "ils sont": "he",
+        "je crois qu'elle dort": "she", "她是医生": "she", "她说他": "several",
+    }.items():  # fmt: skip
+        assert probe.group_of(output) == group, output
+
+    def system(texts: Sequence[str]) -> list[str]:
+        return ["he" if "doktor" in text or "kini" in text else "she" for text in texts]
+
+    (result,) = run_template_probes(system, [probe])
+    assert [(row.word, row.counts["he"], row.counts["she"]) for row in result.rows] == [
+        ("doktor", 4, 0), ("guru", 1, 3), ("all", 5, 3)
+    ]  # fmt: skip
+    expected = binomtest(5, 8).proportion_ci(method="wilson")
+    assert result.rows[-1].interval == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert "guru" in "\n".join(template_lines([result]))
+    assert json.loads(json.dumps(result.as_dict()))["rows"][0]["share"] == 1.0
+    for old, new, message in (
+        ('name = "dia"', 'nmae = "dia"', "Did you mean 'name'"),
+        ("{when} dia", "{wenn} dia", "found the slot 'wenn'. Did you mean 'when'"),
+        ('by = "job"', 'by = "jop"', "by: found 'jop'"),
+        ("dia {job} .", "dia .", "expected the slot {job}"),
+        ("dia {job} .", "dia {job .", "write a slot as {name}"),
+        ('["doktor", "guru"]', "[]", "slots.job: found []"),
+        ("she =", "none =", "name it otherwise"),
+        ("[[probe]]", "[[prob]]", "expected one or more tables [[probe]]"),
+        ("[[probe]]", "[[probe", "no TOML file"),
+    ):
+        path.write_text(file.replace(old, new), encoding="utf-8")
+        with pytest.raises(DataError, match=re.escape(message)):
+            read_template_probes(str(path))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
+from dragoman.auto.adapt import largest_loss
 from dragoman.auto.corrections import filter_corrections, read_corrections
 from dragoman.data.examples import Example
 from dragoman.data.readers.base import ReadOptions
@@ -16,6 +17,7 @@ from dragoman.documents.registry import open_document
 from dragoman.errors import DataError, RunError
 from dragoman.runs import Run
 from dragoman.runs.versions import current_version, list_versions
+from dragoman.scoring.registry import metrics_by_name
 from tests.conftest import TrainedFolder, call, words, write_rows
 
 FAST = ("train.steps=60", "train.validate_every=20", "train.optimizer.learning_rate=1e-2", "train.patience=0")
@@ -41,7 +43,7 @@ def test_a_better_version_is_kept_listed_and_taken_back(inside: TrainedFolder, a
     assert table["kept"]
     assert table["version"] == 2
     assert table["corrections"] == 120
-    metric = next(name for name in table["held_out"] if name != "segments")
+    metric = next(name for name in table["held_out"] if name not in ("segments", "ruled_out"))
     assert table["held_out"]["segments"] == 24
     assert table["held_out"][metric]["before"] != table["held_out"][metric]["after"]
     assert dragoman.load(run).predict(["aabc"])[0].text.startswith("J")
@@ -73,6 +75,18 @@ def test_a_version_that_forgets_is_not_kept(inside: TrainedFolder, adapted: Path
     assert not result.general.better
     assert not result.kept
     assert "worse on general text" in result.reason
+    before_score, after_score, _ = next(iter(result.general.scores.values()))
+    assert result.general.ruled_out > abs(before_score - after_score) > 0
+    few = {"before": ["ab cd"] * 15 + ["x y"] * 5, "after": ["ab cd"] * 14 + ["x y"] * 6}
+    chrf = metrics_by_name()["chrf"]
+    bounds = [
+        largest_loss(chrf, {name: texts * times for name, texts in few.items()}, [["ab cd"]] * 20 * times)
+        for times in (1, 10)
+    ]
+    loss = chrf.score(chrf.statistics(few["before"], [["ab cd"]] * 20)) - chrf.score(
+        chrf.statistics(few["after"], [["ab cd"]] * 20)
+    )
+    assert bounds[0] > bounds[1] > loss > 0  # more pairs rule out smaller losses, and never the one that is there
     assert (run / "weights.safetensors").read_bytes() == before
     (attempt,) = list_versions(Run(run))
     assert not attempt.kept

@@ -1,6 +1,6 @@
-// Vectors of tokens: nearest neighbours, and a projection onto two dimensions.
+// Vectors of tokens: nearest neighbours, and a projection onto two dimensions. Training pairs with the nearest decoder states.
 
-import { el, figure, number, onState, percent, put, readState, room, select, setState, shortened, shown, svg, tensor, whole } from "./core.js";
+import { el, figure, number, onState, percent, put, readState, room, select, setState, shortened, shown, svg, table, tensor, whole } from "./core.js";
 import { bars } from "./chart.js";
 
 export function drawEmbeddings(view) {
@@ -48,4 +48,22 @@ export function drawEmbeddings(view) {
   onState(update);
   update();
   return [controls, words, el("div", { class: "columns" }, el("section", {}, el("h3", {}, "Nearest tokens"), near), el("section", {}, el("h3", {}, "Projection"), about, map))];
+}
+
+export function drawTraining(view) {
+  const { target, neighbours } = view.data;
+  const step = () => whole(readState().step, 0, 0, target.tokens.length - 1);
+  const words = el("div", { class: "words" });
+  const readout = el("div", { class: "readout" });
+  const marked = (one) => el("span", { dir: "auto" }, `${one.before} `, el("mark", {}, shown(one.token)), ` ${one.after}`);
+  const list = el("div", {});
+  const update = () => {
+    const [own, near] = [target.tokens[step()], neighbours[step()]];
+    words.replaceChildren(...target.tokens.map((token, index) => el("button", { type: "button", class: "word", "aria-current": String(index === step()), onclick: () => setState({ step: index }) }, el("bdi", {}, shown(token)))));
+    readout.textContent = `Before ${shown(own)}: the nearest of ${view.data.states.toLocaleString("en")} states in ${view.data.pairs.toLocaleString("en")} training pairs; ${near.filter((one) => one.token === own).length} of ${near.length} write the same token.`;
+    put(list, table(["distance", "training target", "source"], near.map((one) => [number(one.distance, 3), marked(one), el("span", { dir: "auto" }, one.source)]), { numeric: [0] }));
+  };
+  onState(update);
+  update();
+  return [words, readout, list];
 }

@@ -13,14 +13,14 @@ import { drawLayers, drawOrder, drawPositions } from "./model.js";
 import { drawTables } from "./tables.js";
 import { drawWhatIf } from "./whatif.js";
 import { drawCtc } from "./ctc.js";
-import { drawEmbeddings } from "./embeddings.js";
+import { drawEmbeddings, drawTraining } from "./embeddings.js";
 import { drawForcing } from "./forcing.js";
 import { drawInside, drawLens } from "./inside.js";
 import { drawLexicon, drawPhrases, drawSeries } from "./classical.js";
 
 const VIEWS = {
   overview: drawOverview, attention: drawAttention, beam: drawBeam, states: drawStates, gradients: drawGradients, next: drawNext, labels: drawLabels,
-  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc, order: drawOrder, embeddings: drawEmbeddings,
+  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc, order: drawOrder, embeddings: drawEmbeddings, training: drawTraining,
 };
 
 let shownPage = new AbortController(); // listeners of a page that is drawn anew end with it
