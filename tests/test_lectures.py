@@ -35,7 +35,7 @@ SAMPLED = {**PAIRS, "forcing": {"kind": "linear"}}
 def quick(command: str) -> bool:
     """Whether a command needs no run but the Transformer, which one training gives."""
     runs = set(re.findall(r"runs/(\w+)", command))
-    return runs <= {"transformer"} and "bench" not in command and "ladder" not in command
+    return runs <= {"transformer"} and not re.search("bench|ladder|tokenizers", command)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,9 @@ def lecture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
     for name, column in (("source", 0), ("ref", 1)):
         (place / f"{name}.txt").write_text("".join(f"{row[column]}\n" for row in rows))
+    for units in ("words", "characters"):
+        own = {**table("transformer", place), "tokenizer": {"source": {"kind": units}}}
+        (place / f"{units}.toml").write_text(settings.dump(build(own)))
     (place / "probes.toml").write_text(
         '[[probe]]\ntemplates = ["der {dog} läuft"]\nslots = { dog = ["Hund", "Mann"] }\n'
         'forms = { a = ["HUND"], b = ["MANN"] }\n'

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 @click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Instead: training minutes of every configuration."
 )
+@click.option(
+    "--own-tokenizers", is_flag=True, help="Each configuration keeps its tokenizer: characters against words."
+)
+@click.option("--title", help="Title of the page or of its numbers.")
 @click.option("--seeds", type=click.IntRange(1), default=1, help="Runs of every configuration.")
 @click.option("--sentence", help="Source sentence for the attention of each. [default: one of the test]")
 @click.option("--set", "overrides", multiple=True, metavar="PLACE=VALUE", help="A setting for all configurations.")
@@ -65,14 +69,18 @@ def compare(systems: tuple[str, ...], ladder: str | None, untrained: bool, outpu
     dragoman compare runs/lstm runs/transformer --test test.tsv --output report.html
     dragoman compare small.toml large.toml --test test.tsv --steps 2000 --seeds 3 --output report.html
     dragoman compare --ladder pairs.tsv --minutes 10 --output ladder.html
+    dragoman compare words.toml characters.toml --own-tokenizers --test test.tsv --minutes 10 --output report.html
     dragoman compare --untrained --output gradients.html
+    dragoman compare ladder.json --output ladder.html         draw a kept report again, without training
     """
     if output is not None:
         if Path(output).suffix.lower() not in (".html", ".json"):
             raise DataError(f"--output: found {output!r}, expected a file that ends in .html or .json")
         check_writable(output)
     as_utf8()
-    if untrained:
+    if len(systems) == 1 and Path(systems[0]).suffix.lower() in (".json", ".html"):
+        redraw(systems[0], output, options["title"])
+    elif untrained:
         if systems or ladder is not None:
             raise DataError(f"--untrained has its own systems: found {systems[0] if systems else '--ladder'!r} too")
         taken = ("test", "steps", "tokens", "minutes", "sentence", "overrides", "source", "plot", "metrics")
@@ -90,12 +98,35 @@ def compare(systems: tuple[str, ...], ladder: str | None, untrained: bool, outpu
         compare_outputs(systems, output, options)
 
 
+def redraw(report: str, output: str | None, title: str | None) -> None:
+    """Draw the numbers of a report (.json, or those inside a page) with the present page."""
+    from dragoman.web.page import build_page, page_data
+
+    if output is None or not output.lower().endswith(".html"):
+        raise DataError(f"--output: found {output!r} for the report {report}, expected a page that ends in .html")
+    try:
+        text = Path(report).read_text(encoding="utf-8")
+        data = page_data(text) if report.lower().endswith(".html") else json.loads(text)
+        drawable = data["format"] == 1 and all({"kind", "title", "data"} <= view.keys() for view in data["views"])
+    except OSError as error:
+        raise DataError(f"{report}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        drawable = False
+    if not drawable or any(view["kind"] == "overview" for view in data["views"]):
+        raise DataError(f"{report}: found no report of `dragoman compare --output`, expected its .json or .html")
+    data["title"] = title or data["title"]
+    with atomic_write(output) as beside:
+        beside.write_text(build_page(data["title"], "compare-page", data), encoding="utf-8", newline="\n")
+    print_message(f"report: {output}")
+
+
 def write_report(title: str, about: str, views: list[View], output: str | None) -> None:
     from dragoman.reports.view import listed, packed
     from dragoman.web.page import build_page, plain
 
     if output is None:
         return
+    title = click.get_current_context().params["title"] or title
     shown = [view.as_dict() for view in views]
     data = {"format": 1, "title": title, "about": about, "views": shown, "notes": []}
     with atomic_write(output) as beside:
@@ -185,7 +216,9 @@ def train_configs(configs: dict[str, Config], options: dict[str, Any]) -> dict[s
     if len(given) > 1:
         raise DataError(f"found --{' and --'.join(given)}, expected one budget")
     budget = Budget(**given) if given else Budget(steps=next(iter(configs.values())).train.steps)
-    return dict(train_all(configs, Path(options["folder"]), budget, options["seeds"], print_message))
+    return dict(
+        train_all(configs, Path(options["folder"]), budget, options["seeds"], print_message, options["own_tokenizers"])
+    )
 
 
 def compare_ladder(pairs: str, output: str | None, options: dict[str, Any]) -> None:

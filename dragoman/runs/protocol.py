@@ -27,15 +27,18 @@ class Budget(NamedTuple):
     minutes: float = 0.0
 
 
-def under_protocol(config: Config, base: Config, steps: int, seed: int) -> Config:
-    """A configuration with its own model and optimizer, and the data, tokenizer, batches and budget of `base`."""
+def under_protocol(config: Config, base: Config, steps: int, seed: int, own_tokenizer: bool = False) -> Config:
+    """A configuration with its own model and optimizer, and the data, tokenizer, batches and budget of `base`.
+
+    With `own_tokenizer` it keeps its tokenizer and the length that goes with it: characters need a larger one.
+    """
     if type(config) is not type(base):
         raise ConfigError(f'task: found "{config.task}" beside "{base.task}", expected one task to compare')
     every = max(1, min(base.train.validate_every, steps // 10))
     return replace(
         config,
-        data=base.data,
-        tokenizer=base.tokenizer,
+        data=replace(base.data, max_length=config.data.max_length) if own_tokenizer else base.data,
+        tokenizer=config.tokenizer if own_tokenizer else base.tokenizer,
         search=base.search,
         train=replace(
             config.train,
@@ -69,11 +72,17 @@ def is_trained(folder: Path, steps: int) -> bool:
 
 
 def train_all(
-    configs: Mapping[str, Config], folder: Path, budget: Budget, seeds: int, say: Callable[[str], None]
+    configs: Mapping[str, Config],
+    folder: Path,
+    budget: Budget,
+    seeds: int,
+    say: Callable[[str], None],
+    own_tokenizers: bool = False,
 ) -> Iterator[tuple[str, list[Path]]]:
     """Train every configuration with the seeds 1 … `seeds` in folder/NAME-SEED; what is trained already is kept.
 
-    The first configuration gives the data, the tokenizer and the batches of all. Yields each name with its run folders.
+    The first configuration gives the data, the batches and, without `own_tokenizers`, the tokenizer of all. Yields each
+    name with its run folders.
     """
     base = next(iter(configs.values()))
     for name, config in configs.items():
@@ -81,12 +90,13 @@ def train_all(
         for seed in range(1, seeds + 1):
             own = folder / f"{file_name(name)}-{seed}"
             fitted = getattr(config.model, "fitted", False)  # no steps, and every seed gives the same model
-            steps = 1 if fitted else _steps(under_protocol(config, base, PILOT_STEPS, seed), own, budget, say)
+            pilot = under_protocol(config, base, PILOT_STEPS, seed, own_tokenizers)
+            steps = 1 if fitted else _steps(pilot, own, budget, say)
             if is_trained(own, steps):
                 say(f"{name}, seed {seed}: trained already ({own})")
             else:
                 say(f"{name}, seed {seed}: {'fitted' if fitted else f'{steps:,} steps'} ({own})")
-                train(under_protocol(config, base, steps, seed), own, Display(quiet=False))
+                train(under_protocol(config, base, steps, seed, own_tokenizers), own, Display(quiet=False))
             folders.append(own)
             if fitted:
                 break

@@ -115,6 +115,14 @@ def plain(value: Any) -> Any:
     return value
 
 
+def page_data(page: str) -> Any:
+    """The data inside a page; ValueError if it has none."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    if found is None:
+        raise ValueError("no data")
+    return json.loads(found[1])
+
+
 def build_page(title: str, entry: str, data: Any) -> str:
     """A whole page: the module `entry` runs with `data`, which it finds in the element with the id "data"."""
     style, script = asset("style.css"), bundle(entry)

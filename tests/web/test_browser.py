@@ -46,7 +46,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def inspection(trained_folder: TrainedFolder) -> Inspection:
     with quiet_machine(trained_folder.folder / "cache"):
-        return inspect(load_run(trained_folder.run, "cpu"), "abcd", "ABCE")
+        return inspect(load_run(trained_folder.run, "cpu"), "abcd", "ABCE", training_pairs=50)
 
 
 class Opened:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import html
+import json
 import random
 import re
 import tarfile
@@ -11,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,7 +27,8 @@ from dragoman.reports.inspection import Inspection, inspect
 from dragoman.runs import train
 from dragoman.tasks.config import build
 from dragoman.tasks.table import TASKS
-from tests.conftest import quiet_machine, words
+from dragoman.web.page import page_data, plain
+from tests.conftest import call, quiet_machine, words
 from tests.tasks import test_media_end_to_end as media
 from tests.tasks.test_masked_language_model import BERT, sentence
 from tests.web.test_browser import Opened, browser, compared, playwright, pytestmark, written  # noqa: F401
@@ -221,9 +226,33 @@ def test_every_tab_of_a_comparison(browser: Any, pages: Pages, tmp_path: Path) -
     assert [(one["name"], one["weights"] is not None) for one in maps] == [(name, True) for name in names[:3]]
 
 
-def test_the_published_ladder(browser: Any) -> None:  # noqa: F811
-    """It said "BLEU (lower is better)" and "undefined of the source", and had no panel for the first step."""
-    opened = Opened(browser, DOCS / "ladder.html")
+def with_lists(value: Any) -> Any:
+    """Data of a page as `compare --output x.json` writes them."""
+    if isinstance(value, dict) and "f32" in value:
+        return np.frombuffer(base64.b64decode(value["f32"]), "<f4").reshape(value["shape"]).tolist()
+    if isinstance(value, dict):
+        return {key: with_lists(inner) for key, inner in value.items()}
+    return [with_lists(inner) for inner in value] if isinstance(value, list) else value
+
+
+def test_the_published_ladder(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    """It said "BLEU (lower is better)" and "undefined of the source", and had no panel for the first step.
+
+    What is opened was drawn again from the numbers alone.
+    """
+    kept = page_data((DOCS / "ladder.html").read_text(encoding="utf-8"))
+    (tmp_path / "ladder.json").write_text(json.dumps(plain(with_lists(kept))))
+    drawn = tmp_path / "ladder.html"
+    result = call("compare", tmp_path / "ladder.json", "--output", drawn)
+    assert result.code == 0, result.err
+    page = drawn.read_text(encoding="utf-8")
+    assert page_data(page)["title"] == kept["title"]
+    assert html.escape(kept["title"]) in page
+    (tmp_path / "other.json").write_text('{"format": 1}')
+    for wrong, message in (("other.json", "no report of"), ("none.json", "cannot be read"), ("ladder.json", ".html")):
+        output = () if wrong == "ladder.json" else ("--output", tmp_path / "x.html")
+        assert message in call("compare", tmp_path / wrong, *output).err
+    opened = Opened(browser, drawn)
     clicked = dict(opened.page.evaluate(CLICK_ALL))
     for title, shown in clicked.items():
         assert not re.search(r"undefined|NaN|\[object|BLEU \(lower", shown), title

@@ -48,9 +48,11 @@ export function percent(value) {
 
 // A tensor of the data: {shape, f32: base64} → {shape, at(i, j, …), values}.
 export function tensor(packed) {
-  const bytes = Uint8Array.from(atob(packed.f32), (character) => character.charCodeAt(0));
-  const values = new Float32Array(bytes.buffer);
-  const { shape } = packed;
+  const listed = Array.isArray(packed); // of a kept .json: nested lists, null where a number is not finite
+  const bytes = listed ? null : Uint8Array.from(atob(packed.f32), (character) => character.charCodeAt(0));
+  const values = listed ? Float32Array.from(packed.flat(Infinity), (value) => value ?? NaN) : new Float32Array(bytes.buffer);
+  const shapeOf = (value) => (Array.isArray(value) ? [value.length, ...shapeOf(value[0])] : []);
+  const shape = listed ? shapeOf(packed) : packed.shape;
   const strides = shape.map((_, axis) => shape.slice(axis + 1).reduce((left, right) => left * right, 1));
   const at = (...index) => values[index.reduce((sum, one, axis) => sum + one * strides[axis], 0)];
   const row = (...index) => {
