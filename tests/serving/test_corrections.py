@@ -149,3 +149,41 @@ def test_mistakes_at_the_command_line(arguments: tuple[str, ...], message: str) 
     result = call("corrections", *arguments)
     assert result.code == 2
     assert message in result.err
+
+
+def test_a_suggestion_goes_from_the_page_to_the_review(correcting: Live, log: CorrectionLog) -> None:
+    """In a browser: translate, suggest a better text, then accept it on the page of the reviewer."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra 'dev')")
+    if chromium is None:
+        pytest.skip("no Chromium is installed")
+    known, wrong = {item.id for item in log.read()}, list[str]()
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        context = browser.new_context(viewport={"width": 400, "height": 800})
+        context.add_init_script("sessionStorage.setItem('dragoman-token', 'secret')")
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(f"{correcting.url}/?model=ab-cd")
+        page.fill("#source", "cab")
+        page.wait_for_selector(".output .w")
+        page.click("button:has-text('Suggest a better translation')")
+        page.click("form.suggest button:has-text('Send')")  # nothing was changed yet
+        page.wait_for_selector("#toast:has-text('Change the translation first')")
+        page.fill("form.suggest textarea", "<i>BETTER</i>")
+        page.click("form.suggest button:has-text('Send')")
+        page.wait_for_selector("#toast:has-text('Thank you')")
+        (sent,) = [item for item in log.read() if item.id not in known]
+        assert (sent.source, sent.correction, sent.state, sent.model) == ("cab", "<i>BETTER</i>", "pending", "ab-cd")
+        page.goto(f"{correcting.url}/corrections")
+        entry = page.locator(f".correction:has-text('{sent.id}')")
+        assert "<i>BETTER</i>" in entry.inner_text()  # as text
+        assert page.locator(".correction dd i").count() == 0
+        entry.locator("button:has-text('Accept')").click()
+        page.wait_for_selector("#toast:has-text('accepted: 1')")
+        page.click("button:has-text('accepted')")
+        page.wait_for_selector(f".correction:has-text('{sent.id}')")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        browser.close()
+    assert not wrong
+    assert next(item for item in log.read() if item.id == sent.id).state == "accepted"
