@@ -134,8 +134,8 @@ def inspect(
     dragoman inspect runs/my "ein kleiner Hund" --cell 1,2,3         layer 1, head 2, third token
     dragoman inspect runs/my "ein kleiner Hund" --state 2            training pairs near the second output token
     """
-    from dragoman.analysis.variants import NO_POSITIONS, UNTRAINED, open_variant, variant_title
     from dragoman.analysis.state_neighbours import PAIRS
+    from dragoman.analysis.variants import NO_POSITIONS, UNTRAINED, open_variant, variant_title
     from dragoman.inference.load import load_run
     from dragoman.reports.inspection import KINDS
     from dragoman.reports.inspection import inspect as look
