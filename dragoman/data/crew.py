@@ -183,7 +183,10 @@ def serve() -> None:
     shards = [Shard.from_json(content) for content in setup["shards"]]
     jobs = Jobs(config, FORMATS[setup["format"]], Path(setup["folder"]), shards)
     for line in sys.stdin:
-        print(jobs.answer(line), file=answers, flush=True)
+        try:
+            print(jobs.answer(line), file=answers, flush=True)
+        except BrokenPipeError:  # the process that asked was killed
+            os._exit(1)
         gc.collect()
 
 
