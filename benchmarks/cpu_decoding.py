@@ -24,7 +24,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from cpu_training import torch_defaults
 
 import dragoman
 from dragoman.decoding.search import limits_of
@@ -107,10 +106,6 @@ def marian(predictor: Predictor, texts: list[str], lengths: list[int]) -> Decode
 
     @torch.no_grad()
     def decode(beam: int) -> int:
-        with torch_defaults():
-            return generate(beam)
-
-    def generate(beam: int) -> int:
         written = 0
         for first in range(0, len(order), BATCH):
             places = order[first : first + BATCH]

@@ -24,8 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +95,10 @@ def settings(data: Path, model: dict[str, Any]) -> Any:
     return configuration.build(table)
 
 
-def ours(config: Any, corpus: Corpus, change: Callable[[nn.Module], object] = lambda model: None) -> Step:
+def ours(config: Any, corpus: Corpus) -> Step:
     """A step of the trainer; it takes the batches of its plan one after another, as everyone here does."""
     torch.manual_seed(1)
     model = task_of(config).model(config, corpus.source_tokenizer, corpus.target_tokenizer)
-    change(model)
     folder = Path(tempfile.mkdtemp())
     runtime, task = Runtime(torch.device("cpu")), task_of(config)
     loader = task.loader(config, corpus, model, runtime.processes)
@@ -172,27 +170,12 @@ def marian(vocabulary: int, dropout: float, inside: float) -> nn.Module:
     )
 
 
-@contextmanager
-def torch_defaults() -> Iterator[None]:
-    """Products as torch computes them where nothing of ours is imported (`kernels/support.py`)."""
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = True
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = before
-
-
 def peer(model: nn.Module, logits: Callable[[Batch, Tensor], Tensor]) -> Step:
     """A usual training step."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), eps=1e-9, weight_decay=0, fused=True)
 
     def step(batch: Batch) -> None:
-        with torch_defaults():
-            plain_step(batch)
-
-    def plain_step(batch: Batch) -> None:
         target = batch.target
         inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
         scores = logits(batch, inputs).flatten(0, 1)

@@ -62,11 +62,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def onednn_stays_as_it_is() -> Iterator[None]:
+def onednn_stays_on() -> Iterator[None]:
     """On CPUs without bfloat16 torch turns oneDNN off at the first such product: all others then round otherwise."""
-    before = torch.backends.mkldnn.enabled
     yield
-    torch.backends.mkldnn.enabled = before
+    torch.backends.mkldnn.enabled = True
 
 
 @dataclass(frozen=True)
