@@ -28,6 +28,8 @@ class FreeRunning(NamedTuple):
     """Shares of right tokens, <eos> included, by position and by distance from the first error."""
 
     targets: int
+    tokens: int  # of all targets, <eos> included
+    right_forced: int  # of them
     counts: Tensor  # (P,) targets with such a position
     forced: Tensor  # (P,) right with the reference as input
     free: Tensor  # (P,) right with the model's own tokens as input
@@ -77,8 +79,9 @@ def free_running(predictor: Predictor, sources: Sequence[str], targets: Sequence
     near = int((behind.sum(0) >= max(1.0, MIN_SHARE * len(failed))).sum())
     among = behind.sum(0)[:near]
     return FreeRunning(
-        len(sources), counts[:kept], right[0].sum(0)[:kept] / counts[:kept], right[1].sum(0)[:kept] / counts[:kept],
-        starts[:kept] / len(sources), among, after[0][:near] / among, after[1][:near] / among,
+        len(sources), int(real.sum()), int(right[0].sum()), counts[:kept], right[0].sum(0)[:kept] / counts[:kept],
+        right[1].sum(0)[:kept] / counts[:kept], starts[:kept] / len(sources), among, after[0][:near] / among,
+        after[1][:near] / among,
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.training_texts import in_letters
 from dragoman.inference.unseen import told_elsewhere
+from dragoman.reports.padding_view import padding_view
 from dragoman.reports.view import View
 from dragoman.runs import Run
 from dragoman.scoring.buckets import by_length, score_buckets, text_length
@@ -388,20 +389,21 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
     return views
 
 
-def forcing_view(systems: Sequence[System], test: Sequence[Example], device: str, say: Say) -> View | None:
-    """Accuracy by position with right and with own inputs, of every system that writes token by token."""
+def forcing_views(systems: Sequence[System], test: Sequence[Example], device: str, say: Say) -> list[View]:
+    """Accuracy by position with right and own inputs, and with padding, of systems that write token by token."""
     rows = list(test[:: max(1, len(test) // MAX_FREE_RUNNING)])[:MAX_FREE_RUNNING]
-    found = []
+    sources, targets = [row.source for row in rows], [row.references[0] for row in rows]
+    found, readers = [], []
     for system in systems:
         predictor = load_predictor(system.folders[0], device)
         if len(predictor.members) > 1 or predictor.reads_files or not runs_freely(predictor.model):
             continue
         say(f"teacher forcing against free running: {len(rows):,} test pairs with {system.name}")
-        sources, targets = [row.source for row in rows], [row.references[0] for row in rows]
         found.append({"name": system.name, **free_running(predictor, sources, targets)._asdict()})
+        readers.append(predictor)
     if not found:
-        return None
-    return View(
+        return []
+    exposure = View(
         "exposure",
         "Teacher forcing",
         "Right tokens by position: with the reference as input, as in training (solid), and with the system's own "
@@ -409,6 +411,7 @@ def forcing_view(systems: Sequence[System], test: Sequence[Example], device: str
         "word makes the rest wrong. Outputs are greedy.",
         {"systems": found, "pairs": len(rows)},
     )
+    return [exposure, padding_view(readers[0], sources, targets, found)]
 
 
 def untrained_views(cells: Sequence[UntrainedFlow], weights: Sequence[UntrainedFlow]) -> list[View]:
@@ -523,7 +526,7 @@ def compare_runs(
         *inside_views(systems, test, sentence, device),
     ]
     if cost:
-        views.append(forcing_view(systems, test, device, say))
+        views += forcing_views(systems, test, device, say)
         views.append(cost_view(systems, say))
     return [view for view in views if view is not None]
 

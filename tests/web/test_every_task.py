@@ -22,7 +22,7 @@ from dragoman.config import settings
 from dragoman.data.examples import Example
 from dragoman.errors import DataError
 from dragoman.inference.load import load_run
-from dragoman.reports.comparison import System, compare_runs, forcing_view, story_view
+from dragoman.reports.comparison import System, compare_runs, forcing_views, story_view
 from dragoman.reports.inspection import Inspection, inspect
 from dragoman.runs import train
 from dragoman.tasks.config import build
@@ -212,10 +212,12 @@ def test_every_tab_of_a_comparison(browser: Any, pages: Pages, tmp_path: Path) -
     figures = ("attentions", "lengths", "curves", "flows", "cost")  # those that are there are drawn
     views.insert(0, story_view([(name, "Something changes.", figures) for name in names], scores))
     systems = [System(name, [], {}, {}, tuple(folders)) for name, folders in runs.items()]
-    exposure = forcing_view(systems, test, "cpu", lambda line: None)
-    assert exposure is not None
+    exposure, padding = forcing_views(systems, test, "cpu", lambda line: None)
     assert [one["name"] for one in exposure.data["systems"]] == ["transformer"]
-    views.append(exposure)
+    for batch in padding.data["batches"]:
+        assert batch["positions"] == 2 * max(batch["target"])
+        assert padding.data["tokens"] == padding.data["systems"][0]["tokens"] == sum(batch["target"])
+    views += [exposure, padding]
     opened = Opened(browser, compared(tmp_path / "c.html", views))
     clicked = opened.page.evaluate(CLICK_ALL)
     assert [title for title, _ in clicked] == [view.title for view in views], opened.complaints

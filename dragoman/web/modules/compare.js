@@ -4,6 +4,7 @@ import { el, figure, number, onState, put, readState, select, setState, table, t
 import { bars, colourOf, lineChart } from "./chart.js";
 import { heatmap } from "./heat.js";
 import { drawExposure } from "./forcing.js";
+import { drawPadding } from "./padding.js";
 import { showViews } from "./inspect.js";
 
 // Names, each with the colour of its place; [name, place] where some are left out.
@@ -252,7 +253,7 @@ function drawCost(view) {
   return [controls, legend(layers.map((layer) => layer.name)), frame, table(["layer", "operations", "sequential", "longest path", "exponent of time", "in theory", "exponent of memory", "in theory"], layers.map((layer) => [layer.name, layer.operations, layer.sequential, layer.path, number(layer.seconds_exponent, 2), number(layer.expected, 0), number(layer.saved_exponent, 2), number(layer.expected_saved, 0)]), { numeric: [4, 5, 6, 7] })];
 }
 
-const VIEWS = { story: drawStory, scores: drawScores, curves: drawCurves, lengths: drawLengths, significance: drawSignificance, ngrams: drawNgrams, outputs: drawOutputs, attentions: drawAttentions, flows: drawFlows, weights: drawFlows, exposure: drawExposure, cost: drawCost };
+const VIEWS = { story: drawStory, scores: drawScores, curves: drawCurves, lengths: drawLengths, significance: drawSignificance, ngrams: drawNgrams, outputs: drawOutputs, attentions: drawAttentions, flows: drawFlows, weights: drawFlows, exposure: drawExposure, padding: drawPadding, cost: drawCost };
 
 export function showComparison(data, root) {
   showViews(data, root, VIEWS, [el("h1", { dir: "auto" }, data.title), el("p", { class: "soft", dir: "auto" }, data.about)]);
