@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     "--untrained", is_flag=True,
     help="Gradients before training: a plain RNN beside LSTM, GRU and residual, and by the recurrent weight.",
 )  # fmt: skip
+@click.option(
+    "--tasks", metavar="FOLDER", help="Train configurations on every task of a folder: a table with the average."
+)
 @click.option("--test", metavar="FILE", help="Test pairs for runs and configurations. [--ladder: a tenth of PAIRS]")
 @click.option("--output", "-o", metavar="FILE", help="Write a report: a page (.html) or its numbers (.json).")
 @click.option("--folder", default="runs/compare", help="Where configurations are trained; resumes there.")
@@ -71,6 +74,7 @@ def compare(systems: tuple[str, ...], ladder: str | None, untrained: bool, outpu
     dragoman compare --ladder pairs.tsv --minutes 10 --output ladder.html
     dragoman compare words.toml characters.toml --own-tokenizers --test test.tsv --minutes 10 --output report.html
     dragoman compare --untrained --output gradients.html
+    dragoman compare small.toml large.toml --tasks glue --seeds 3
     dragoman compare ladder.json --output ladder.html         draw a kept report again, without training
     """
     if output is not None:
@@ -90,6 +94,8 @@ def compare(systems: tuple[str, ...], ladder: str | None, untrained: bool, outpu
         if systems:
             raise DataError(f"--ladder trains its own systems: found {systems[0]!r} too")
         compare_ladder(ladder, output, options)
+    elif options["tasks"] is not None:
+        compare_tasks(systems, output, options)
     elif not systems:
         raise DataError("nothing to compare: name texts, runs or configurations, or use --ladder PAIRS")
     elif any(Path(name).is_dir() or name.lower().endswith(".toml") for name in systems):
@@ -182,6 +188,26 @@ def compare_untrained(output: str | None, options: dict[str, Any]) -> None:
     for flow in (*flows["cells"], *flows["recurrent weight"]):
         norms = "".join(f"{float(flow.state[distance]):>12.2e}" for distance in (10, 49))
         click.echo(f"{flow.name:<12}{'×':>9}{10**flow.slope:>5.2f}{norms}")
+
+
+def compare_tasks(systems: tuple[str, ...], output: str | None, options: dict[str, Any]) -> None:
+    """A row for each configuration, a column for each task: folders with a task.toml (data and metric)."""
+    from dragoman.auto.task_table import read_tasks, table_lines, task_table
+    from dragoman.reports.view import View
+
+    refuse(options, ("test", "tokens", "minutes", "sentence", "source", "plot", "metrics"), "does not go with --tasks")
+    configs = {Path(name).stem if Path(name).suffix.lower() == ".toml" else "": Path(name) for name in systems}
+    if not systems or "" in configs or len(configs) < len(systems):
+        found = ", ".join(systems) or "none"
+        raise DataError(f"--tasks: found {found}, expected configurations (.toml) with different names")
+    steps = () if options["steps"] is None else (f"train.steps={options['steps']}",)
+    device = () if options["device"] == "auto" else (f"train.device={options['device']}",)
+    given = (*device, *steps, *options["overrides"])
+    tasks = read_tasks(Path(options["tasks"]))
+    table = task_table(configs, tasks, Path(options["folder"]), given, options["seeds"], print_message)
+    about = "Scores of the validation part of each task, of the weights that it chose; the last column is their mean."
+    write_report("Tasks", f"{len(tasks)} tasks", [View("tasks", "Tasks", about, table)], output)
+    click.echo(json.dumps(table, ensure_ascii=False) if options["as_json"] else "\n".join(table_lines(table)))
 
 
 def compare_models(systems: tuple[str, ...], output: str | None, options: dict[str, Any]) -> None:

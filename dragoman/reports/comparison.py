@@ -95,7 +95,10 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
     batch = predictor.collator.collate(*encoded).to(predictor.device)
     fitted = isinstance(model, FittedModel)
     closed = fitted or several  # nothing to look into
+    config = predictor.run.config.model
+    parts = (config, *(getattr(config, side, None) for side in ("encoder", "decoder")))
     return {
+        "kind": " ".join(part.kind for part in parts if part is not None),
         "parameters": sum(tensor.numel() for tensor in model.tensors.values()) if fitted else parameter_count(model),
         # All of the training counts: start-up, validation and checkpoints too.
         "training_tokens_per_second": logged[-1]["tokens"] / max(1e-9, logged[-1]["seconds"]) if logged else None,

@@ -58,6 +58,43 @@ function drawStory(view, data) {
   return [frames[0], el("ol", {}, steps.map((step, index) => el("li", {}, el("h3", {}, step.name), el("p", {}, step.text), el("div", { class: "columns" }, drawn(step, index)))))];
 }
 
+// A row for each configuration, a column for each task.
+function drawTasks(view) {
+  const { tasks, rows } = view.data;
+  const text = (score) => number(score.mean, 1) + (score.deviation === null ? "" : ` ± ${number(score.deviation, 1)}`);
+  return [table(["system", ...tasks.map((task) => `${task.name} (${task.metric})`), "average"], rows.map((row) => [row.name, ...row.scores.map(text), number(row.average, 1)]), { numeric: [...tasks, 0].map((_, place) => place + 1) })];
+}
+
+// The line through points by least squares: [intercept, slope].
+function fitted(points) {
+  const mean = (place) => points.reduce((sum, point) => sum + point[place], 0) / points.length;
+  const [x, y] = [mean(0), mean(1)];
+  const slope = points.reduce((sum, point) => sum + (point[0] - x) * (point[1] - y), 0) / points.reduce((sum, point) => sum + (point[0] - x) ** 2, 0);
+  return [y - slope * x, slope];
+}
+
+// The scaling curve of an architecture: score against parameters, where three or more sizes of it are compared.
+function sizeFigure(view, metric) {
+  const sizes = (kind) => coloured(view.data.rows).filter((row) => row.parameters && row.kind === kind);
+  const rows = view.data.rows.map((row) => (row.kind ? sizes(row.kind) : [])).reduce((best, own) => (own.length > best.length ? own : best), []);
+  if (new Set(rows.map((row) => row.parameters)).size < 3) return null;
+  const score = (row) => row.scores[metric().name];
+  const line = () => fitted(rows.map((row) => [Math.log2(row.parameters), score(row).score]));
+  const ends = [Math.min, Math.max].map((end) => end(...rows.map((row) => row.parameters)));
+  const frame = figure({
+    name: "score-by-size", title: "score against parameters",
+    drawing: () => lineChart({ series: [{ name: "least squares", points: ends.map((size) => [size / 1e6, line()[0] + line()[1] * Math.log2(size)]), colour: "var(--soft)", dash: "5 4", dots: false }, ...rows.map((row) => ({ name: row.name, points: [[row.parameters / 1e6, score(row).score, score(row).low, score(row).high]], colour: row.colour }))], xTitle: "million parameters", yTitle: metric().label, logX: true, label: "score against parameters" }),
+    rows: () => [["system", "parameters", metric().label], rows.map((row) => [row.name, row.parameters, score(row).score]), { numeric: [1, 2] }],
+    data: () => rows.map((row) => ({ name: row.name, parameters: row.parameters, ...score(row) })),
+  });
+  const text = el("p", { class: "small soft" });
+  const draw = () => {
+    text.replaceChildren(`Each doubling of the parameters goes with ${line()[1] < 0 ? "−" : "+"}${number(Math.abs(line()[1]), 2)} ${metric().label} over these ${rows.length} systems of one architecture (dashed, least squares).`);
+    frame.draw();
+  };
+  return Object.assign(el("section", {}, el("h3", {}, "Score against size"), legend(rows.map((row) => [row.name, row.place])), frame, text), { draw });
+}
+
 function drawScores(view) {
   const { rows, metrics, target } = view.data;
   const metric = () => metrics.find((one) => one.name === readState().metric) ?? metrics[0];
@@ -71,6 +108,7 @@ function drawScores(view) {
     rows: () => [["system", ...metrics.flatMap((one) => [one.label, "low", "high"])], rows.map((row) => [row.name, ...metrics.flatMap((one) => [row.scores[one.name].score, row.scores[one.name].low, row.scores[one.name].high])]), { numeric: metrics.flatMap((_, index) => [3 * index + 1, 3 * index + 2, 3 * index + 3]) }],
     data: () => view.data,
   });
+  const sizes = sizeFigure(view, metric);
   const trained = rows.some((row) => row.parameters);
   const costs = trained ? [["parameters", (row) => row.parameters?.toLocaleString("en") ?? ""], ["training tokens/s", (row) => (row.training_tokens_per_second ? Math.round(row.training_tokens_per_second).toLocaleString("en") : "")],
     [`decoding sentences/s${rows[0].beam ? `, beam ${rows[0].beam}, batches of ${rows[0].batch_size}` : ""}`, (row) => (row.decoding_sentences_per_second ? number(row.decoding_sentences_per_second, 1) : "")], ["activations, 32 pairs", (row) => bytes(row.activation_bytes)], ["training time", (row) => time(row.training_seconds)], target && ["time to target", (row) => time(row.seconds_to_target)]].filter(Boolean) : [];
@@ -78,10 +116,11 @@ function drawScores(view) {
   const update = () => {
     put(controls, metrics.length > 1 ? select("metric", metrics.map((one) => [one.name, one.label]), metric().name, (value) => setState({ metric: value })) : null, el("span", { class: "small soft" }, `${metric().higher ? "higher" : "lower"} is better`));
     frame.draw();
+    sizes?.draw();
   };
   onState(update);
   update();
-  return [controls, frame, table(["system", ...metrics.map((one) => one.label), ...costs.map(([name]) => name)], rows.map((row) => [row.name, ...metrics.map((one) => cell(row, one)), ...costs.map(([, show]) => show(row))]), { numeric: [...metrics, ...costs].map((_, index) => index + 1) }),
+  return [controls, frame, sizes, table(["system", ...metrics.map((one) => one.label), ...costs.map(([name]) => name)], rows.map((row) => [row.name, ...metrics.map((one) => cell(row, one)), ...costs.map(([, show]) => show(row))]), { numeric: [...metrics, ...costs].map((_, index) => index + 1) }),
     target ? el("p", { class: "small soft" }, `target: ${target.metric} ${number(target.score, 2)} on the validation data, which every system reaches`) : null].filter(Boolean);
 }
 
@@ -253,7 +292,7 @@ function drawCost(view) {
   return [controls, legend(layers.map((layer) => layer.name)), frame, table(["layer", "operations", "sequential", "longest path", "exponent of time", "in theory", "exponent of memory", "in theory"], layers.map((layer) => [layer.name, layer.operations, layer.sequential, layer.path, number(layer.seconds_exponent, 2), number(layer.expected, 0), number(layer.saved_exponent, 2), number(layer.expected_saved, 0)]), { numeric: [4, 5, 6, 7] })];
 }
 
-const VIEWS = { story: drawStory, scores: drawScores, curves: drawCurves, lengths: drawLengths, significance: drawSignificance, ngrams: drawNgrams, outputs: drawOutputs, attentions: drawAttentions, flows: drawFlows, weights: drawFlows, exposure: drawExposure, padding: drawPadding, cost: drawCost };
+const VIEWS = { story: drawStory, scores: drawScores, curves: drawCurves, lengths: drawLengths, significance: drawSignificance, ngrams: drawNgrams, outputs: drawOutputs, attentions: drawAttentions, flows: drawFlows, weights: drawFlows, tasks: drawTasks, exposure: drawExposure, padding: drawPadding, cost: drawCost };
 
 export function showComparison(data, root) {
   showViews(data, root, VIEWS, [el("h1", { dir: "auto" }, data.title), el("p", { class: "soft", dir: "auto" }, data.about)]);

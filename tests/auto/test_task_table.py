@@ -1,0 +1,71 @@
+"""A table over several tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman.cli import cli
+from dragoman.runs import Run
+
+MODEL = """
+[tokenizer.source]
+kind = "words"
+[model]
+kind = "classifier"
+encoder = { kind = "transformer", layers = 1, width = 8, heads = 1, feedforward = 8 }
+[train]
+steps = 2
+validate_every = 1
+optimizer = { warmup = 1 }
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    for name, words, metric in (("mood", ("good", "bad"), "accuracy"), ("size", ("large", "small"), "matthews")):
+        folder = tmp_path / "tasks" / name
+        folder.mkdir(parents=True)
+        lines = "".join(f"{word} {number}\t{word == words[0]}\n" for number in range(8) for word in words)
+        (folder / "train.tsv").write_text(lines)
+        (folder / "dev.tsv").write_text(lines)
+        settings = f'task = "classify"\n[data]\ntrain = "train.tsv"\nvalid = "dev.tsv"\n[train]\nmetric = "{metric}"\n'
+        (folder / "task.toml").write_text(settings)
+    (tmp_path / "tiny.toml").write_text(MODEL)
+    return tmp_path
+
+
+def run(folder: Path, *more: str) -> tuple[int, str]:
+    arguments = ["compare", "tiny.toml", "--tasks", "tasks", "--folder", "runs", *more]
+    done = CliRunner().invoke(cli, arguments)
+    return done.exit_code, done.stdout if done.exit_code == 0 else str(done.exception)
+
+
+def test_the_table_has_the_kept_scores_of_each_task_and_their_mean(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tasks)
+    code, text = run(tasks, "--json", "--output", "table.html")
+    assert code == 0, text
+    table = json.loads(text.splitlines()[-1])
+    assert table["tasks"] == [{"name": "mood", "metric": "accuracy"}, {"name": "size", "metric": "Matthews"}]
+    (row,) = table["rows"]
+    means = [score["mean"] for score in row["scores"]]
+    for name, metric, mean in zip(("mood", "size"), ("accuracy", "matthews"), means, strict=True):
+        rows = Run(tasks / "runs" / f"tiny-{name}-1").metrics()
+        assert mean == pytest.approx(100 * max(one["valid"][metric] for one in rows if "valid" in one))
+    assert row["average"] == pytest.approx(sum(means) / 2)
+    assert '"kind":"tasks"' in (tasks / "table.html").read_text(encoding="utf-8")
+
+
+def test_a_metric_of_which_less_is_better_has_no_average(tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tasks)
+    path = tasks / "tasks/size/task.toml"
+    path.write_text(path.read_text().replace("matthews", "loss"))
+    code, message = run(tasks)
+    assert code == 1
+    assert "size/task.toml: train.metric: found 'loss'" in message
+    assert not (tasks / "runs").exists()
