@@ -159,8 +159,8 @@ def file_list(files: Files) -> list[str | Pairs]:
 
 
 def _matches(entry: str | Pairs) -> Sequence[str | Pairs]:
-    if isinstance(entry, str):
-        return matching_files(entry)
+    if not isinstance(entry, Pairs):  # Python callers may also give a Path
+        return matching_files(str(entry))
     if not any(map(has_magic, entry.paths)):
         return [entry]
     if entry.file is not None:

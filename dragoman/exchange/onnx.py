@@ -106,7 +106,7 @@ def stack_blockers(place: str, stack: Any, kinds: tuple[type, ...]) -> Iterator[
     for name, part, known in parts:
         if not isinstance(part, known):
             expected = ", ".join(repr(kind.kind) for kind in known)  # type: ignore[attr-defined]
-            yield f"{place}.{name}: found {part.kind!r}, expected one of {expected}"
+            yield f"{place}.{name}: found {part.kind!r}, expected {'one of ' if len(known) > 1 else ''}{expected}"
 
 
 class EncoderGraph(nn.Module):

@@ -274,9 +274,9 @@ def test_folder_and_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_missing_packages_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("backports.zstd", "compression.zstd", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=r"zst files needs .*dragoman\[data\]"):
+    with pytest.raises(MissingExtraError, match=r"zst files needs .*dragoman\[documents\]"):
         pairs(compressed(tmp_path, ".zst"))
-    with pytest.raises(MissingExtraError, match=r"Parquet files needs .*dragoman\[data\]"):
+    with pytest.raises(MissingExtraError, match=r"Parquet files needs .*dragoman\[documents\]"):
         pairs(written(tmp_path, "", "pairs.parquet"))
 
 

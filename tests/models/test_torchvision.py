@@ -120,7 +120,7 @@ def test_loaded_weights_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_errors_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'dragoman\[torchvision\]'"):
+    with pytest.raises(MissingExtraError, match="pip install torchvision"):
         encoder()
     stand_in(monkeypatch)
     with pytest.raises(ConfigError, match=r"has no 'resnet81'\. Did you mean 'resnet18'"):
