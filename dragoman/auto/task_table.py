@@ -29,13 +29,13 @@ def read_tasks(folder: Path) -> dict[str, dict[str, Any]]:
         raise DataError(f"{folder}: found no task, expected folders that each have a {TASK_FILE} with data and metric")
     tasks = {}
     for path in paths:
-        table = settings.read_toml(path)
+        table: dict[str, Any] = dict(settings.read_toml(path))
         data = table.get("data", {})
         for part in ("train", "valid") if isinstance(data, dict) else ():
             if part not in data:
                 raise DataError(f"{path}: data.{part}: missing; the table has the scores of data.valid")
             data[part] = beside(path.parent, data[part])
-        tasks[path.parent.name] = dict(table)
+        tasks[path.parent.name] = table
     return tasks
 
 
