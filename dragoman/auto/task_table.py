@@ -14,7 +14,7 @@ from dragoman.reports.run_summary import best_validation
 from dragoman.runs import Run
 from dragoman.runs.plan import train
 from dragoman.runs.protocol import file_name
-from dragoman.scoring.label_metrics import LabelMetric
+from dragoman.scoring.metric import LabelMetric
 from dragoman.scoring.registry import metrics_by_name
 from dragoman.tasks.config import build
 from dragoman.training.display import Display
