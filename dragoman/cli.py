@@ -30,7 +30,9 @@ def run() -> None:
     try:
         main()
     except SystemExit as exiting:
-        if "torch" not in sys.modules or sys.getprofile() is not None or sys.gettrace() is not None:
+        code = 0 if exiting.code is None else exiting.code
+        watched = sys.getprofile() is not None or sys.gettrace() is not None
+        if "torch" not in sys.modules or watched or not isinstance(code, int):
             raise
         # What Python itself does before it destroys modules: wait for threads, call exit handlers, flush.
         threading._shutdown()  # type: ignore[attr-defined]
@@ -38,7 +40,7 @@ def run() -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):  # a closed pipe: `guarded` has reported it
                 stream.flush()
-        os._exit(exiting.code if isinstance(exiting.code, int) else 1)
+        os._exit(code)
 
 
 def main() -> None:

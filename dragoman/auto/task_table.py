@@ -14,7 +14,6 @@ from dragoman.reports.run_summary import best_validation
 from dragoman.runs import Run
 from dragoman.runs.plan import train
 from dragoman.runs.protocol import file_name
-from dragoman.scoring.metric import LabelMetric
 from dragoman.scoring.registry import metrics_by_name
 from dragoman.tasks.config import build
 from dragoman.training.display import Display
@@ -83,7 +82,7 @@ def task_table(
                 config = plans[name, task]
                 train(replace(config, train=replace(config.train, seed=seed)), own, Display(quiet=False))
                 valid = [row["valid"] for row in Run(own).metrics() if "valid" in row]
-                found.append(best_validation(valid, metric)[metric] * points(metric))
+                found.append(best_validation(valid, metric)[metric] * metrics_by_name()[metric].points)
             spread = statistics.stdev(found) if seeds > 1 else None
             scores.append({"task": task, "mean": statistics.mean(found), "deviation": spread, "seeds": found})
         rows.append({"name": name, "scores": scores, "average": statistics.mean(one["mean"] for one in scores)})
@@ -91,12 +90,6 @@ def task_table(
         "tasks": [{"name": task, "metric": metrics_by_name()[metric].label} for task, metric in columns.items()],
         "rows": rows,
     }
-
-
-def points(metric: str) -> int:
-    """The factor that puts a score between 0 and 100; correlations, which are shown from 0 to 1, too."""
-    known = metrics_by_name()[metric]
-    return 100 if isinstance(known, LabelMetric) else known.scale
 
 
 def table_lines(table: Mapping[str, Any]) -> list[str]:

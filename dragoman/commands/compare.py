@@ -82,17 +82,22 @@ def compare(systems: tuple[str, ...], ladder: str | None, untrained: bool, outpu
             raise DataError(f"--output: found {output!r}, expected a file that ends in .html or .json")
         check_writable(output)
     as_utf8()
+    if options["own_tokenizers"] and not any(name.lower().endswith(".toml") for name in systems):
+        raise DataError("--own-tokenizers goes with configurations (.toml)")
     if len(systems) == 1 and Path(systems[0]).suffix.lower() in (".json", ".html"):
+        taken = ("test", "tasks", "steps", "tokens", "minutes", "sentence", "overrides", "source", "plot", "metrics")
+        refuse(options, taken, "does not go with a report that is drawn again")
         redraw(systems[0], output, options["title"])
     elif untrained:
         if systems or ladder is not None:
             raise DataError(f"--untrained has its own systems: found {systems[0] if systems else '--ladder'!r} too")
-        taken = ("test", "steps", "tokens", "minutes", "sentence", "overrides", "source", "plot", "metrics")
+        taken = ("test", "tasks", "steps", "tokens", "minutes", "sentence", "overrides", "source", "plot", "metrics")
         refuse(options, taken, "does not go with --untrained")
         compare_untrained(output, options)
     elif ladder is not None:
         if systems:
             raise DataError(f"--ladder trains its own systems: found {systems[0]!r} too")
+        refuse(options, ("tasks",), "does not go with --ladder")
         compare_ladder(ladder, output, options)
     elif options["tasks"] is not None:
         compare_tasks(systems, output, options)
@@ -196,6 +201,8 @@ def compare_tasks(systems: tuple[str, ...], output: str | None, options: dict[st
     from dragoman.reports.view import View
 
     refuse(options, ("test", "tokens", "minutes", "sentence", "source", "plot", "metrics"), "does not go with --tasks")
+    if options["own_tokenizers"]:
+        raise DataError("--own-tokenizers does not go with --tasks: there each configuration has its own anyway")
     configs = {Path(name).stem if Path(name).suffix.lower() == ".toml" else "": Path(name) for name in systems}
     if not systems or "" in configs or len(configs) < len(systems):
         found = ", ".join(systems) or "none"

@@ -103,9 +103,8 @@ class GraphStep(HoldsModel):
         self.graph: torch.cuda.CUDAGraph | None = None
         self.batch: Batch | None = None  # the sources that the graph of the encoder reads
         self.start_graph: torch.cuda.CUDAGraph | None = None
-        self.pool: Any = (
-            None  # the memory of all graphs of encoders: what they leave is copied before the next one runs
-        )
+        # The memory of all graphs of encoders: what one leaves is copied to `static` before the next one runs.
+        self.pool: Any = None
         self.inputs: GraphInputs | None = None  # kept alive as long as the graph
         self.lock = Lock()
 

@@ -55,6 +55,11 @@ class Metric:
         return 100 if self.percent else 1
 
     @property
+    def points(self) -> int:
+        """The factor that puts a score on a scale of 100, for an average over metrics."""
+        return self.scale
+
+    @property
     def shown_as(self) -> tuple[bool, bool, str]:
         """Direction and format, in which all metrics of one name agree."""
         return self.higher_is_better, self.percent, self.decimals
@@ -109,6 +114,10 @@ class LabelMetric(Metric):
     score: Callable[..., float]  # (predictions, targets), or with `uses_label_set` (predictions, targets, labels)
     uses_label_set: bool = False  # whether `score` needs the whole label set, which a sample may not show
     applies: Callable[[Sequence[Any], Sequence[Any], Sequence[str]], bool] | None = None  # to these; None: always
+
+    @property
+    def points(self) -> int:
+        return 100  # correlations too, which are shown from 0 to 1
 
 
 def check_segments(hypotheses: Sequence[str], references: References) -> None:
