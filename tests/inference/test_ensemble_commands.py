@@ -98,10 +98,12 @@ class Calls:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.counts: Counter[int] = Counter()
+        self.kept: dict[int, EncoderDecoder] = {}  # a model that is freed would give its id to the next one
         encode = EncoderDecoder.encode
 
         def counted(model: EncoderDecoder, *arguments: Any, **keywords: Any) -> Any:
             if not model.training:
+                self.kept[id(model)] = model
                 self.counts[id(model)] += 1
             return encode(model, *arguments, **keywords)
 
