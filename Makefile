@@ -67,8 +67,8 @@ gpu-test:
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -o addopts='' -q -m gpu -W error \
 		-W ignore::pytest.PytestConfigWarning -p no:cacheprovider --durations=5 $(GPU_TESTS)
 
-# Long proofs, each with a count and a time (docs/security.md lists them). Not part of `make test`. MUTATIONS=1000000 takes
-# about two hours of one quiet core.
+# Long proofs, each with a count and a time (docs/explanation/security.md lists them). Not part of `make test`.
+# MUTATIONS=1000000 takes about two hours of one quiet core.
 MUTATIONS ?= 100000
 PROCESSES ?= 2
 campaign: setup

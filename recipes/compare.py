@@ -1,6 +1,6 @@
 """The variants of a recipe as a Markdown table, and BLEU by sentence length as a plot.
 
-    python recipes/compare.py multi30k-de-en [--picture docs/bleu-by-length.png --draw sutskever bahdanau]
+    python recipes/compare.py multi30k-de-en [--picture docs/images/bleu-by-length.png --draw sutskever bahdanau]
 
 Reads what `recipes/run.py` wrote to recipes/results/.
 """

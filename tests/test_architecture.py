@@ -1,4 +1,4 @@
-"""Imports point one way through the folders (docs/architecture.md)."""
+"""Imports point one way through the folders (docs/explanation/architecture.md)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_folders_import_one_way() -> None:
 
 
 def test_the_documentation_lists_the_folders_in_import_order() -> None:
-    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (PACKAGE.parent / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     table = page.partition("| folder | contents |")[2].partition("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     names = [re.findall(r"`(\w+)(?:\.py|/)`", cell) for cell in cells]

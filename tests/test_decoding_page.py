@@ -1,4 +1,4 @@
-"""Every command and snippet of docs/decoding.md works as written."""
+"""Every command and snippet of docs/explanation/decoding.md works as written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.decoding.methods import BUILT_IN
 from tests.conftest import quiet_machine
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "decoding.md").read_text(encoding="utf-8")
 # A preset, because so few pairs would choose a model without an output layer that a shortlist could cut.
 SHORT = ["preset=transformer-tiny", "train.steps=6", "train.validate_every=6", "train.decode=4"]
 PATTERN = "(one|two|three) hundred( and)?( [a-z]+)?"
@@ -44,7 +44,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         for kind, block in re.findall(r"```(console|python)\n(.*?)```", PAGE, re.DOTALL):
             if kind == "python":
                 capsys.readouterr()
-                exec(compile(block, "docs/decoding.md", "exec", dont_inherit=True), names)
+                exec(compile(block, "docs/explanation/decoding.md", "exec", dont_inherit=True), names)
                 assert capsys.readouterr().out.strip()
                 continue
             for line in block.splitlines():

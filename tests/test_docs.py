@@ -13,7 +13,9 @@ import pytest
 import dragoman
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *DOCS]
+PAGES += sorted((ROOT / "research").glob("*.md"))
 LONGEST_CELL = 120
 
 
@@ -29,7 +31,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", target):
@@ -40,7 +42,7 @@ def test_relative_links_resolve(page: Path) -> None:
         assert not anchor or anchor in anchors(linked), f"{page.name}: {target} has no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_table_cells_hold_no_paragraphs(page: Path) -> None:
     for line in page.read_text(encoding="utf-8").splitlines():
         if line.startswith("|"):
@@ -50,8 +52,8 @@ def test_table_cells_hold_no_paragraphs(page: Path) -> None:
 
 def test_every_page_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f"(docs/{page.name})" in readme, page.name
+    for page in DOCS:
+        assert f"({page.relative_to(ROOT)})" in readme, page.name
 
 
 def page(name: str) -> str:
@@ -65,10 +67,10 @@ def test_pages_name_everything_registered() -> None:
     from dragoman.tasks.table import TASKS
 
     for name, registered in (
-        ("architectures.md", {*ENCODERS, *DECODERS}),
-        ("scoring.md", set(metrics_by_name())),
-        ("tasks.md", set(TASKS)),
-        ("extending.md", set(EXPORTERS)),
+        ("reference/architectures.md", {*ENCODERS, *DECODERS}),
+        ("reference/scoring.md", set(metrics_by_name())),
+        ("how-to/tasks.md", set(TASKS)),
+        ("how-to/extending.md", set(EXPORTERS)),
     ):
         text = page(name)
         missing = [entry for entry in registered if f"`{entry}`" not in text]

@@ -1,4 +1,4 @@
-"""The recipes of docs/extending.md: each is one file beside the package; they train, predict and keep the laws."""
+"""The recipes of docs/how-to/extending.md, each one file beside the package: they train, predict and keep the laws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from dragoman import testing
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 RECIPES = (
     "decoder", "encoder", "objective", "metric", "reader", "decoding method", "constraint", "task", "exporter",

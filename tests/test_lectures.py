@@ -1,4 +1,4 @@
-"""docs/lectures.md: every command runs and writes its figure; those that need many runs or much time are slow."""
+"""docs/how-to/lectures.md: every command runs and writes its figure; those that need much time are slow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conftest import call, quiet_machine
 from tests.tasks import test_media_end_to_end as media
 from tests.web.test_every_task import CASES, MEDIA, RECURRENT, table, write_data
 
-PAGE = Path(__file__).parents[1] / "docs" / "lectures.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "lectures.md"
 COMMANDS = re.findall(r"^\| .* \| `dragoman (.*)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 # Where the page has a run of the names on the left, the tests have the case on the right.
 RUNS = {"phrases": "phrases", "aligner": "aligner", "hmm": "hmm", "kalman": "kalman", "ngrams": "n-grams",

@@ -1,4 +1,4 @@
-"""The scripts of docs/library.md run as they stand there, and the search explains what it misses in a model."""
+"""The scripts of docs/how-to/library.md run as they stand there, and the search explains what it misses in a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "library.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 
 

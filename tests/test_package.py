@@ -41,7 +41,7 @@ def test_every_extra_is_described_and_every_named_one_exists() -> None:
     assert OPTIONAL["all"] == [f"dragoman[{','.join(name for name in described if name != 'demo')}]"]
     assert names(PROJECT["dependencies"]) == set(CORE)
     named = {}
-    files = [*(ROOT / "dragoman").rglob("*.py"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").iterdir()]
+    files = [*(ROOT / "dragoman").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").iterdir()]
     for path in [*files, ROOT / "README.md", ROOT / "Makefile", ROOT / "CONTRIBUTING.md"]:
         text = path.read_text(encoding="utf-8")
         lists = re.findall(r"(?:dragoman|\.)\[([a-z][a-z,-]*)\]", text) + re.findall(r"extra [`'](\w+)[`']", text)

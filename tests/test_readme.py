@@ -14,7 +14,7 @@ from examples import number_names
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+QUICKSTART = (ROOT / "docs" / "tutorials" / "quickstart.md").read_text(encoding="utf-8")
 SHORT = ["train.steps=4", "train.validate_every=4", "train.decode=4"]
 sys.path.insert(0, str(ROOT / "tools"))
 import record_tour  # noqa: E402
@@ -54,7 +54,7 @@ def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
             Path(output).write_text(capsys.readouterr().out, encoding="utf-8")
         ran.append(arguments[0])
     assert ran == ["train", "predict", "evaluate", "info", "attention", "train", "new", "check", "train"]
-    for name, page, lines in (("README.md", README, 2), ("docs/quickstart.md", QUICKSTART, 1)):
+    for name, page, lines in (("README.md", README, 2), ("docs/tutorials/quickstart.md", QUICKSTART, 1)):
         snippet = re.search(r"```python\n(.*?)```", page, re.DOTALL)
         assert snippet is not None
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Run the tour of docs/quickstart.md in a new folder, command by command, and write its outputs into the page.
+"""Run the tour of docs/tutorials/quickstart.md in a new folder and write the outputs into the page.
 
 python tools/record_tour.py            record
 python tools/record_tour.py --check    compare with what is recorded; times may differ
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "quickstart.md"
+PAGE = ROOT / "docs" / "tutorials" / "quickstart.md"
 FIRST, LAST = 6, 8  # lines of a long output that are shown
 TOUR = re.compile(r"(?<=^## A tour\n)(.*?)(?=^## )", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
@@ -26,7 +26,7 @@ BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 def tour(page: str) -> str:
     """The section of the page."""
     found = TOUR.search(page)
-    assert found is not None, "docs/quickstart.md has no section 'A tour'"
+    assert found is not None, "docs/tutorials/quickstart.md has no section 'A tour'"
     return found[1]
 
 

@@ -180,7 +180,7 @@ def by_name(name: str) -> Candidate:
 class Rule:
     """A row of the table of default models: which data, and the entry of the portfolio for them."""
 
-    data: str  # what `holds` says, for docs/auto.md
+    data: str  # what `holds` says, for docs/explanation/auto.md
     holds: Callable[[PairProfile], bool]
     model: str  # "": a Transformer that fits the amount of data
     reason: Callable[[PairProfile], str] = lambda profile: f"there are only {size(profile)}"
@@ -208,7 +208,7 @@ def up_to_pairs(most: int, *tests: Callable[[PairProfile], bool]) -> Callable[[P
     return lambda profile: profile.pairs <= most and all(test(profile) for test in tests)
 
 
-# The first row that holds decides. docs/auto.md shows this table; a test keeps both equal.
+# The first row that holds decides. docs/explanation/auto.md shows this table; a test keeps both equal.
 RULES = (
     Rule("fewer than 50 pairs", up_to_pairs(FEWEST - 1), ""),
     Rule("formal targets, such as queries with names of the question: up to 60,000 pairs",

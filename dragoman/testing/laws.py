@@ -1,4 +1,4 @@
-"""The laws of encoders and decoders (docs/architecture.md), as functions that raise AssertionError where one is broken.
+"""The laws of encoders and decoders (docs/explanation/architecture.md): they raise AssertionError if broken.
 
 All are meant for a model in evaluation mode and float64: see `small_model` and `in_float64`.
 """

@@ -52,7 +52,7 @@ KINDS = {"sentences": SENTENCES, "phonemes": PHONEMES, "words": WORDS, "commands
 
 
 def test_the_page_shows_the_rules() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "auto.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "auto.md").read_text(encoding="utf-8")
     assert rules_table() in page
     named = {name for rule in RULES for name in (rule.model, rule.on_cpus) if name}
     assert named <= {candidate.name for candidate in PORTFOLIO}

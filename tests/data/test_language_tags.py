@@ -284,7 +284,7 @@ def test_entries_of_every_kind_are_read_and_written_back() -> None:
 
 
 def test_the_entries_of_the_quickstart_are_read() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "tutorials" / "quickstart.md").read_text(encoding="utf-8")
     snippet = text.partition("```toml\n")[2].partition("```")[0]
     assert config.build(tomllib.loads(snippet)).data.train == (
         Pairs(file="de.tsv", tag="de"),

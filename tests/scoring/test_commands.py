@@ -37,7 +37,7 @@ def test_help_names_every_metric() -> None:
 
 
 def test_the_documentation_lists_every_metric() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "scoring.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "scoring.md").read_text(encoding="utf-8")
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in page.split("\n") if line.startswith("| `")
     ]

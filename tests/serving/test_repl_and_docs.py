@@ -1,4 +1,4 @@
-"""`dragoman repl`, the files under deploy/, and the examples of docs/serving.md."""
+"""`dragoman repl`, the files under deploy/, and the examples of docs/how-to/serving.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.conftest import TrainedFolder, call
 from tests.serving.conftest import serving
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "serving.md").read_text(encoding="utf-8")
 
 
 def test_repl(inside: TrainedFolder) -> None:
@@ -123,7 +123,7 @@ def test_the_page(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.Mon
         for kind, block in re.findall(r"```(console|python)\n(.*?)```", PAGE, re.DOTALL):
             text = block.replace("http://127.0.0.1:5000", live.url)
             if kind == "python":
-                exec(compile(text, "docs/serving.md", "exec"), known)
+                exec(compile(text, "docs/how-to/serving.md", "exec"), known)
                 continue
             for line in text.splitlines():
                 words = shlex.split(line.removeprefix("$ "))

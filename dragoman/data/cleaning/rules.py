@@ -1,6 +1,6 @@
 """Rules that judge one sentence pair; each gives a reason to reject it, or nothing.
 
-A rule is on by default only if it rejects next to nothing of clean human translations (docs/scarce.md has the figures).
+A rule is on by default only if it rejects next to nothing of clean human translations (figures: docs/how-to/scarce.md).
 """
 
 from __future__ import annotations
