@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import random
 from collections.abc import Iterator
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
     items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """Collections of garbage need not look through ten thousand tests and all modules again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -145,9 +145,18 @@ def test_modules_import_without_packages_that_only_some_work_needs() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
-def test_prediction_imports_nothing_it_does_not_need() -> None:
-    """torch itself takes two seconds; its compiler, which optimisers bring in, would take as long again."""
+def test_prediction_and_training_import_nothing_they_do_not_need() -> None:
+    """torch itself takes two seconds; its compiler, which torch's optimisers bring in, would take as long again."""
     heavy = "{'torch._dynamo', 'sympy', 'rich', 'sacrebleu', 'matplotlib', 'ctranslate2', 'transformers'}"
     modules = "dragoman.inference.predictor, dragoman.inference.rerank"
-    script = f"import sys, {modules}\nassert not {heavy} & set(sys.modules)\n"
+    script = f"""import sys, {modules}
+assert not {heavy} & set(sys.modules)
+import torch, dragoman.training.step as step
+from dragoman.training.optimizer import OptimizerConfig, build_optimizer
+model = torch.nn.Linear(2, 2)
+optimizer = build_optimizer(OptimizerConfig(), model)
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+assert "torch._dynamo" not in sys.modules
+"""
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

@@ -15,12 +15,12 @@ from dragoman.cli import guarded
 from dragoman.commands.evaluate import SCHEMA
 from dragoman.config.fields import fields_of
 from dragoman.decoding.methods import BUILT_IN
-from tests.conftest import quiet_machine
+from tests.conftest import SMALL, quiet_machine
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "explanation" / "decoding.md").read_text(encoding="utf-8")
 # A preset, because so few pairs would choose a model without an output layer that a shortlist could cut.
-SHORT = ["preset=transformer-tiny", "train.steps=6", "train.validate_every=6", "train.decode=4"]
+SHORT = ["preset=transformer-tiny", *SMALL, "train.steps=6", "train.validate_every=6", "train.decode=4"]
 PATTERN = "(one|two|three) hundred( and)?( [a-z]+)?"
 
 

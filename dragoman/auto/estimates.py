@@ -24,7 +24,7 @@ from dragoman.tasks.table import task_of
 from dragoman.training.capacity import available_memory
 from dragoman.training.display import duration
 from dragoman.training.loaders import batch_plan
-from dragoman.training.optimizer import MovingAverageConfig
+from dragoman.training.optimizer import MovingAverageConfig, OptimizerConfig, build_optimizer
 
 Say = Callable[[str], None]
 BatchShape = tuple[int, int, int]  # rows, source and target tokens
@@ -143,12 +143,12 @@ def training_seconds(
     """
     rows, source, target = sorted(shapes, key=lambda shape: shape[0] * (shape[1] + shape[2]))[len(shapes) // 2]
     model = model.to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    optimizer = build_optimizer(OptimizerConfig(learning_rate=1e-30), model)
 
     def train_step(count: int) -> None:
         model(collator.dummy(count, source, target).to(device)).total.backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
 
     part = min(rows, MEASURED_ROWS)
     train_step(part)  # allocates

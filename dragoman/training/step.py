@@ -156,7 +156,7 @@ class TrainingStep:
             factor = group.get("factor", 1.0)
             group["lr"] = self.scalars.learning_rate if factor == 1.0 else self.scalars.learning_rate * factor
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update(self.model, self.scalars.average_weight)
 
@@ -205,7 +205,7 @@ class CudaGraphStep(TrainingStep):
                 graph.capture_end()
         except (RuntimeError, torch.OutOfMemoryError) as error:
             self.capturing = False
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
             self.display.info(
                 f"train.compile: a step could not be captured ({brief(error)}); continuing with plain steps"
             )

@@ -118,6 +118,33 @@ def test_a_step_follows_adamw() -> None:
     torch.testing.assert_close(model.weight.detach().double(), weight, rtol=1e-6, atol=1e-7)
 
 
+def test_steps_are_those_of_torch_to_the_bit() -> None:
+    config = OptimizerConfig(learning_rate=0.01, weight_decay=0.1)
+    model, other = network(), network()
+    other.load_state_dict(model.state_dict())
+    optimizer = build_optimizer(config, model, {"1.weight": 0.5})
+    groups = [
+        {"params": [part], "lr": 0.005 if name == "1.weight" else 0.01, "weight_decay": 0.1 if part.dim() > 1 else 0.0}
+        for name, part in other.named_parameters()
+    ]
+    peer = torch.optim.AdamW(groups, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
+    for group in optimizer.param_groups:
+        group["lr"] = config.learning_rate * group["factor"]
+    for seed in range(5):
+        for network_, steps in ((model, optimizer), (other, peer)):
+            backward(network_, seed)
+            if seed == 3:
+                next(network_.parameters()).grad = None  # a part that the batch did not use
+            steps.step()
+            steps.zero_grad()
+    for name, part in weights(model).items():
+        assert torch.equal(part, weights(other)[name]), name
+    own = optimizer_tensors(optimizer, model)
+    for name, part in other.named_parameters():
+        for key, value in peer.state[part].items():
+            assert torch.equal(own[f"{name}.{key}"], value)
+
+
 def test_a_restored_optimizer_takes_the_identical_next_step() -> None:
     config = OptimizerConfig(learning_rate=0.01, weight_decay=0.1)
     model = network()

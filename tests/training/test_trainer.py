@@ -174,10 +174,10 @@ def test_gradients_are_shortened_to_the_limit(configure: Configure, tmp_path: Pa
         training = trainer(configure(f"train.clip={clip}"), tmp_path / clip)
         zero_grad = training.train_step.optimizer.zero_grad
 
-        def watch(set_to_none: bool = True, training: Trainer = training, zero_grad: Any = zero_grad) -> None:
+        def watch(training: Trainer = training, zero_grad: Any = zero_grad) -> None:
             parts = [part.grad for part in training.model.parameters() if part.grad is not None]
             seen.append(float(torch.stack([part.norm() for part in parts]).norm()))
-            zero_grad(set_to_none)
+            zero_grad()
 
         training.train_step.optimizer.zero_grad = watch  # type: ignore[method-assign]
         training._step()

@@ -183,8 +183,8 @@ def test_numbers_of_the_page_are_those_of_python(browser: Any, inspection: Inspe
 def test_hostile_text_is_inert_and_whole(
     browser: Any, trained_folder: TrainedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "MAX_TOKENS", 120)  # large pictures are drawn by another test
-    text = HOSTILE + "abcdefghij " * 200  # more than the views show
+    monkeypatch.setattr(subject, "MAX_TOKENS", 112)  # large pictures are drawn by another test
+    text = HOSTILE + "abcdefghij " * 20  # more than the views show
     with quiet_machine(trained_folder.folder / "cache"):
         found = inspect(load_run(trained_folder.run, "cpu"), text, HOSTILE)
     opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", found._data()))
