@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test quick lint types tests docs-test gpu-test campaign release-check clean
+.PHONY: setup demo test quick lint types tests docs docs-test gpu-test campaign release-check clean
 
 setup: $(VENV)/.ready
 
@@ -51,8 +51,16 @@ QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py c
 quick: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(QUICK)
 
+# The documentation site, in site/: a broken link, anchor or generated page is an error.
+$(VENV)/.docs: $(VENV)/.demo
+	$(INSTALL) --no-build-isolation -e '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs
+	$(BIN)/python tools/build_docs.py
+
 # The pages: links, names of options, settings and files, and every command that they show.
-PAGES = $(addprefix tests/,test_docs.py test_readme.py test_library_page.py test_decoding_page.py serving/test_repl_and_docs.py)
+PAGES = $(addprefix tests/,test_docs.py test_site.py test_readme.py test_library_page.py test_decoding_page.py serving/test_repl_and_docs.py)
 docs-test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(PAGES)
 
@@ -93,4 +101,4 @@ campaign: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site build

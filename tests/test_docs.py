@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import pkgutil
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import pytest
 import dragoman
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import build_docs  # noqa: E402
+
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *DOCS]
 PAGES += sorted((ROOT / "research").glob("*.md"))
@@ -38,6 +42,8 @@ def test_relative_links_resolve(page: Path) -> None:
             continue
         name, _, anchor = target.partition("#")
         linked = (page.parent / name).resolve() if name else page
+        if build_docs.is_generated(linked):
+            continue  # the strict build of the site checks these
         assert linked.exists(), f"{page.name}: {target} does not exist"
         assert not anchor or anchor in anchors(linked), f"{page.name}: {target} has no such heading"
 
@@ -48,12 +54,6 @@ def test_table_cells_hold_no_paragraphs(page: Path) -> None:
         if line.startswith("|"):
             for cell in re.split(r"(?<!\\)\|", line):
                 assert len(cell.strip()) <= LONGEST_CELL, f"{page.name}: {cell.strip()}"
-
-
-def test_every_page_is_linked_from_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for page in DOCS:
-        assert f"({page.relative_to(ROOT)})" in readme, page.name
 
 
 def page(name: str) -> str:

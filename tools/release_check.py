@@ -84,17 +84,17 @@ def check_changelog() -> Iterator[str]:
 
 def check_owner() -> Iterator[str]:
     """The addresses name the real repository."""
-    files = [
-        name for name in run("git", "grep", "-l", "github.com/OWNER/").stdout.split() if "release_check" not in name
-    ]
+    found = run("git", "grep", "-lE", r"github\.com/OWNER/|OWNER\.github\.io").stdout.split()
+    files = [name for name in found if "release_check" not in name]
     if files:
         yield f"found github.com/OWNER/ in {', '.join(files)}; write the owner of the repository"
 
 
 def check_docs() -> Iterator[str]:
-    """Links, names and commands of the pages."""
-    if run("make", "docs-test").returncode:
-        yield "make docs-test fails; run it"
+    """Links, names and commands of the pages; the site."""
+    for target in ("docs-test", "docs"):
+        if run("make", target).returncode:
+            yield f"make {target} fails; run it"
 
 
 def check_wheel() -> Iterator[str]:
@@ -114,7 +114,8 @@ def check_licences() -> Iterator[str]:
     """Every package that a user may get with ours has a permissive licence, or was looked at."""
     project = tomllib.loads(read("pyproject.toml"))["project"]
     optional = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *(row for name, rows in optional.items() if name != "dev" for row in rows)]
+    for_users = [rows for name, rows in optional.items() if name not in ("dev", "docs")]
+    wanted = [*project["dependencies"], *(row for rows in for_users for row in rows)]
     waiting, seen = [Requirement(row) for row in wanted], {"dragoman"}
     while waiting:
         needed = waiting.pop()
