@@ -36,7 +36,7 @@ ORDER = {
     "reference": ["commands", "settings", "python", "http", "formats", "glossary"],
     "reference/commands": ["start", "train", "use", "measure", "look-inside", "exchange", "data"],
     "reference/settings": ["data", "tokenizer", "model", "encoder", "decoder", "part", "train", "search", "serve"],
-    "explanation": ["architecture"],
+    "explanation": ["which-model", "when-not", "beside-others", "architecture"],
 }
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 CODE = re.compile(r"(^```.*?^```|^ *~~~.*?^ *~~~|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
