@@ -289,15 +289,17 @@ def score(
     units: Units = "words",
     draws: int = 0,
     seed: int = 1,
+    sources: Sequence[str] | None = None,
 ) -> Scores:
     """Score texts without a model. Each output has one reference or several.
 
-    With `draws` (1000, say) bootstrap samples the result has 95 % confidence intervals.
+    With `draws` (1000, say) bootstrap samples the result has 95 % confidence intervals. `sources` are for metrics that
+    compare outputs with their sources (`f0.5`).
     """
     from dragoman.scoring.report import score_outputs
 
     names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    return score_outputs(outputs, references, names, units=units, draws=draws, seed=seed)
+    return score_outputs(outputs, references, names, units=units, draws=draws, seed=seed, sources=sources)
 
 
 def compare(
@@ -308,6 +310,7 @@ def compare(
     units: Units = "words",
     draws: int = 1000,
     seed: int = 1,
+    sources: Sequence[str] | None = None,
 ) -> list[SystemScore]:
     """Compare the outputs of each system with those of the first, the baseline, on the same references.
 
@@ -316,7 +319,7 @@ def compare(
     from dragoman.scoring.report import compare_outputs
 
     names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    return compare_outputs(systems, references, names, units, draws=draws, seed=seed)
+    return compare_outputs(systems, references, names, units, draws=draws, seed=seed, sources=sources)
 
 
 def __getattr__(name: str) -> object:

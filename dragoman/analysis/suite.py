@@ -245,7 +245,8 @@ def check_score(
             "own": [output.text for output in predictions],
         }
         references = [list(example.references) for example in examples]
-        baseline, own = compare_outputs(texts, references, (threshold.metric,), units)
+        sources = [example.source for example in examples]
+        baseline, own = compare_outputs(texts, references, (threshold.metric,), units, sources=sources)
         assert own.versus is not None
         passed = passed and (own.versus.better or own.versus.bootstrap >= SIGNIFICANT)
         detail += f"; {threshold.not_worse_than} has {metric.format(baseline.score)}, p = {own.versus.bootstrap:.3f}"

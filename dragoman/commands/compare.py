@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--seeds", type=click.IntRange(1), default=1, help="Runs of every configuration.")
 @click.option("--sentence", help="Source sentence for the attention of each. [default: one of the test]")
 @click.option("--set", "overrides", multiple=True, metavar="PLACE=VALUE", help="A setting for all configurations.")
-@click.option("--source", help="Source lines of texts, for scores by length and the report.")
+@click.option("--source", help="Source lines of texts, for --metric f0.5, scores by length and the report.")
 @metric_option
 @units_option
 @click.option("--plot", metavar="FILE", help="Texts: also draw scores and intervals to this .png, .svg or .pdf file.")
@@ -159,18 +159,16 @@ def compare_outputs(files: tuple[str, ...], output: str | None, options: dict[st
     from dragoman.reports.comparison import compare_texts
     from dragoman.reports.score_files import compare_files
     from dragoman.reports.text_tables import comparison_lines
-    from dragoman.scoring.report import read_parallel_lines
 
     refuse(options, ("test", "steps", "tokens", "minutes", "sentence"), "goes with runs and configurations")
     references, *systems = files
     if not systems:
         raise DataError(f"nothing to compare: found {references} alone, expected references, a baseline and a system")
-    source, draws, seed = options["source"], options["draws"], options["seed"]
-    table, standings, outputs, truth = compare_files(
-        references, systems, options["metrics"], options["units"], draws, seed, options["plot"]
+    draws, seed = options["draws"], options["seed"]
+    table, standings, outputs, truth, sources = compare_files(
+        references, systems, options["metrics"], options["units"], draws, seed, options["plot"], options["source"]
     )
     if output is not None:
-        sources = None if source is None else read_parallel_lines(source, systems[0], len(truth))
         write_report("Comparison", references, compare_texts(outputs, truth, table, draws, seed, sources), output)
     if options["as_json"]:
         click.echo(json.dumps([standing.as_dict() for standing in standings], ensure_ascii=False))

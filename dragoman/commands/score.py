@@ -19,7 +19,7 @@ from dragoman.errors import DataError
 @metric_option
 @units_option
 @click.option("--intervals", is_flag=True, help="Add 95 % confidence intervals, by bootstrap over segments.")
-@click.option("--source", help="Source lines, for the breakdowns below.")
+@click.option("--source", help="Source lines, for the breakdowns below and for --metric f0.5.")
 @click.option("--by-length", is_flag=True, help="Also by words of the source, or without --source of the reference.")
 @click.option("--by-frequency", metavar="FILE", help="Also by the frequency of the rarest source word in FILE.")
 @click.option("--by-tag", metavar="FILE", help="Also by the label on each line of FILE; that of '<2de> text' is de.")

@@ -66,11 +66,14 @@ def text_baselines(
         pairs = ((example.source, example.references[0]) for example in training_examples(run))
         memorise.count((tuple(encode(source)), tuple(encode(target))) for source, target in pairs)
         nearest.load(memorise.tensors)
-        sources = [encode(example.source) for example in examples]
+        encoded = [encode(example.source) for example in examples]
         for name, model in (("memorise", memorise), ("nearest", nearest)):
-            outputs[name] = [tokenizer.decode(best.tokens) for best, *_ in model.transduce(sources, 1, 1)]
+            outputs[name] = [tokenizer.decode(best.tokens) for best, *_ in model.transduce(encoded, 1, 1)]
     references = [example.references for example in examples]
-    scores = {name: score_table(texts, references, names, units=units) for name, texts in outputs.items()}
+    sources = [example.source for example in examples]
+    scores = {
+        name: score_table(texts, references, names, units=units, sources=sources) for name, texts in outputs.items()
+    }
     others = ("segments", "signatures", "intervals")
     return {name: {key: table[key] for key in table if key not in others} for name, table in scores.items()}
 

@@ -522,7 +522,9 @@ class Predictor(Seq2SeqRun):
         predictions = list(self.stream(inputs, replace(options, tag=None), stream))
         texts, references = [output.text for output in predictions], [example.references for example in examples]
         draws = evaluation.draws if evaluation.intervals else 0
-        scores = score_table(texts, references, names, units=units, draws=draws, seed=evaluation.draws_seed)
+        sources = [example.source for example in examples]
+        seed = evaluation.draws_seed
+        scores = score_table(texts, references, names, units=units, draws=draws, seed=seed, sources=sources)
         scores |= self._likelihood_scores(examples, options)
         if self.run.task.counts_edit_types:
             scores["errors"] = {unit: count_edit_kinds(texts, references, unit) for unit in ("words", "characters")}

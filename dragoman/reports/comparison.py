@@ -72,7 +72,7 @@ def measure_run(
         started = time.perf_counter()
         outputs = [prediction.text for prediction in predictor.predict(sources)]
         seconds = time.perf_counter() - started
-        counts = text_statistics(outputs, references, metrics)
+        counts = text_statistics(outputs, references, metrics, sources)
         for metric, how in metrics.items():
             seeds[metric].append(how.score(counts[metric]))
         if first is None:
@@ -565,7 +565,7 @@ def compare_texts(
         metrics = dict(sorted(metrics.items(), key=lambda item: item[0] not in ("cer", "exact_match")))
     compared = []
     for name, outputs in systems.items():
-        counted = text_statistics(outputs, references, metrics)
+        counted = text_statistics(outputs, references, metrics, sources)
         scores = {metric: [how.score(counted[metric])] for metric, how in metrics.items()}
         compared.append(System(name, outputs, counted, scores))
     views = [

@@ -53,8 +53,6 @@ class ScoreOptions:
         buckets = [name for name in ("by_length", "by_frequency", "by_tag") if getattr(self, name)]
         if self.by_frequency and not self.source:
             raise DataError("--by-frequency needs --source: it counts the words of the source")
-        if self.source and not (self.by_length or self.by_frequency):
-            raise DataError("--source is read for --by-length and --by-frequency: found neither")
         unused = [name for name in ("characters", "all_alignments", "table") if getattr(self, name)]
         unused += ["substitution"] if self.substitution != 1 else []
         if unused and not self.alignment:
@@ -76,12 +74,18 @@ def score_report(request: ScoreOptions) -> tuple[dict[str, Any], list[str]]:
     """The scores for JSON, and lines of text for alignments and buckets."""
     request.check()
     metrics = select_metrics(request.metrics, request.units)
+    needing = [name for name, metric in metrics.items() if metric.uses_sources]
+    if needing and not request.source:
+        raise DataError(f"--metric {needing[0]} needs --source: it compares the output with the source")
+    if request.source and not (needing or request.by_length or request.by_frequency):
+        raise DataError("--source is read for --by-length, --by-frequency and --metric f0.5: found none of them")
     if request.ngrams:
         check_apart(metrics)
     hypotheses = list(read_lines(request.hypotheses))
     check_line_lengths(hypotheses, request.hypotheses)
     references = read_references(request.references, request.hypotheses, len(hypotheses))
-    counts = text_statistics(hypotheses, references, metrics)
+    sources = source_lines(request, len(hypotheses))
+    counts = text_statistics(hypotheses, references, metrics, sources)
     scores: dict[str, Any] = {"segments": len(hypotheses)}
     scores |= {name: metric.score(counts[name]) for name, metric in metrics.items()}
     lines: list[str] = []
@@ -104,7 +108,7 @@ def score_report(request: ScoreOptions) -> tuple[dict[str, Any], list[str]]:
                 ]
         if request.plot is not None:
             draw_edit_table(alignments[0], request.plot)
-    for key, (unit_label, groups) in _groups(request, hypotheses, references).items():
+    for key, (unit_label, groups) in _groups(request, sources, references).items():
         scores[key] = {}
         for name, metric in metrics.items():
             parts = score_buckets(metric, counts[name], groups, draws=request.draws, seed=request.seed)
@@ -131,13 +135,17 @@ def check_apart(metrics: Mapping[str, TextMetric]) -> None:
         raise DataError(f"no n-grams to show: found the metrics {', '.join(metrics)}, expected bleu among them")
 
 
+def source_lines(request: ScoreOptions, count: int) -> list[str] | None:
+    """The sources, if they were given; a language tag is no word of them."""
+    if not request.source:
+        return None
+    return [_TAG.sub("", line) for line in read_parallel_lines(request.source, request.hypotheses, count)]
+
+
 def _groups(
-    request: ScoreOptions, hypotheses: list[str], references: list[list[str]]
+    request: ScoreOptions, sources: list[str] | None, references: list[list[str]]
 ) -> dict[str, tuple[str, list[Bucket]]]:
     """The requested bucketings by option: what they bucket by, and the buckets."""
-    beside = (request.hypotheses, len(hypotheses))
-    # A language tag is no word of the source.
-    sources = [_TAG.sub("", line) for line in read_parallel_lines(request.source, *beside)] if request.source else None
     bucketings: dict[str, tuple[str, list[Bucket]]] = {}
     if request.by_length:
         unit_label = f"words of the {'source' if sources is not None else 'reference'}"
@@ -148,7 +156,7 @@ def _groups(
             raise DataError(f"{request.source}: found no words, expected one source per line")
         bucketings["by_frequency"] = ("rarest source word in training", groups)
     if request.by_tag:
-        lines = read_parallel_lines(request.by_tag, *beside)
+        lines = read_parallel_lines(request.by_tag, request.hypotheses, len(references))
         labels = [front[1] if (front := _TAG.match(line)) else line.strip() or "(none)" for line in lines]
         bucketings["by_tag"] = ("tag", by_tag(labels))
     return bucketings
@@ -174,8 +182,9 @@ def compare_files(
     draws: int,
     seed: int,
     plot: str | None = None,
-) -> tuple[dict[str, TextMetric], list[SystemScore], dict[str, list[str]], list[list[str]]]:
-    """The scores of the outputs in files, each compared with the first, the baseline; also outputs and references."""
+    source: str | None = None,
+) -> tuple[dict[str, TextMetric], list[SystemScore], dict[str, list[str]], list[list[str]], list[str] | None]:
+    """The scores of the outputs in files, each compared with the first, the baseline; also all texts."""
     if len(systems) < 2:
         raise DataError(f"nothing to compare: found one system ({systems[0]}), expected a baseline and another")
     if doubled := next((path for path in systems if systems.count(path) > 1), None):
@@ -189,7 +198,8 @@ def compare_files(
         path: first if path == systems[0] else read_parallel_lines(path, systems[0], len(first)) for path in systems
     }
     texts = read_references([references], systems[0], len(first))
-    scores = compare_systems(outputs, texts, metrics, draws=draws, seed=seed)
+    sources = None if source is None else read_parallel_lines(source, systems[0], len(first))
+    scores = compare_systems(outputs, texts, metrics, sources=sources, draws=draws, seed=seed)
     if plot is not None:
         draw_comparison(scores, metrics, plot)
-    return metrics, scores, outputs, texts
+    return metrics, scores, outputs, texts, sources

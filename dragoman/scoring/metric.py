@@ -47,7 +47,7 @@ class Metric:
     selects_checkpoints: bool = True  # whether `train.metric` may name it
     percent: bool = True  # a fraction, shown times 100 with a percent sign
     decimals: str = ".2f"  # format of the number that is shown
-    needs: str = ""  # what must be installed or downloaded first; such a metric is used only where it is named
+    needs: str = ""  # what must be installed, downloaded or given first; such a metric is used only where it is named
 
     @property
     def scale(self) -> int:
@@ -72,18 +72,29 @@ class Metric:
 class TextMetric(Metric):
     """A metric over texts and their references."""
 
-    count: Callable[[Sequence[str], References], Statistics]
+    count: Callable[
+        ..., Statistics
+    ]  # (hypotheses, references), or with `uses_sources` (hypotheses, references, sources)
     combine: Callable[[FloatArray], FloatArray]  # summed statistics (..., K) → scores (...)
     outputs: tuple[OutputKind, ...] = ("words", "phonemes")
+    uses_sources: bool = False
     has_segment_costs: bool = True  # False where a segment's score depends on the other segments
     sentence_costs: Callable[[Sequence[str], References], list[float]] | None = None  # unless 1 − score will do
     pairwise: Callable[[Sequence[str], Sequence[str]], FloatArray] | None = None  # a faster way to `pairwise_costs`
     apart: Callable[[Sequence[str], References], dict[str, Any]] | None = None  # the terms of the score, for reports
 
-    def statistics(self, hypotheses: Sequence[str], references: References) -> Statistics:
+    def statistics(
+        self, hypotheses: Sequence[str], references: References, sources: Sequence[str] | None = None
+    ) -> Statistics:
         """The statistics of every segment; raises DataError for input that cannot be scored."""
         check_segments(hypotheses, references)
-        return self.count(hypotheses, references)
+        if not self.uses_sources:
+            return self.count(hypotheses, references)
+        if sources is None:
+            raise DataError(
+                f"metric: found '{self.name}', which compares outputs with their sources: none are given here"
+            )
+        return self.count(hypotheses, references, sources)
 
     def score(self, statistics: Statistics) -> float:
         """The corpus score: of all segments together, not the mean of segment scores."""

@@ -11,7 +11,7 @@ from typing import Any, get_args, overload
 
 from dragoman.config.table import Table
 from dragoman.errors import ConfigError, DataError, hint
-from dragoman.scoring import error_rates, label_metrics, meteor, ngram_overlap, perplexity, sacrebleu
+from dragoman.scoring import corrections, error_rates, label_metrics, meteor, ngram_overlap, perplexity, sacrebleu
 from dragoman.scoring.metric import (
     LabelMetric,
     LabelOutputs,
@@ -29,6 +29,7 @@ BUILT_IN: tuple[Metric, ...] = (
     *meteor.METRICS,
     *ngram_overlap.METRICS,
     *error_rates.METRICS,
+    *corrections.METRICS,
     *label_metrics.METRICS,
     *perplexity.METRICS,
 )
@@ -74,12 +75,12 @@ def metrics_for(outputs: LabelOutputs) -> dict[str, LabelMetric]: ...
 @overload
 def metrics_for(outputs: OutputKind) -> dict[str, Any]: ...
 def metrics_for(outputs: OutputKind) -> dict[str, Any]:
-    """The metrics that score one kind of output, by name; those that need more than sacreBLEU are left out."""
+    """The metrics of one kind of output, by name, but for those that need more than outputs and references."""
     return {name: metric for (kind, name), metric in METRICS.items() if kind == outputs and not metric.needs}
 
 
 def demanding_metrics() -> dict[str, str]:
-    """What must be installed or downloaded for the text metrics that `metrics_for` leaves out."""
+    """What must be installed, downloaded or given for the text metrics that `metrics_for` leaves out."""
     return {name: metric.needs for (_, name), metric in METRICS.items() if metric.needs}
 
 
@@ -127,6 +128,9 @@ def select_metrics(names: Iterable[str] | None = None, units: Units = "words") -
 
 
 def text_statistics(
-    hypotheses: Sequence[str], references: References, metrics: Mapping[str, TextMetric]
+    hypotheses: Sequence[str],
+    references: References,
+    metrics: Mapping[str, TextMetric],
+    sources: Sequence[str] | None = None,
 ) -> dict[str, Statistics]:
-    return {name: metric.statistics(hypotheses, references) for name, metric in metrics.items()}
+    return {name: metric.statistics(hypotheses, references, sources) for name, metric in metrics.items()}

@@ -45,13 +45,14 @@ def score_table(
     units: Units = "words",
     draws: int = 0,
     seed: int = 1,
+    sources: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The scores by the named metrics, or by the defaults of an evaluation, for JSON.
 
     With `draws` bootstrap samples the table also has 95 % confidence intervals.
     """
     metrics = select_metrics(tuple(names) or EVALUATION_DEFAULTS[units], units)
-    counts = text_statistics(hypotheses, references, metrics)
+    counts = text_statistics(hypotheses, references, metrics, sources)
     table: dict[str, Any] = {"segments": len(hypotheses)}
     table |= {name: metric.score(counts[name]) for name, metric in metrics.items()}
     if draws:

@@ -134,13 +134,14 @@ def compare(
     references: References,
     metrics: Mapping[str, TextMetric],
     *,
+    sources: Sequence[str] | None = None,
     draws: int = DEFAULT_DRAWS,
     seed: int = 1,
     confidence: float = 0.95,
 ) -> list[SystemScore]:
     """The scores of every system by every metric, each compared with the first system, the baseline."""
     counts = [
-        {name: metric.statistics(outputs, references) for name, metric in metrics.items()}
+        {name: metric.statistics(outputs, references, sources) for name, metric in metrics.items()}
         for outputs in systems.values()
     ]
     # The statistics of all metrics are columns of one matrix, so that segments are drawn once for all metrics.

@@ -118,14 +118,15 @@ def check_metric(name: str) -> None:
     truth = [" ".join(draw.choices(words, k=draw.randint(3, 12))) for _ in range(60)]
     outputs = [" ".join(draw.choice(words) if draw.random() < 0.3 else word for word in text.split()) for text in truth]
     references = [[text] for text in truth]
+    sources = [" ".join(draw.choice(words) if draw.random() < 0.3 else word for word in text.split()) for text in truth]
     for metric in dict.fromkeys(metrics):
-        counted = metric.statistics(outputs, references)
+        counted = metric.statistics(outputs, references, sources)
         assert counted.rows.shape[0] == len(outputs), f"{name}: expected one row of statistics per segment"
         assert counted.signature, f"{name}: expected a signature that says how it counts"
-        score, perfect = metric.score(counted), metric.score(metric.statistics(truth, references))
+        score, perfect = metric.score(counted), metric.score(metric.statistics(truth, references, sources))
         better = perfect > score if metric.higher_is_better else perfect < score
         assert better, f"{name}: a perfect output scores {perfect}, one with errors {score}; see higher_is_better"
-        backwards = metric.statistics(outputs[::-1], references[::-1])
+        backwards = metric.statistics(outputs[::-1], references[::-1], sources[::-1])
         assert np.isclose(metric.score(backwards), score), f"{name}: the order of the segments changes the score"
         if metric.has_segment_costs:  # its segments do not depend on each other
             part = range(0, 60, 7)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.scoring import sacrebleu
+from dragoman.scoring import corrections, sacrebleu
 from dragoman.scoring.registry import SCORE_DEFAULTS, metrics_for
 from tests.conftest import call
 from tests.scoring.test_significance import systems
@@ -28,6 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 METRICS = {**metrics_for("phonemes"), **metrics_for("words")}  # WER of words, not of phonemes
 MORE = [metric.name for metric in sacrebleu.METRICS if metric.needs]  # a package, or a download
+MORE += [metric.name for metric in corrections.METRICS]  # the sources
 
 
 def test_help_names_every_metric() -> None:
@@ -136,7 +137,10 @@ def test_compare(folder: Path) -> None:
     [
         ("score base refs --metric blue", "metric: found 'blue', which is no metric. Did you mean 'bleu'?"),
         ("score base refs --by-frequency refs", "--by-frequency needs --source"),
-        ("score base refs --source refs", "--source is read for --by-length and --by-frequency: found neither"),
+        (
+            "score base refs --source refs",
+            "--source is read for --by-length, --by-frequency and --metric f0.5: found none of them",
+        ),
         ("score base refs --table", "--table needs --alignment"),
         ("score base refs --substitution 2", "--substitution needs --alignment"),
         ("score base refs --draws 50", "--draws needs --intervals, --by-length, --by-frequency or --by-tag"),
