@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 EditKind = Literal["equal", "substitute", "insert", "delete"]
 
 MARKS: dict[EditKind, str] = {"equal": " ", "substitute": "S", "insert": "I", "delete": "D"}
@@ -21,6 +24,17 @@ def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     except ImportError:  # a machine where nothing can be installed trains all the same, and validates more slowly
         return align_edits(left, right).cost
     return Levenshtein.distance(left, right)
+
+
+def edit_distances(lefts: Sequence[Sequence[Hashable]], rights: Sequence[Sequence[Hashable]]) -> NDArray[np.int32]:
+    """The Levenshtein distance of each of the first to each of the others: (L, R)."""
+    try:
+        from rapidfuzz.distance import Levenshtein
+        from rapidfuzz.process import cdist
+    except ImportError:  # see edit_distance
+        rows = [[edit_distance(left, right) for right in rights] for left in lefts]
+        return np.array(rows, dtype=np.int32).reshape(len(lefts), len(rights))
+    return cdist(lefts, rights, scorer=Levenshtein.distance, dtype=np.int32)
 
 
 def common_length(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from dragoman.scoring.edit import EditAlignment, align_edits, edit_distance
+from dragoman.scoring.edit import EditAlignment, align_edits, edit_distance, edit_distances
 from dragoman.scoring.metric import (
     FloatArray,
     References,
@@ -96,7 +96,14 @@ def combine_inaccuracy(sums: FloatArray) -> FloatArray:
     return ratio(sums[..., 1] - sums[..., 0], sums[..., 1])
 
 
-edit_rate = partial(TextMetric, higher_is_better=False, combine=combine_error_rate)
+def pairwise_rates(hypotheses: Sequence[str], references: Sequence[str], units: SymbolUnits = "words") -> FloatArray:
+    """The error rate of each hypothesis against each reference: (H, R)."""
+    lefts, rights = ([symbols(text, units) for text in texts] for texts in (hypotheses, references))
+    lengths = np.array([max(1, len(reference)) for reference in rights])
+    return np.asarray(edit_distances(lefts, rights) / lengths)
+
+
+edit_rate = partial(TextMetric, higher_is_better=False, combine=combine_error_rate, pairwise=pairwise_rates)
 match_rate = partial(TextMetric, count=count_exact_matches)
 count_characters = partial(count_edits, units="characters")
 METRICS = (
@@ -110,7 +117,13 @@ METRICS = (
         higher_is_better=False,
         combine=combine_inaccuracy,
     ),
-    edit_rate("cer", "CER", "character edits per reference character", count=count_characters),
+    edit_rate(
+        "cer",
+        "CER",
+        "character edits per reference character",
+        count=count_characters,
+        pairwise=partial(pairwise_rates, units="characters"),
+    ),
     edit_rate("per", "PER", "phoneme edits per reference phoneme", outputs=("phonemes",), count=count_edits),
     match_rate("exact_match", "exact match", "share of outputs equal to a reference", combine=mean_score),
 )

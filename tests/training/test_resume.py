@@ -95,7 +95,14 @@ def test_a_run_killed_in_its_first_validation_resumes_exactly(
     assert result(tmp_path / "run") == result(tmp_path / "straight")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+# The others take the same way through the trainer.
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((signal.SIGINT, 130), (signal.SIGHUP, 129))),
+    ],
+)
 def test_a_signal_saves_and_the_same_command_goes_on(
     number: signal.Signals, code: int, tmp_path: Path, pairs: Path, straight: Straight
 ) -> None:
