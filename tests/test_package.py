@@ -101,6 +101,11 @@ def test_what_the_wheel_and_the_sdist_hold(built: Path) -> None:
     assert max(files.values()) < 200_000
     assert "Requires-Python: >=3.11" in described
     assert "License-Expression: Apache-2.0" in described
+    home = PROJECT["urls"]["Homepage"]
+    assert f"]({home.replace('github.com', 'raw.githubusercontent.com')}/main/docs/images/page.png)" in described
+    links = re.findall(r"\]\((\S+?)\)", described.partition("\n\n")[2])
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith("https://")] == []  # PyPI has no other files
     with tarfile.open(built / f"dragoman-{__version__}.tar.gz") as sources:
         inside = {member.name.partition("/")[2] for member in sources.getmembers()}
     assert {"pyproject.toml", "LICENSE", "dragoman/__init__.py", "tests/conftest.py"} <= inside
