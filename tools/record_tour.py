@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "tutorials" / "quickstart.md"
-FIRST, LAST = 6, 8  # lines of a long output that are shown
+FIRST, LAST = 6, 7  # lines of a long output that are shown
 TOUR = re.compile(r"(?<=^## A tour\n)(.*?)(?=^## )", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
@@ -69,7 +69,7 @@ def shell(folder: Path) -> Callable[[str], str]:
 
 
 def shortened(output: str) -> str:
-    lines = [line.rstrip() for line in output.splitlines()]
+    lines = [line.rstrip() for line in output.splitlines() if not line.endswith(" …")]  # no "reading …"
     if len(lines) > FIRST + LAST + 12:  # a table of a few more lines stays whole
         lines = [*lines[:FIRST], "…", *lines[-LAST:]]
     return "".join(f"{line}\n" for line in lines)
