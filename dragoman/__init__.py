@@ -8,7 +8,7 @@
 
 The names in `__all__` are the public interface. They keep their meaning within a minor version; a name that must go
 warns for one minor version first. All other modules may change at any time, but for what docs/how-to/library.md and
-docs/how-to/extending.md show.
+docs/how-to/extending/ show.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import build_docs  # noqa: E402
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *DOCS]
 PAGES += sorted((ROOT / "research").glob("*.md"))
+RECIPES = tuple(page.name for page in (ROOT / "docs" / "how-to" / "extending").glob("*.md") if page.stem != "index")
 LONGEST_CELL = 120
 
 
@@ -70,7 +71,7 @@ def test_pages_name_everything_registered() -> None:
         ("reference/architectures.md", {*ENCODERS, *DECODERS}),
         ("reference/scoring.md", set(metrics_by_name())),
         ("how-to/tasks.md", set(TASKS)),
-        ("how-to/extending.md", set(EXPORTERS)),
+        ("how-to/extending/exporter.md", set(EXPORTERS)),
     ):
         text = page(name)
         missing = [entry for entry in registered if f"`{entry}`" not in text]
@@ -117,7 +118,7 @@ def test_settings_that_the_pages_name_exist() -> None:
     classes = package_dataclasses()
     names = {field.name for value in classes for field in dataclasses.fields(value) if "help" in field.metadata}
     kinds = {value.kind for value in classes if isinstance(getattr(value, "kind", None), str)}
-    text = prose_and_code(("CHANGELOG.md", "extending.md", "library.md", "log.md"))
+    text = prose_and_code(("CHANGELOG.md", "library.md", "log.md", *RECIPES))
     for place in re.findall(r"(?<![\w/.-])(?:data|tokenizer|model|train|search)\.[a-z_]+(?:\.[a-z_]+)*", text):
         last = place.split(".")
         if last[-1] in ("md", "py", "json", "toml", "tsv", "txt", "src", "safetensors", "en", "de"):
@@ -130,7 +131,7 @@ def test_settings_that_the_pages_name_exist() -> None:
 def test_files_that_the_pages_name_exist() -> None:
     """Paths in code spans, relative to the package or to the repository."""
     for page in PAGES:
-        if page.name in ("CHANGELOG.md", "extending.md") or page.name.startswith("move-from-"):
+        if page.name in ("CHANGELOG.md", *RECIPES) or page.name.startswith("move-from-"):
             continue  # the recipes name files to be written, the others those of other toolkits
         for path in re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|md|toml))`", page.read_text(encoding="utf-8")):
             assert (ROOT / path).exists() or (ROOT / "dragoman" / path).exists(), f"{page.name}: {path}"

@@ -1,4 +1,4 @@
-"""The recipes of docs/how-to/extending.md, each one file beside the package: they train, predict and keep the laws."""
+"""The recipes of docs/how-to/extending/, each one file beside the package: they train, predict and keep the laws."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pytest
 from dragoman import testing
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "how-to" / "extending.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+FOLDER = ROOT / "docs" / "how-to" / "extending"
 RECIPES = (
     "decoder", "encoder", "objective", "metric", "reader", "decoding method", "constraint", "task", "exporter",
     "document format",
 )  # fmt: skip
+PAGES = [(FOLDER / f"{name.replace(' ', '-')}.md").read_text(encoding="utf-8") for name in ("index", *RECIPES)]
+BLOCKS = [found for page in PAGES for found in re.findall(r"^```(\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)]
 SHORT = ["train.steps=4", "train.validate_every=4", "train.decode=4"]
 
 # Runs all commands in one process; prints exit code, standard output and errors of each.
@@ -77,8 +78,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_recipe_is_complete() -> None:
-    assert tuple(re.findall(r"^## An? ([\w ]+)$", PAGE, re.MULTILINE)) == RECIPES
-    for section in re.split(r"^## (?=An? )", PAGE, flags=re.MULTILINE)[1:]:
+    assert {path.stem for path in FOLDER.glob("*.md")} == {"index", *(name.replace(" ", "-") for name in RECIPES)}
+    for name, section in zip(RECIPES, PAGES[1:], strict=True):
+        assert re.match(rf"# Add an? {name}\n", section)
         kinds = re.findall(r"^```(\w+)$", section, re.MULTILINE)
         assert kinds == ["python", "console"], section[:40]
         assert section.count("dragoman.register(") == 1, section[:40]

@@ -1,7 +1,7 @@
 """Build the documentation site into site/, from docs/, research/ and the code; a broken link or anchor is an error.
 
-`make docs` runs it. A page needs no entry anywhere: its folder says the part, its first heading the title. `ORDER` puts
-some pages of a folder first.
+`make docs` runs it. A page needs no entry anywhere: its folder says the part, its first heading the title. `GROUPS`
+puts some pages of a folder first, under a heading.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -31,12 +32,27 @@ PARTS = {  # folder → title and one sentence
     "gallery": ("Gallery", "Pages that Dragoman made."),
     "research": ("Research", "What was tried on the way, with all figures."),
 }
-ORDER = {
-    "how-to": ["tasks", "data", "scarce", "large", "inspect", "serving", "documents", "improve", "exchange"],
-    "reference": ["commands", "settings", "python", "http", "formats", "glossary"],
-    "reference/commands": ["start", "train", "use", "measure", "look-inside", "exchange", "data"],
-    "reference/settings": ["data", "tokenizer", "model", "encoder", "decoder", "part", "train", "search", "serve"],
-    "explanation": ["which-model", "when-not", "beside-others", "architecture"],
+# Groups of pages in a folder, in this order; others follow, by their titles.
+GROUPS: dict[str, dict[str, list[str]]] = {
+    "tutorials": {"": ["quickstart"]},
+    "how-to": {
+        "Data and training": ["tasks", "data", "search", "curve", "scarce", "large", "library"],
+        "Use a model": ["serving", "translation-tools", "documents", "shards", "memory", "doubtful"],
+        "Measure and improve": ["inspect", "compare", "test-suite", "adapt", "lectures"],
+        "Exchange and extend": ["exchange", "extending"],
+        "Move from another toolkit": ["move-from-*"],
+    },
+    "how-to/extending": {"": ["decoder", "encoder", "objective", "metric", "reader"]},
+    "reference": {
+        "Interfaces": ["commands", "settings", "python", "http", "protocols", "formats"],
+        "Models and metrics": ["architectures", "scoring", "glossary"],
+        "Figures": ["results", "speed", "*-measured"],
+    },
+    "reference/commands": {"": ["start", "train", "use", "measure", "look-inside", "exchange", "data"]},
+    "reference/settings": {
+        "": ["data", "tokenizer", "model", "encoder", "decoder", "part", "train", "search", "serve"]
+    },
+    "explanation": {"": ["which-model", "when-not", "beside-others", "architecture", "decoding", "auto"]},
 }
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 CODE = re.compile(r"(^```.*?^```|^ *~~~.*?^ *~~~|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
@@ -159,29 +175,42 @@ def has_pages(folder: str, texts: dict[str, str]) -> bool:
 def part_page(folder: str, texts: dict[str, str]) -> str:
     """The first page of a part: its pages, each with its first sentence."""
     title, about = PARTS[folder]
-    rows = []
-    for name in pages_in(folder, texts):
-        text = texts[name if name.endswith(".md") else f"{name}/index.md"]
-        address = name.removeprefix(f"{folder}/") + ("" if name.endswith(".md") else "/index.md")
-        rows.append(f"[{title_of(text)}]({address})\n:   {summary_of(text)}\n")
-    return f"# {title}\n\n{about}\n\n" + "\n".join(rows)
+    made = [f"# {title}", about]
+    for group, names in groups_in(folder, texts).items():
+        rows = []
+        for name in names:
+            text = first_page(name, texts)
+            address = name.removeprefix(f"{folder}/") + ("" if name.endswith(".md") else "/index.md")
+            rows.append(f"[{title_of(text)}]({address})\n:   {summary_of(text)}\n")
+        made += [f"## {group}" if group else "", "\n".join(rows)]
+    return "\n\n".join(filter(None, made))
 
 
 # -- Navigation ------------------------------------------------------------------------------------------------------
 
 
-def pages_in(folder: str, texts: dict[str, str]) -> list[str]:
-    """The pages and folders in a folder, but for its first page: those of ORDER, then by title."""
+def first_page(name: str, texts: dict[str, str]) -> str:
+    """The text of a page, or of the first one of a folder."""
+    return texts[name if name.endswith(".md") else f"{name}/index.md"]
+
+
+def groups_in(folder: str, texts: dict[str, str]) -> dict[str, list[str]]:
+    """The pages and folders in a folder, but for its first page, by group; those without one are last, under ""."""
     below = [name.removeprefix(f"{folder}/") for name in texts if name.startswith(f"{folder}/")]
-    found = sorted({f"{folder}/{name.partition('/')[0]}" for name in below} - {f"{folder}/index.md"})
-    first = [f"{folder}/{name}" for name in ORDER.get(folder, ())]
+    waiting = {f"{folder}/{name.partition('/')[0]}" for name in below} - {f"{folder}/index.md"}
+    found: dict[str, list[str]] = {}
+    for group, patterns in GROUPS.get(folder, {}).items():
+        for pattern in patterns:
+            fitting = [name for name in waiting if fnmatch(name.removesuffix(".md"), f"{folder}/{pattern}")]
+            found.setdefault(group, []).extend(by_title(fitting, texts))
+            waiting -= set(fitting)
+    if waiting:
+        found[""] = [*found.pop("", []), *by_title(waiting, texts)]
+    return {group: names for group, names in found.items() if names}
 
-    def rank(name: str) -> tuple[int, str]:
-        stem = name.removesuffix(".md")
-        page = texts[name if name.endswith(".md") else f"{name}/index.md"]
-        return (first.index(stem) if stem in first else len(first), title_of(page).lower())
 
-    return sorted(found, key=rank)
+def by_title(names: Iterable[str], texts: dict[str, str]) -> list[str]:
+    return sorted(names, key=lambda name: title_of(first_page(name, texts)).lower())
 
 
 def navigation(texts: dict[str, str]) -> Nav:
@@ -195,11 +224,15 @@ def navigation(texts: dict[str, str]) -> Nav:
 
 def section(folder: str, texts: dict[str, str]) -> Nav:
     entries: Nav = [{title_of(texts[f"{folder}/index.md"]): f"{folder}/index.md"}]
-    for name in pages_in(folder, texts):
-        if name.endswith(".md"):
-            entries.append({short(title_of(texts[name])): name})
-        else:
-            entries.append({title_of(texts[f"{name}/index.md"]): section(name, texts)})
+    for group, names in groups_in(folder, texts).items():
+        inside = entries if not group else []
+        for name in names:
+            if name.endswith(".md"):
+                inside.append({short(title_of(texts[name])): name})
+            else:
+                inside.append({title_of(texts[f"{name}/index.md"]): section(name, texts)})
+        if group:
+            entries.append({group: inside})
     return entries
 
 

@@ -83,7 +83,7 @@ EXIT_CODES = """## Exit codes
 
 def commands() -> Iterator[tuple[str, str]]:
     """A page for each group of `dragoman --help`."""
-    root = click.Context(cli, info_name="dragoman")
+    root = click.Context(cli, info_name="dragoman", **cli.context_settings)
     rows = []
     for group, listed in GROUPS.items():
         path = slug(group)

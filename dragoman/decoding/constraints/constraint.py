@@ -1,4 +1,4 @@
-"""The interface of a constraint: a finite automaton over tokens. docs/how-to/extending.md writes one."""
+"""The interface of a constraint: a finite automaton over tokens. docs/how-to/extending/constraint.md writes one."""
 
 from __future__ import annotations
 

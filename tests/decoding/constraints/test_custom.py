@@ -1,4 +1,4 @@
-"""A constraint written as one class, as docs/how-to/extending.md shows it, inside the search."""
+"""A constraint written as one class, as docs/how-to/extending/constraint.md shows it, inside the search."""
 
 from __future__ import annotations
 
