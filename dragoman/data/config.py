@@ -87,6 +87,11 @@ class DataConfig:
         help="for few pairs that share their stems, such as inflected forms: add this many made-up training pairs in "
         "which random letters replace the stem on both sides",
     )
+    shuffle: Literal["corpus", "shards"] = setting(
+        "corpus",
+        help="the first epoch: corpus shuffles all pairs; shards shuffles some shards of a large corpus at a time, so "
+        "that training starts while the rest is tokenised",
+    )
     cache: str = setting("", help="folder for tokenised data; default $DRAGOMAN_CACHE or ~/.cache/dragoman")
 
     @property

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,8 +24,8 @@ from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.bpe_dropout import SampledStore, dropout_of
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, weights_of
-from dragoman.data.crew import WORK, ProcessCrew, WorkerLostError, crew_for
-from dragoman.data.examples import Example, file_of
+from dragoman.data.crew import WORK, ProcessCrew, WorkerLostError, crew_for, part_folder
+from dragoman.data.examples import Example, Fault, file_of
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT, hallucinate
@@ -43,6 +43,15 @@ from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig, load_reader, load_run_tokenizer, load_tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.translation_memory import TranslationMemory
+from dragoman.data.windows import (
+    GrowingWindows,
+    Preparation,
+    StoredWindows,
+    UnfinishedStore,
+    Window,
+    Windows,
+    windowed_epoch,
+)
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.files import cache_home, digest, make_temporary, remove_folder, sync, write_text
 from dragoman.portable import lock
@@ -52,6 +61,7 @@ FEATURES = "features"  # subfolder of a corpus of media files
 KEPT_SECONDS = 7 * 24 * 3600.0  # how long unfinished work stays
 TRAINED = "tokenizer.done"  # in the folder of unfinished work
 SIZES = "sizes.json"  # the size of every other file
+REPORT = "report.json"  # of a corpus that is being prepared, with what is known when its first shard is tokenised
 
 
 @dataclass(frozen=True)
@@ -66,9 +76,37 @@ class Corpus:
     report: dict[str, Any]  # counts, faults, fingerprint
     codec: PairCodec
     collator: Collator = PAIR_COLLATOR
+    windows: Windows | None = None  # of the shards that the first epoch reads one after the other
+
+    @property
+    def first_rows(self) -> TokenStore | Window:
+        """Training data that are there when training starts: all, or those of the first shard."""
+        return self.train if self.windows is None else self.windows.open(0)
+
+    @property
+    def growing(self) -> GrowingWindows | None:
+        """The windows of a corpus that is still being prepared."""
+        return self.windows if isinstance(self.windows, GrowingWindows) else None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What is wrong with the data of a corpus whose preparation has removed its files while they were read."""
+        growing = self.growing
+        gone = growing is not None and growing.preparation is not None and not growing.building.exists()
+        return growing.preparation.error if gone else None  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        """End the preparation of a corpus that is not needed any more."""
+        if self.growing is not None and self.growing.preparation is not None:
+            self.growing.preparation.cancel()
 
     def batches(self, tokens: int = 4096, seed: int = 1, epoch: int = 0) -> Iterator[Batch]:
         """One epoch of training batches of at most `tokens` tokens on either side, for a training loop of your own."""
+        if self.windows is not None:
+            batches = windowed_epoch(
+                self.windows, epoch, lambda store: BatchPlan(store, tokens, seed, collator=self.collator)
+            )
+            return (read_batch(store, rows, plan) for store, plan, rows in batches)
         sampled = self.sampled(seed)
         store = self.train if sampled is None else sampled.epoch(epoch)
         plan = BatchPlan(store, tokens, seed, collator=self.collator)
@@ -110,6 +148,8 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format
     for name in ("hallucinate", "tag_column", "document_column", "context", "memory"):
         if value := getattr(config, name):
             relevant[name] = value
+    if config.shuffle == "shards":  # another order of the rows
+        relevant["shuffle"] = config.shuffle
     digests = [_digests(files) for files in (config.train, config.valid or ())]
     layout = [_layout(files) for files in (config.train, config.valid)]
     content: list[object] = [FORMAT, digests, layout, relevant, _tokenizer_table(tokenizers), example_format.name]
@@ -256,7 +296,8 @@ def _build(
     tokenizers: TokenizersConfig,
     progress: Progress,
     example_format: ExampleFormat,
-) -> None:
+) -> Iterator[ProcessCrew]:
+    """Write all files of a corpus. With data.shuffle = "shards", yield when training can start, and before joining."""
     if config.hallucinate and example_format is not PAIR_FORMAT:
         raise ConfigError(f"data.hallucinate: found {config.hallucinate}, expected 0: only pairs of texts share stems")
     weights = weights_of(config.train)
@@ -264,7 +305,7 @@ def _build(
         raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
     example_format = extract_features(folder, config, tokenizers, progress, example_format)
     with crew_for(config, example_format, folder) or nullcontext() as crew:
-        _build_with(crew, folder, config, tokenizers, progress, example_format)
+        yield from _build_with(crew, folder, config, tokenizers, progress, example_format)
     remove_folder(folder / WORK)
 
 
@@ -275,7 +316,7 @@ def _build_with(
     tokenizers: TokenizersConfig,
     progress: Progress,
     example_format: ExampleFormat,
-) -> None:
+) -> Iterator[ProcessCrew]:
     """Write all files of a corpus; with a crew it shares the work on the training files."""
     split = TrainValidSplit(config, progress, example_format, crew)
     trained = _train_tokenizers(config, tokenizers, split, folder / "tokenizer")
@@ -289,22 +330,19 @@ def _build_with(
         marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
         made_up = list(hallucinate(split.train("making up pairs"), config.hallucinate, marks))
         report["made_up"] = len(made_up)
+    remove_folder(folder / "valid")  # of a process that was killed
+    valid = _save_texts(folder / "valid.jsonl", matched(split.valid("tokenising validation pairs")))
+    validated = write_store(folder / "valid", valid, trained, config.max_length, example_format)
+    report["valid"] = validated.report()
     if crew is not None:
-        trained_on = _write_shards(folder / "train", crew, split)
+        trained_on = yield from _write_shards(folder, crew, split, report, validated.faults)
     else:
         weights = weights_of(config.train)
         trained_on = write_store(
             folder / "train", chain(train, made_up), trained, config.max_length, example_format, weights
         )
-    valid = _save_texts(folder / "valid.jsonl", matched(split.valid("tokenising validation pairs")))
-    validated = write_store(folder / "valid", valid, trained, config.max_length, example_format)
-    report["train"], report["valid"] = trained_on.report(), validated.report()
-    counts = split.counts
-    for fault in (*trained_on.faults, *validated.faults):
-        counts.add(fault)
-    counts.check(config)
-    report["faults"], report["skipped"] = dict(counts.faults), [str(fault) for fault in counts.first]
-    report["normalised"] = counts.normalised
+    report["train"] = trained_on.report()
+    report |= _fault_report(config, split, (*trained_on.faults, *validated.faults))
     for part in ("train", "valid"):
         if not report[part]["pairs"]:
             raise _empty_part(config, split, part, report[part]["too_long"])
@@ -312,19 +350,43 @@ def _build_with(
     if isinstance(example_format, MediaFormat):  # the stores hold row numbers of the feature store
         for part in ("train", "valid"):
             report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
-    report["length_ratio"] = length_ratio(open_store(folder / "train"))
+    if "length_ratio" not in report:
+        report["length_ratio"] = length_ratio(open_store(folder / "train"))
     report["characters"] = trained_on.characters
-    (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+    write_text(folder / REPORT, json.dumps(report, indent=2))
 
 
-def _write_shards(folder: Path, crew: ProcessCrew, split: TrainValidSplit) -> StoreCounts:
+def _fault_report(config: DataConfig, split: TrainValidSplit, faults: Iterable[Fault]) -> dict[str, Any]:
+    counts = split.counts
+    for fault in faults:
+        counts.add(fault)
+    counts.check(config)
+    skipped = [str(fault) for fault in counts.first]
+    return {"faults": dict(counts.faults), "skipped": skipped, "normalised": counts.normalised}
+
+
+def _write_shards(
+    folder: Path, crew: ProcessCrew, split: TrainValidSplit, report: dict[str, Any], faults: list[Fault]
+) -> Generator[ProcessCrew, None, StoreCounts]:
     """Let the crew tokenise the training examples, and join what it writes."""
-    counts = StoreCounts()
-    for start, content in zip(split.starts, crew.run("write", split.shard_jobs()), strict=False):
-        split.progress("tokenising", start)
-        counts += StoreCounts.from_json(content)
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed while it joined them
-    join_stores(folder, [crew.jobs.part_folder(number) for number in range(len(crew.shards))])
+    counts, rows, early = StoreCounts(), list[int](), split.config.shuffle == "shards"
+    for number, content in enumerate(crew.run("write", split.shard_jobs())):
+        split.progress("tokenising", split.starts[number])
+        written = StoreCounts.from_json(content)
+        counts += written
+        rows.append(written.sums["pairs"])
+        if early and not number:
+            # What training reads of the whole corpus comes from this shard, also when all of them are ready.
+            sample = TokenStore(part_folder(folder, 0) if rows[0] else folder / "valid")
+            report["length_ratio"] = length_ratio(sample)
+            unfinished = {"train": {}, "unfinished": len(crew.shards)} | _fault_report(split.config, split, faults)
+            write_text(folder / REPORT, json.dumps(report | unfinished, indent=2))
+            yield crew
+    if early:
+        report["shards"] = rows
+        yield crew
+    remove_folder(folder / "train")  # of a process that was killed while it joined them
+    join_stores(folder / "train", [part_folder(folder, number) for number in range(len(crew.shards))])
     return counts
 
 
@@ -403,8 +465,21 @@ def build_folder(cache: Path, key: str) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _cached(cache: Path, key: str, build: Callable[[Path], None]) -> Path:
+def _cached(cache: Path, key: str, build: Callable[[Path], Iterator[ProcessCrew]]) -> Path:
     """The folder of this key in the cache; `build` fills a new one if it is missing or damaged."""
+    stages = _cached_in_stages(cache, key, build)
+    while True:
+        try:
+            next(stages)
+        except StopIteration as end:
+            folder: Path = end.value
+            return folder
+
+
+def _cached_in_stages(
+    cache: Path, key: str, build: Callable[[Path], Iterator[ProcessCrew]]
+) -> Generator[ProcessCrew, None, Path]:
+    """As `_cached`; yields whenever `build` does."""
     folder = cache / key
     if folder.exists() and find_damage(folder):
         with lock_folder(cache, wait=True):  # another process may have built it anew meanwhile
@@ -419,7 +494,7 @@ def _cached(cache: Path, key: str, build: Callable[[Path], None]) -> Path:
         return folder
     try:
         with build_folder(cache, key) as building:
-            build(building)
+            yield from build(building)
             files = [path for path in sorted(building.rglob("*")) if path.is_file()]
             sizes = {str(path.relative_to(building)): path.stat().st_size for path in files}
             (building / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
@@ -441,29 +516,67 @@ def prepare_corpus(
     tokenizers: TokenizersConfig,
     progress: Progress = lambda doing, count: None,
     example_format: ExampleFormat = PAIR_FORMAT,
+    *,
+    early: bool = False,
+    building: Path | None = None,
 ) -> Corpus:
-    """Read and tokenise the files of a configuration, unless the cache has the result."""
+    """Read and tokenise the files of a configuration, unless the cache has the result.
+
+    `early`: with data.shuffle = "shards", return after the first shard; a thread prepares the rest. `building`: the
+    folder in which another process does so.
+    """
     key = fingerprint(config, tokenizers, example_format)
+    final = cache_folder(config) / store_key(key, example_format)
+    opened = partial(_open_corpus, key=key, config=config, example_format=example_format)
+    shown = [progress]
 
-    def build(folder: Path) -> None:
-        _build(folder, config, tokenizers, progress, example_format)
+    def build(folder: Path) -> Iterator[ProcessCrew]:
+        return _build(
+            folder, config, tokenizers, lambda doing, count: shown[0](doing, count) if shown else None, example_format
+        )
 
-    folder = _cached(cache_folder(config), store_key(key, example_format), build)
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    if building is not None:
+        return opened(final) if final.exists() else _growing_corpus(building, final, opened, None)
+    if not early or os.name == "nt":  # Windows moves no folder of which a file is open
+        return opened(_cached(final.parent, final.name, build))
+    stages = _cached_in_stages(final.parent, final.name, build)
+    try:
+        crew = next(stages)
+    except StopIteration as end:
+        return opened(end.value)
+    shown.clear()
+    return _growing_corpus(crew.jobs.folder, final, opened, Preparation(stages, crew))
+
+
+def _growing_corpus(
+    building: Path, final: Path, opened: Callable[..., Corpus], preparation: Preparation | None
+) -> Corpus:
+    report = json.loads((building / REPORT).read_text(encoding="utf-8"))
+    windows = GrowingWindows(building, final, report["unfinished"], opened, preparation)
+    return replace(opened(building, UnfinishedStore(windows)), windows=windows)
+
+
+def _open_corpus(
+    folder: Path, train: Any = None, *, key: str, config: DataConfig, example_format: ExampleFormat
+) -> Corpus:
+    """The corpus in a folder; `train` stands for the training data of one that is being prepared."""
+    report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     if report["faults"] and config.faults in ("refuse", "stop"):  # another run has tolerated them
         found = "; ".join(report.get("skipped", [])[:3]) or ", ".join(report["faults"])
         raise DataError(f'{found}. Correct the lines, or skip such lines with data.faults="few" or "skip"')
     source, target = load_reader(folder / "tokenizer", "source"), load_tokenizer(folder / "tokenizer", "target")
     if source.reads_files:
         extractor_of(source).use_store(FeatureColumn(folder / FEATURES))
+    train = open_store(folder / "train") if train is None else train
     return Corpus(
         source,
         target,
-        open_store(folder / "train"),
+        train,
         open_store(folder / "valid"),
         folder / "valid.jsonl",
         report | {"fingerprint": key},
         example_format.codec(source, target),
+        windows=StoredWindows(train, report["shards"]) if "shards" in report else None,
     )
 
 
@@ -472,7 +585,7 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
     if isinstance(example_format, MediaFormat):
         raise DataError("data.general: found with media files, expected a task that reads text")
 
-    def build(folder: Path) -> None:
+    def build(folder: Path) -> Iterator[ProcessCrew]:
         items = list(read_examples(config, files, several_references=True, example_format=example_format))
         examples = _save_texts(folder / "valid.jsonl", (item for item in items if isinstance(item, Example)))
         tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
@@ -483,6 +596,7 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
         lines.check(config)
         if not counts.sums["pairs"]:
             raise DataError(f"{', '.join(paths_of(files))}: found no usable {example_format.unit}, expected some")
+        return iter(())
 
     key = _hash([FORMAT, corpus.report["fingerprint"], _digests(files), _layout(files)])
     folder = _cached(cache_folder(config), store_key(key, example_format), build)

@@ -22,6 +22,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dragoman.config import settings
 from dragoman.data.config import DataConfig, paths_of, weights_of
 from dragoman.data.examples import Example
@@ -38,6 +40,21 @@ LARGE = 1 << 26  # bytes of all training files; fewer are prepared before the pr
 WORK = "work"  # subfolder of a corpus that is being prepared
 FORMATS = {each.name: each for each in (PAIR_FORMAT, COPY_FORMAT)}
 ERRORS = {each.__name__: each for each in (DataError, ConfigError)}
+
+
+def part_folder(folder: Path, number: int) -> Path:
+    """Where the crew writes the store of a shard."""
+    return folder / WORK / f"part-{number:05d}"
+
+
+def finished_job(folder: Path, kind: str, number: int) -> Path:
+    """The result of a job; a process that is killed leaves it to the next one."""
+    return folder / WORK / f"{kind}-{number:05d}.json"
+
+
+def shard_done(folder: Path, number: int) -> bool:
+    """Whether a shard is tokenised, in a corpus whose shards are not joined yet."""
+    return finished_job(folder, "write", number).exists()
 
 
 class WorkerLostError(DataError):
@@ -80,7 +97,7 @@ class Jobs:
 
     def write(self, number: int, start: int, part: Sequence[Any]) -> dict[str, Any]:
         """Tokenise the training examples of a shard into a store of their own."""
-        final = self.part_folder(number)
+        final = part_folder(self.folder, number)
         folder = final.with_name(f"{final.name}.{os.getpid()}")
         examples = self._train(number, start, part)
         weights = weights_of(self.config.train)
@@ -90,9 +107,6 @@ class Jobs:
         shutil.rmtree(final, ignore_errors=True)  # of a process that was killed just then
         folder.rename(final)
         return vars(counts)
-
-    def part_folder(self, number: int) -> Path:
-        return self.folder / WORK / f"part-{number:05d}"
 
     @cached_property
     def _tokenizers(self) -> TokenizerPair:
@@ -139,7 +153,7 @@ class ProcessCrew:
         return self._pool.map(lambda number: self._do(kind, number, jobs[number]), range(len(jobs)))
 
     def _do(self, kind: str, number: int, arguments: dict[str, Any]) -> Any:
-        done = self.jobs.folder / WORK / f"{kind}-{number:05d}.json"
+        done = finished_job(self.jobs.folder, kind, number)
         if done.exists():
             return json.loads(done.read_text(encoding="utf-8"))
         answer = self._ask(json.dumps([kind, {"number": number, **arguments}]))
@@ -164,10 +178,14 @@ class ProcessCrew:
     def __enter__(self) -> ProcessCrew:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def kill(self) -> None:
+        """End all processes; jobs that are not finished raise WorkerLostError or CancelledError."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.kill()
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
         self._pool.shutdown()
         for worker in self._workers:
             worker.communicate()
@@ -194,10 +212,17 @@ def crew_for(config: DataConfig, example_format: ExampleFormat, folder: Path) ->
     """Processes for a large corpus, one for each core; None if this process had better prepare it alone."""
     plain = not (config.context or config.memory or config.hallucinate)
     if not plain or FORMATS.get(example_format.name) is not example_format:
+        if config.shuffle == "shards":
+            raise ConfigError(
+                'data.shuffle: found "shards", expected "corpus": only pairs of texts are cut into shards, without '
+                "data.context, data.memory and data.hallucinate"
+            )
         return None
     paths = [Path(path) for path in paths_of(config.train)]
     if sum(path.stat().st_size for path in paths if path.is_file()) < LARGE:
         return None
     shards = cut_shards(config, example_format)
+    if config.shuffle == "shards":  # files are often sorted by domain or length: the first shards must not be alike
+        shards = [shards[number] for number in np.random.default_rng(len(shards)).permutation(len(shards))]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return ProcessCrew(Jobs(config, example_format, folder, shards), min(cores, len(shards)))

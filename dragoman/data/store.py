@@ -73,19 +73,20 @@ class Column:
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
-        self._offsets_path = folder / f"{name}.offsets"
         self._tokens = _open(self, folder / f"{name}.tokens")
-        self._offsets = _open(self, self._offsets_path)
+        self._offsets = _open(self, folder / f"{name}.offsets")
         self._count = os.fstat(self._offsets).st_size // 8 - 1
 
     def __len__(self) -> int:
         return self._count
 
-    def lengths(self) -> NDArray[np.int32]:
-        out = np.empty(self._count, np.int32)
-        for start in range(0, self._count, LENGTHS_CHUNK):
+    def lengths(self, first: int = 0, last: int | None = None) -> NDArray[np.int32]:
+        """The lengths of the rows first … last−1."""
+        last = self._count if last is None else last
+        out = np.empty(last - first, np.int32)
+        for start in range(0, len(out), LENGTHS_CHUNK):
             chunk = out[start : start + LENGTHS_CHUNK]
-            chunk[:] = np.diff(np.fromfile(self._offsets_path, np.int64, len(chunk) + 1, offset=8 * start))
+            chunk[:] = np.diff(self.offsets(first + start, first + start + len(chunk)))
         return out
 
     def offset(self, row: int) -> int:

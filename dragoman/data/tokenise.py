@@ -175,4 +175,5 @@ def join_stores(folder: Path, parts: Sequence[Path]) -> None:
                     with (part / path.name).open("rb") as rows:
                         shutil.copyfileobj(rows, file, 1 << 20)
     for part in parts:
-        shutil.rmtree(part)
+        gone = part.rename(part.with_name(f"{part.name}.gone"))  # who opened it before now has all of its files
+        shutil.rmtree(gone)

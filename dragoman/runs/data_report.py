@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from torch import nn
 from dragoman.data.batching import read_batch
 from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.corpus import Corpus
+from dragoman.data.store import TokenStore
 from dragoman.errors import RunError
 from dragoman.models.contracts import decodes
 from dragoman.tasks.base import Task
@@ -41,6 +43,7 @@ def print_data_report(display: Display, corpus: Corpus, task: Task, decoded: int
     """
     report = corpus.report
     train, valid = report["train"], report["valid"]
+    unfinished = report.get("unfinished")  # a corpus of which the first shard is tokenised
     if task.is_language_model:
         display.info(
             f"data: {train['target_tokens']:,} training tokens in {train['pairs']:,} lines, "
@@ -49,10 +52,11 @@ def print_data_report(display: Display, corpus: Corpus, task: Task, decoded: int
     else:
         unit = "pairs" if corpus.collator == PAIR_COLLATOR else "examples"
         made_up = f" ({report['made_up']:,} made up)" if report.get("made_up") else ""
-        display.info(
-            f"data: {train['pairs']:,} training {unit}{made_up}, {valid['pairs']:,} for validation; "
-            f"{vocabulary_sizes(corpus)}"
-        )
+        if unfinished:
+            pairs = f"at most {report['examples']:,} training {unit} in {unfinished:,} shards, the first is tokenised"
+        else:
+            pairs = f"{train['pairs']:,} training {unit}{made_up}"
+        display.info(f"data: {pairs}, {valid['pairs']:,} for validation; {vocabulary_sizes(corpus)}")
         if task.head_decoder is None and 0 < decoded < valid["pairs"]:
             display.info(
                 f"validation: scores of text are those of {decoded:,} inputs (train.decode), the loss is of all"
@@ -63,7 +67,7 @@ def print_data_report(display: Display, corpus: Corpus, task: Task, decoded: int
     if report.get("tags"):
         display.info("tags: " + ", ".join(f"{tag} ({count:,} pairs)" for tag, count in report["tags"].items()))
     left_out = {kind: count for kind, count in report["faults"].items() if count}
-    if train["too_long"]:
+    if train.get("too_long"):
         left_out["longer than data.max_length"] = train["too_long"]
     if left_out:
         display.warning("left out: " + ", ".join(f"{count:,} {kind}" for kind, count in left_out.items()))
@@ -119,6 +123,8 @@ def measure_target_lengths(config: Config, model: Any, corpus: Corpus) -> Target
     """
     if decodes(model) != "parallel":
         return None
+    if corpus.windows is not None:
+        corpus = replace(corpus, train=cast(TokenStore, corpus.windows.open(0)))
     plan = batch_plan(corpus, config.train)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(min(EXAMINED_BATCHES, len(epoch)))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -72,6 +73,8 @@ class TrainingPlan:
         if runtime.processes.is_main:
             if self.action == "resume":
                 write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
+                if Run(folder).data.get("unfinished"):
+                    write_text(folder / "data.json", json.dumps(self.corpus.report, indent=2))
             elif self.action == "replace":
                 replace_run(folder, config, self.corpus)
             else:
@@ -84,6 +87,17 @@ class TrainingPlan:
                 locks.enter_context(locked(folder))
             if self.base:
                 write_tensors(folder / BASE, self.base)
+        runtime.processes.barrier()
+        if self.corpus.growing is not None and self.corpus.growing.preparation is not None:
+            self.corpus.growing.preparation.may_move()  # no process opens its files by their paths any more
+
+    def finish(self, runtime: Runtime) -> None:
+        """Complete the record of data that were tokenised during training."""
+        if runtime.processes.is_main and self.corpus.growing is not None:
+            with runtime.display:
+                runtime.display.preparing("waiting until all data are tokenised", 0)
+                report = self.corpus.growing.corpus().report
+            write_text(self.folder / "data.json", json.dumps(report, indent=2))
         runtime.processes.barrier()
 
     def trainer(self, runtime: Runtime, pause: Pause) -> Trainer | Fitter:
@@ -127,10 +141,24 @@ def choose_action(folder: Path, restart: bool) -> Action:
 
 def plan_training(config: Config, folder: Path, action: Action, runtime: Runtime) -> TrainingPlan:
     """Check the settings, prepare the data and build the model. Every process does this, with the same result."""
-    task, device = task_of(config), runtime.device
-    before = Run(folder).config if action == "resume" else config
+    task = task_of(config)
     warnings = check_settings(config, folder, action, runtime)
     corpus = prepare_data(config, task, runtime)
+    try:
+        return plan_with(corpus, config, folder, action, runtime, warnings)
+    except BaseException as error:
+        corpus.close()
+        if isinstance(error, OSError) and corpus.failure is not None:
+            raise corpus.failure from None
+        raise
+
+
+def plan_with(
+    corpus: Corpus, config: Config, folder: Path, action: Action, runtime: Runtime, warnings: list[str]
+) -> TrainingPlan:
+    """The plan for data that are prepared, or at least begun."""
+    task, device = task_of(config), runtime.device
+    before = Run(folder).config if action == "resume" else config
     if action == "resume":
         check_same_data(folder, corpus)
     fresh = action == "replace" or not (Checkpoints(folder).steps() or has_trained_weights(folder))
@@ -195,12 +223,20 @@ def check_settings(config: Config, folder: Path, action: Action, runtime: Runtim
 
 
 def prepare_data(config: Config, task: Task, runtime: Runtime) -> Corpus:
-    """Read and tokenise the data; the main process does it first, and the others read the result from the cache."""
+    """Read and tokenise the data; the main process does it first, and the others read the result from the cache.
+
+    With data.shuffle = "shards" a thread of the main process goes on with it, and the others read what it writes.
+    """
+    early = config.data.shuffle == "shards" and not getattr(config.model, "fitted", False)
+    corpus = None
     if runtime.processes.is_main:
         with runtime.display:
-            task.prepare(config, runtime.display.preparing)
-    runtime.processes.barrier()
-    return task.prepare(config)
+            corpus = task.prepare(config, runtime.display.preparing, **({"early": True} if early else {}))
+    growing = corpus.growing if corpus is not None else None
+    building = runtime.processes.broadcast_text(str(growing.building) if growing is not None else "")
+    if corpus is not None:
+        return corpus
+    return task.prepare(config, building=Path(building)) if building else task.prepare(config)
 
 
 def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device) -> nn.Module:
@@ -304,10 +340,13 @@ def train(
         if action != "create" and processes.is_main:
             locks.enter_context(locked(folder))  # the plan reads the folder, so no other training may change it
         plan = plan_training(config, folder, action, runtime)
+        locks.callback(plan.corpus.close)
         plan.write_folder(runtime, locks)
         plan.report(runtime)
         trainer = plan.trainer(runtime, pause)
         if trainer.state.step:
             display.info(f"resuming from step {trainer.state.step}")
         with display:
-            return trainer.train()
+            state = trainer.train()
+        plan.finish(runtime)
+        return state

@@ -12,6 +12,7 @@ from torch import nn
 
 from dragoman.config.settings import setting
 from dragoman.data.batching import VocabularyParts
+from dragoman.data.bpe_dropout import dropout_of
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import Corpus, prepare_corpus
@@ -26,14 +27,14 @@ from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.labels import HeadDecoder
-from dragoman.errors import nearest
+from dragoman.errors import ConfigError, nearest
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.heads.softmax import PartitionedSoftmaxConfig
 from dragoman.scoring.metric import OutputKind, Units
 from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
 from dragoman.training.config import TrainConfig
-from dragoman.training.loaders import BatchLoader, SampledLoader
+from dragoman.training.loaders import BatchLoader, SampledLoader, ShardLoader
 from dragoman.training.objectives.base import LikelihoodConfig
 from dragoman.training.runtime import ProcessGroup
 from dragoman.training.validation.result import Validator
@@ -211,15 +212,23 @@ class Task:
             corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
         )
 
-    def prepare(self, config: Config, note: Progress = lambda doing, count: None) -> Corpus:
-        """The tokenised data of a run; cached from earlier runs where possible."""
-        corpus = prepare_corpus(config.data, config.tokenizer, note, self.example_format(config))
+    def prepare(self, config: Config, note: Progress = lambda doing, count: None, **options: Any) -> Corpus:
+        """The tokenised data of a run; cached from earlier runs where possible. `options`: see `prepare_corpus`."""
+        corpus = prepare_corpus(config.data, config.tokenizer, note, self.example_format(config), **options)
         return replace(corpus, collator=self.collator(config, corpus.source_tokenizer))
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
+        softmax = getattr(config.model, "softmax", None)
+        if corpus.windows is not None:
+            readers = corpus.source_tokenizer, corpus.target_tokenizer
+            if isinstance(softmax, PartitionedSoftmaxConfig) or any(map(dropout_of, readers)):
+                raise ConfigError(
+                    'data.shuffle: found "shards", expected "corpus": BPE-dropout and model.softmax.kind = '
+                    f'"{PartitionedSoftmaxConfig.kind}" need the whole corpus'
+                )
+            return ShardLoader(corpus, config.train, processes)
         if (sampled := corpus.sampled(config.train.seed)) is not None:
             return SampledLoader(corpus, config.train, sampled)
-        softmax = getattr(config.model, "softmax", None)
         if not isinstance(softmax, PartitionedSoftmaxConfig):
             return BatchLoader(corpus, config.train)
         parts = VocabularyParts(corpus.train.target, len(corpus.target_tokenizer), softmax.size)

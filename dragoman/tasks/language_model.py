@@ -91,9 +91,9 @@ class LanguageModelTask(Task):
         """Segments of parallel streams, for truncated back-propagation through time."""
         return SegmentCollator()
 
-    def prepare(self, config: Config, note: Progress = lambda doing, count: None) -> Corpus:
+    def prepare(self, config: Config, note: Progress = lambda doing, count: None, **options: Any) -> Corpus:
         """The tokenised text; an error if it is too short for the batch size."""
-        corpus = super().prepare(config, note)
+        corpus = super().prepare(config, note, **options)
         if isinstance(config.model, NGramConfig):
             return corpus
         check_streams(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)

@@ -110,6 +110,15 @@ class ProcessGroup:
         """Element-wise sum over all processes, in float64."""
         return list(self.all_reduce_sum_tensor(torch.tensor(values, dtype=torch.float64)).tolist())
 
+    def broadcast_text(self, text: str) -> str:
+        """The text that the main process has; the others give an empty one."""
+        if not self.is_distributed:
+            return text
+        encoded = text.encode()
+        size = self.all_reduce_max(len(encoded))
+        content = torch.tensor([*encoded, *bytes(size - len(encoded))], dtype=torch.long)
+        return bytes(self.all_reduce_sum_tensor(content).tolist()).decode()
+
     def barrier(self) -> None:
         self.all_reduce_max(0)
 
