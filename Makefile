@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test quick lint types tests docs docs-test gpu-test campaign release-check clean
+.PHONY: setup demo test quick lint types tests docs docs-test gpu-test campaign owner release-check clean
 
 setup: $(VENV)/.ready
 
@@ -65,6 +65,13 @@ docs: $(VENV)/.docs
 PAGES = $(addprefix tests/,test_docs.py test_moving_pages.py test_site.py test_readme.py test_library_page.py test_decoding_page.py serving/test_repl_and_docs.py)
 docs-test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(PAGES)
+
+# Writes the owner of the repository into every address, once: make owner OWNER=NAME
+owner:
+	test -n "$(OWNER)"
+	git grep -lE 'github\.com/OWNER/|OWNER\.github\.io' -- ':!tools' ':!Makefile' | xargs \
+		sed -i.bak -e 's|github\.com/OWNER/|github.com/$(OWNER)/|g' -e 's|OWNER\.github\.io|$(OWNER).github.io|g'
+	git ls-files --others '*.bak' | xargs rm -f
 
 # What must hold before a version is published, one line for each point. POINTS="version wheel" checks these alone.
 release-check: setup

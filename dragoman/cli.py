@@ -124,6 +124,11 @@ def guarded(arguments: list[str]) -> int:
         if is_out_of_memory(error):
             print_error(f"not enough memory ({brief(error)}); lower --batch-size, --beam, lengths or model sizes")
             return 2
+        from dragoman.commands.installation import CORE
+
+        if isinstance(error, ModuleNotFoundError) and error.name in CORE:
+            print_error(f"the package {error.name} is missing: pip install {error.name}; see check --installation")
+            return 2
         from dragoman.training.signals import Stopped
 
         if isinstance(error, Stopped):

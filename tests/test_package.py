@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -66,6 +67,58 @@ def test_the_report_on_the_installation(monkeypatch: pytest.MonkeyPatch) -> None
     assert report[-1] == "to add what is missing: pip install 'dragoman[serve,media]'"
     refused = call("check", "--installation", "pairs.tsv")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
+
+
+def test_without_torch(tmp_path: Path) -> None:
+    """The report says what is missing, and commands that need it refuse in one line."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+
+    def dragoman(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dragoman", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    report = dragoman("check", "--installation")
+    assert report.returncode == 0
+    assert "torch cannot be imported (No module named 'torch')" in report.stdout
+    refused = dragoman("presets")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "the package torch is missing: pip install torch" in refused.stderr
+
+
+def test_the_workflows_are_sound() -> None:
+    """zizmor reads them and finds nothing, and every target of make that they name exists."""
+    zizmor = Path(sys.executable).with_name("zizmor")
+    if not zizmor.exists():
+        pytest.skip("zizmor is not installed (pip install zizmor)")
+    workflows = ROOT / ".github" / "workflows"
+    found = subprocess.run(
+        [zizmor, "--offline", "--no-progress", "--color", "never", workflows],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    text = "".join(path.read_text(encoding="utf-8") for path in workflows.iterdir())
+    named = {target for line in re.findall(r"run: make ([a-z -]+)$", text, re.MULTILINE) for target in line.split()}
+    assert named <= targets
+    assert {"docs", "release-check"} <= named
+
+
+def test_the_owner_is_written_by_one_command(tmp_path: Path) -> None:
+    placeholder = "O" + "WNER"  # else the command would change this file too
+    shutil.copyfile(ROOT / "Makefile", tmp_path / "Makefile")
+    before = f"https://github.com/{placeholder}/dragoman https://{placeholder}.github.io/dragoman/ {placeholder}\n"
+    (tmp_path / "a.md").write_text(before)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "check.py").write_text(before)
+    for words in (["git", "init", "-q"], ["git", "add", "-A"], ["make", "owner", "O" + "WNER=some-body"]):
+        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    after = f"https://github.com/some-body/dragoman https://some-body.github.io/dragoman/ {placeholder}\n"
+    assert ((tmp_path / "a.md").read_text(), (tmp_path / "tools" / "check.py").read_text()) == (after, before)
+    assert (tmp_path / "Makefile").read_text() == (ROOT / "Makefile").read_text()
+    assert not list(tmp_path.glob("*.bak"))
 
 
 @pytest.fixture(scope="module")

@@ -84,10 +84,9 @@ def check_changelog() -> Iterator[str]:
 
 def check_owner() -> Iterator[str]:
     """The addresses name the real repository."""
-    found = run("git", "grep", "-lE", r"github\.com/OWNER/|OWNER\.github\.io").stdout.split()
-    files = [name for name in found if "release_check" not in name]
-    if files:
-        yield f"found github.com/OWNER/ in {', '.join(files)}; write the owner of the repository"
+    placeholder = run("git", "grep", "-lE", r"github\.com/OWNER/|OWNER\.github\.io", "--", ":!tools", ":!Makefile")
+    if files := placeholder.stdout.split():
+        yield f"the owner of the repository is not set in {len(files)} files; run make owner OWNER=NAME and commit"
 
 
 def check_docs() -> Iterator[str]:

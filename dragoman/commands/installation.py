@@ -68,8 +68,11 @@ def installation_lines() -> Iterator[str]:
 
 def device_lines() -> Iterator[str]:
     """Each kind of device: whether it is there, and that it computes what the CPU computes."""
-    import torch
-
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # missing, or built for another machine
+        yield f"torch cannot be imported ({str(error).splitlines()[0]}): install it anew, see pytorch.org"
+        return
     yield f"device cpu: {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
