@@ -32,7 +32,7 @@ from dragoman.runs.plugins import check_plugins, needed_plugins
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, from_table, with_absolute_paths
 from dragoman.tasks.table import task_of
-from dragoman.training.checkpoints import Checkpoints, read_tensors
+from dragoman.training.checkpoints import Checkpoints, parts_of, read_tensors
 from dragoman.training.metrics_log import read_rows
 from dragoman.training.optimizer import load_weights
 from dragoman.training.runtime import resolve_device
@@ -128,7 +128,8 @@ class Run:
             )
         if not steps:
             raise RunError(f"{self.folder}: not trained yet; start with: dragoman train {self.folder}")
-        return Checkpoints(self.folder).path(steps[-1]) / "weights.safetensors"
+        path = Checkpoints(self.folder).path(steps[-1]) / "weights.safetensors"
+        return next(iter(parts_of(path)), path)  # of a checkpoint in parts the first: `read_tensors` finds the others
 
     def weights_digest(self) -> str:
         """A hash of all weights that predictions depend on: of an ensemble those of every member."""

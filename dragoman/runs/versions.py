@@ -15,6 +15,7 @@ from typing import Any
 from dragoman.errors import RunError
 from dragoman.files import copy_into, digest, make_folder, sync, write_text
 from dragoman.runs.folder import Run
+from dragoman.training.checkpoints import parts_of
 
 FOLDER, LIST = "versions", "versions.json"
 
@@ -72,6 +73,8 @@ def add_version(run: Run, weights: Path | None, origin: str, details: dict[str, 
         _write(run, [*versions, entry])
         return entry
     if current_version(run) is None:
+        if parts_of(run.weights_path()):
+            raise RunError(f"{run.folder}: not validated yet; its checkpoint is in parts. Train it further first")
         versions.append(_store(run, versions, run.weights_path(), "training", {}))
         _write(run, versions)
     entry = _store(run, versions, weights, origin, details)

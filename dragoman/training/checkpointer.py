@@ -5,6 +5,7 @@ A run whose checkpoints are gone continues from its best weights, so that they a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from dragoman.errors import RunError
 from dragoman.files import make_folder, remove_folder
 from dragoman.scoring.registry import higher_is_better
-from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
+from dragoman.training.checkpoints import Checkpoints, TrainingState, part_name, read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import read_rows
@@ -27,7 +28,7 @@ from dragoman.training.optimizer import (
     restore_optimizer,
 )
 from dragoman.training.runtime import Runtime
-from dragoman.training.sharded_tensors import gathered
+from dragoman.training.sharded_tensors import own_parts
 from dragoman.training.step import TrainingStep
 from dragoman.training.trained_weights import adapters, merged_weights, saved_weights
 
@@ -115,16 +116,35 @@ class Checkpointer:
         self.run, self.checkpoints = run, Checkpoints(run)
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint. Every process calls this; the main one writes."""
+        """Write a checkpoint. Every process calls this; the main one writes, and with train.shard each its own part."""
         loader_state, is_main = self.loader.state_dict(), self.processes.is_main
         files: dict[str, Mapping[str, Tensor] | None] = {
-            "weights.safetensors": gathered(saved_weights(self.step.model), is_main),
-            "optimizer.safetensors": gathered(optimizer_tensors(self.step.optimizer, self.step.model), is_main),
+            "weights.safetensors": saved_weights(self.step.model),
+            "optimizer.safetensors": optimizer_tensors(self.step.optimizer, self.step.model),
             "average.safetensors": self.step.average.weights if self.step.average is not None else None,
             "bptt_state.safetensors": loader_state or None,
         }
+        given = {name: tensors for name, tensors in files.items() if tensors is not None}
+        if self.step.sharded:
+            self._save_parts(state, given)
+        elif is_main:
+            self.checkpoints.save(state, given)
+
+    def _save_parts(self, state: TrainingState, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Let every process write its parts of all tensors; nobody gathers any."""
+        processes, is_main = self.processes, self.processes.is_main
         if is_main:
-            self.checkpoints.save(state, {name: tensors for name, tensors in files.items() if tensors is not None})
+            self.checkpoints.begin(state.step)
+        processes.barrier()
+        own = {
+            part_name(name, processes.rank, processes.world_size): own_parts(tensors, is_main)
+            for name, tensors in files.items()
+        }
+        written = processes.gather_texts(json.dumps(self.checkpoints.write(state.step, own)))
+        if is_main:
+            self.checkpoints.commit(
+                state, {name: value for text in written for name, value in json.loads(text).items()}
+            )
 
     def restore(self, config: TrainConfig) -> TrainingState:
         """Load the newest intact checkpoint and delete damaged newer ones.
@@ -164,13 +184,13 @@ class Checkpointer:
                 remove_folder(folder)
         return state
 
-    def _load(self, files: dict[str, dict[str, Tensor]]) -> None:
+    def _load(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
         load_weights(self.step.model, files["weights.safetensors"])
         restore_optimizer(self.step.optimizer, self.step.model, files["optimizer.safetensors"])
         if self.step.average is not None:
             for name, weight in self.step.average.weights.items():
                 weight.copy_(files["average.safetensors"][name])
-        self.loader.load_state_dict(files.get("bptt_state.safetensors", {}))
+        self.loader.load_state_dict(dict(files.get("bptt_state.safetensors", {})))
 
 
 def has_trained_weights(run: Path) -> bool:

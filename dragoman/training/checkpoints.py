@@ -1,4 +1,8 @@
-"""Crash-safe checkpoints: written to a temporary folder, synced to disk, then renamed; a hash protects each file."""
+"""Crash-safe checkpoints: written to a temporary folder, synced to disk, then renamed; a hash protects each file.
+
+Of a job with train.shard every process writes its own rows of each tensor: weights-00001-of-00008.safetensors and so
+on. state.json names all files with their hashes. Any number of processes can read them, one tensor at a time.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,22 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dragoman.errors import RunError
 from dragoman.files import digest, make_folder, remove_folder, sync, write_text
 
+_PART = re.compile(r"(.+)-(\d{5}-of-\d{5})(\.safetensors)")
 KEPT = 2  # checkpoints of a run
 READS = 5  # how often a file is opened if signals interrupt it: Python tries again by itself, torch does not
 
@@ -73,8 +81,77 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     sync(path.parent)
 
 
+def part_name(name: str, rank: int, processes: int) -> str:
+    """The file in which a process keeps its rows of the tensors of a file."""
+    path = Path(name)
+    return f"{path.stem}-{rank + 1:05d}-of-{processes:05d}{path.suffix}"
+
+
+def whole_name(name: str) -> str:
+    """The file that has the tensors of a file and of all that belong to it."""
+    return _PART.sub(r"\1\3", name)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files with the rows of this one's tensors, in order; none for an ordinary file. RunError if one is missing.
+
+    `path` is one of them, or what `whole_name` gives.
+    """
+    if path.exists() and not _PART.fullmatch(path.name):
+        return []
+    whole = path.with_name(whole_name(path.name))
+    found = sorted(other for other in path.parent.glob(f"{whole.stem}-*-of-*{whole.suffix}") if _PART.match(other.name))
+    for rank, other in enumerate(found):
+        expected = part_name(whole.name, rank, int(other.stem[-5:]))
+        if other.name != expected or len(found) != int(other.stem[-5:]):
+            raise RunError(f"{path.parent}: found {len(found)} files {whole.stem}-…, expected {int(other.stem[-5:])}")
+    return found
+
+
+class ShardedTensors(Mapping[str, Tensor]):
+    """Tensors whose rows are in several files. Each is put together when it is asked for, so few are in memory."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._folder, self.shapes = paths[0].parent, dict[str, tuple[int, ...]]()
+        self._files: dict[str, list[Any]] = {}
+        with self._damage():
+            for path in paths:
+                file: Any = safe_open(path, "pt")
+                for name in file.keys():  # noqa: SIM118
+                    shape = tuple(file.get_slice(name).get_shape())
+                    before = self.shapes.get(name)
+                    self.shapes[name] = shape if before is None else (before[0] + shape[0], *shape[1:])
+                    self._files.setdefault(name, []).append(file)
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (SafetensorError, OSError, RuntimeError, IndexError) as error:
+            raise RunError(f"{self._folder}: damaged ({error})") from None
+
+    def __getitem__(self, name: str) -> Tensor:
+        with self._damage():
+            parts = [file.get_tensor(name) for file in self._files[name]]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def open_tensors(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of a safetensors file, or of all that have their rows."""
+    parts = parts_of(path)
+    return ShardedTensors(parts) if parts else read_tensors(path)
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
+    """The tensors of a safetensors file, or of all that have their rows, in memory."""
+    if parts := parts_of(path):
+        return dict(ShardedTensors(parts))
     for again in range(READS, 0, -1):
         try:
             return safetensors.torch.load_file(path)
@@ -103,16 +180,30 @@ class Checkpoints:
 
     def save(self, state: TrainingState, files: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Write a checkpoint of several tensor files and delete all but the newest ones."""
-        final = self.path(state.step)
-        temporary = self.folder / f".{final.name}.part"
+        self.begin(state.step)
+        self.commit(state, self.write(state.step, files))
+
+    def _temporary(self, step: int) -> Path:
+        return self.folder / f".{self.path(step).name}.part"
+
+    def begin(self, step: int) -> None:
+        """Make an empty folder, into which all processes of a job may write."""
         make_folder(self.folder)
-        remove_folder(temporary)
-        temporary.mkdir()
+        remove_folder(self._temporary(step))
+        self._temporary(step).mkdir()
+
+    def write(self, step: int, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
+        """Write tensor files of a checkpoint that is begun; returns their hashes."""
         digests = {}
         for name, tensors in files.items():
-            write_tensors(temporary / name, tensors)
-            digests[name] = digest(temporary / name)
-        content = dataclasses.asdict(state) | {"files": digests}
+            write_tensors(self._temporary(step) / name, tensors)
+            digests[name] = digest(self._temporary(step) / name)
+        return digests
+
+    def commit(self, state: TrainingState, digests: Mapping[str, str]) -> None:
+        """Make the files that were written the checkpoint of a step, and delete all but the newest ones."""
+        final, temporary = self.path(state.step), self._temporary(state.step)
+        content = dataclasses.asdict(state) | {"files": dict(digests)}
         content["checksum"] = checksum(content)
         write_text(temporary / "state.json", json.dumps(content, indent=2))
         old = self.folder / f".{final.name}.old"
@@ -130,16 +221,14 @@ class Checkpoints:
         for step in self.steps()[:-KEPT]:
             remove_folder(self.path(step))
 
-    def load(self, step: int) -> tuple[TrainingState, dict[str, dict[str, Tensor]]]:
+    def load(self, step: int) -> tuple[TrainingState, dict[str, Mapping[str, Tensor]]]:
         """Read one checkpoint; RunError if a file of it is missing or damaged."""
         state, digests = self.read_state(step)
-        files = {}
         for name, expected in digests.items():
             path = self.path(step) / name
             if not path.exists() or digest(path) != expected:
                 raise RunError(f"{path}: {'damaged' if path.exists() else 'missing'}")
-            files[name] = read_tensors(path)
-        return state, files
+        return state, {name: open_tensors(self.path(step) / name) for name in dict.fromkeys(map(whole_name, digests))}
 
     def read_state(self, step: int) -> tuple[TrainingState, dict[str, str]]:
         """The counters of a checkpoint and the hash of each of its tensor files; RunError if they are damaged."""

@@ -130,11 +130,15 @@ def optimizer_tensors(optimizer: AdamW, model: nn.Module) -> dict[str, Tensor]:
 
 def restore_optimizer(optimizer: AdamW, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Load what `optimizer_tensors` returned."""
+    keys: dict[str, list[str]] = {}
+    for key in tensors:
+        keys.setdefault(key.rpartition(".")[0], []).append(key)
     for name, parameter in model.named_parameters():
-        state = {key.rpartition(".")[2]: value for key, value in tensors.items() if key.rpartition(".")[0] == name}
-        if state:
+        if name in keys:
             # torch keeps the step count beside the fused kernel's other state, as float32 on the same device
-            optimizer.state[parameter] = {key: part_like(value, parameter).clone() for key, value in state.items()}
+            optimizer.state[parameter] = {
+                key.rpartition(".")[2]: part_like(tensors[key], parameter).clone() for key in keys[name]
+            }
 
 
 @dataclass(frozen=True)
@@ -220,7 +224,8 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy named weights into a model; RunError if names or shapes differ. With adapters: what checkpoints hold."""
     parameters = saved_weights(model)
     own = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    given = {name: tuple(parameter.shape) for name, parameter in weights.items()}
+    shapes: Mapping[str, Any] | None = getattr(weights, "shapes", None)  # of tensors that are not in memory
+    given = shapes or {name: tuple(parameter.shape) for name, parameter in weights.items()}
     for name in sorted(own.keys() | given.keys()):
         if own.get(name) != given.get(name):
             raise RunError(

@@ -110,8 +110,12 @@ class ProcessGroup:
         """Element-wise sum over all processes, in float64."""
         return list(self.all_reduce_sum_tensor(torch.tensor(values, dtype=torch.float64)).tolist())
 
+    def gather_texts(self, text: str) -> list[str]:
+        """The texts of all processes."""
+        return [self.broadcast_text(text if rank == self.rank else "") for rank in range(self.world_size)]
+
     def broadcast_text(self, text: str) -> str:
-        """The text that the main process has; the others give an empty one."""
+        """The text that one process has, on all of them; the others give an empty one."""
         if not self.is_distributed:
             return text
         encoded = text.encode()

@@ -43,6 +43,15 @@ def gathered(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
     return dict(gather())
 
 
+def own_parts(tensors: Mapping[str, Any], is_main: bool) -> dict[str, Tensor]:
+    """The rows of each tensor that this process keeps; the main process also gives the tensors that have no parts."""
+    return {
+        name: tensor.detach().to_local() if is_part(tensor) else tensor
+        for name, tensor in tensors.items()
+        if is_part(tensor) or is_main
+    }
+
+
 def are_finite(model: nn.Module) -> bool:
     """Whether the weights that this process keeps are finite."""
     weights: list[Any] = list(model.parameters())

@@ -1,7 +1,7 @@
 """Fully sharded training (FSDP2): every process keeps a part of each weight, its gradient and its optimiser state.
 
-A step gathers the weights of a unit, such as an encoder block, just before it needs them. Checkpoints hold whole
-weights, gathered one after the other, so any number of processes can resume from them, also one.
+A step gathers the weights of a unit, such as an encoder block, just before it needs them. For a checkpoint every
+process writes its own parts. Any number of processes can resume from them, also one.
 """
 
 from __future__ import annotations

@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from dragoman.errors import RunError
 from dragoman.files import append_text, atomic_write, write_text
 from dragoman.runs import train
-from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
+from dragoman.training.checkpoints import (
+    Checkpoints,
+    ShardedTensors,
+    TrainingState,
+    part_name,
+    read_tensors,
+    write_tensors,
+)
 from dragoman.training.display import Display
 from tests.training.conftest import Configure
 from tests.training.kill_driver import leftovers, result
@@ -39,6 +46,38 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert files.keys() == FILES.keys()
     assert torch.equal(files["weights.safetensors"]["a"], torch.arange(4.0))
     assert files["optimizer.safetensors"]["a.step"].shape == ()
+
+
+def test_the_parts_of_several_processes_are_one_checkpoint(tmp_path: Path) -> None:
+    """Rows of a matrix, of which the third process has none, and what only the first one has."""
+    checkpoints, state = saved(tmp_path, 3), TrainingState(step=5, processes=3)
+    matrix, names = torch.arange(12.0).view(4, 3), [part_name("weights.safetensors", rank, 3) for rank in range(3)]
+    checkpoints.begin(5)
+    digests: dict[str, str] = {}
+    for name, rows in zip(names, (matrix[:2], matrix[2:], matrix[4:]), strict=True):
+        alone = {} if digests else {"step": torch.tensor(7.0), "bias": torch.ones(2)}
+        digests |= checkpoints.write(5, {name: {"matrix": rows, **alone}})
+    assert checkpoints.steps() == [3]
+    checkpoints.commit(state, digests)
+    assert checkpoints.load(5)[0] == state
+    weights = checkpoints.load(5)[1]["weights.safetensors"]
+    assert isinstance(weights, ShardedTensors)
+    assert weights.shapes == {"matrix": (4, 3), "step": (), "bias": (2,)}
+    folder = checkpoints.path(5)
+    for found in (weights, read_tensors(folder / "weights.safetensors"), read_tensors(folder / names[0])):
+        assert {name: found[name].tolist() for name in found} == {
+            "matrix": matrix.tolist(), "step": 7.0, "bias": [1.0, 1.0],
+        }  # fmt: skip
+    content = (folder / names[1]).read_bytes()
+    (folder / names[1]).write_bytes(content[:-1] + b"?")
+    with pytest.raises(RunError, match=r"weights-00002-of-00003\.safetensors: damaged"):
+        checkpoints.load(5)
+    (folder / names[1]).unlink()
+    with pytest.raises(RunError, match=r"weights-00002-of-00003\.safetensors: missing"):
+        checkpoints.load(5)
+    with pytest.raises(RunError, match="found 2 files weights-…, expected 3"):
+        read_tensors(folder / "weights.safetensors")
+    assert leftovers(tmp_path) == []
 
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:

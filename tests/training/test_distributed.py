@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 
 import dragoman
 from dragoman.errors import ConfigError, DataError
-from dragoman.runs import train
+from dragoman.runs import Run, train
 from dragoman.training import runtime
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.runtime import ProcessGroup
@@ -203,7 +204,28 @@ def test_sharded_processes_train_and_resume_like_one(tmp_path: Path) -> None:
         return [(code, ours(said)) for code, said in found]
 
     assert both("two", steps=6) == [(0, [])] * 2
+    saved = tmp_path / "two/checkpoints/00000006"
+    parts = [saved / f"{name}-0000{rank}-of-00002.safetensors" for name in ("weights", "optimizer") for rank in (1, 2)]
+    assert sorted(path.name for path in saved.iterdir()) == sorted(["state.json", *(path.name for path in parts)])
+    assert max(path.stat().st_size for path in parts[:2]) < 0.7 * sum(path.stat().st_size for path in parts[:2])
+    whole, best = read_tensors(saved / "weights.safetensors"), read_tensors(tmp_path / "two/best/00000006.safetensors")
+    assert all(torch.equal(whole[name], best[name]) for name in best)
+    # Without validated weights predictions take those of the newest checkpoint.
+    shutil.copytree(tmp_path / "two", tmp_path / "unvalidated", ignore=shutil.ignore_patterns("best", "weights.*"))
+    found = Run(tmp_path / "unvalidated").model(torch.device("cpu"))
+    assert all(torch.equal(tensor, best[name]) for name, tensor in found.named_parameters())
+    # Another product of processes and train.accumulate is refused; without one of its files it falls back.
+    refused = both("two", steps=9, accumulate=2)
+    assert any("a step was 2 batches" in line for _, said in refused for line in said)
+    parts[0].rename(parts[0].with_suffix(".lost"))
+    shutil.copytree(tmp_path / "two", tmp_path / "damaged")
+    parts[0].with_suffix(".lost").rename(parts[0])
+    alone("damaged", 9)
     alone("two", 9)
+    left, right = (
+        read_tensors(tmp_path / name / "checkpoints/00000009/weights.safetensors") for name in ("two", "damaged")
+    )
+    assert all(torch.allclose(left[name], right[name], rtol=1e-3, atol=1e-4) for name in left)
     alone("one", 6)
     assert both("one", steps=9) == [(0, [])] * 2
     for name in ("weights.safetensors", "checkpoints/00000009/optimizer.safetensors"):
