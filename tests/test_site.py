@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import http.server
 import re
@@ -15,9 +16,19 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.auto.search.state import STATE_FILE, TABLE_FILE
 from dragoman.cli import cli
 from dragoman.config.dump import describe
+from dragoman.data.readers.base import READERS
+from dragoman.decoding.shortlist import NAME as SHORTLIST
+from dragoman.inference.prediction import Prediction
+from dragoman.inference.shards.plan import MANIFEST
+from dragoman.inference.target_scores import CALIBRATION
+from dragoman.runs.folder import IMPORTED, MEMBERS_FILE, RUN_FORMAT
+from dragoman.runs.versions import LIST
 from dragoman.tasks.table import TASKS
+from dragoman.training.trained_weights import BASE
+from dragoman.training.trainer import WEIGHTS
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -79,6 +90,18 @@ def test_the_reference_names_all_commands_options_settings_routes_and_names(text
             assert f"\n## {method.upper()} {path}\n" in routes
     for public in dragoman.__all__:
         assert public == "__version__" or re.search(rf"^::: dragoman\S*\.{public}$", texts["reference/python.md"], re.M)
+
+
+def test_the_page_of_formats_names_the_files_and_fields() -> None:
+    page = (ROOT / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
+    files = (CALIBRATION, IMPORTED, MEMBERS_FILE, SHORTLIST, STATE_FILE, TABLE_FILE, WEIGHTS, BASE, LIST, MANIFEST)
+    for name in (
+        *files,
+        *(own.name for own in dataclasses.fields(Prediction) if own.name != "origin"),
+        *filter(None, READERS),
+    ):
+        assert f"`{name}`" in page, name
+    assert f"`format` ({RUN_FORMAT})" in page
 
 
 def test_the_check_of_a_built_site_finds_faults(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ GROUPS: dict[str, dict[str, list[str]]] = {
     },
     "explanation": {"": ["which-model", "when-not", "beside-others", "architecture", "decoding", "auto"]},
 }
+NO_GALLERY = "# Gallery\n\nThis is a trial without the gallery; `make docs` makes it.\n"
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 CODE = re.compile(r"(^```.*?^```|^ *~~~.*?^ *~~~|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
 Nav = list[dict[str, "str | Nav"]]
@@ -90,7 +91,14 @@ def page_texts(files: dict[str, Path]) -> dict[str, str]:
     """All pages by their path in the site: written ones, those made from the code, and the first page of each part."""
     texts = {name: linked(name, path, files) for name, path in files.items() if path.suffix == ".md"}
     texts |= reference_pages.pages()
+    if not has_gallery():
+        texts["gallery/index.md"] = NO_GALLERY
     return texts | {f"{folder}/index.md": part_page(folder, texts) for folder in PARTS if has_pages(folder, texts)}
+
+
+def has_gallery() -> bool:
+    """Whether tools/gallery.py has run, as in `make docs`; a trial of the pages does without."""
+    return (ROOT / "docs" / "gallery" / "index.md").exists()
 
 
 def assemble() -> None:
@@ -302,8 +310,8 @@ def check_site(site: Path) -> Iterator[str]:
             there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if there.is_dir():
                 there /= "index.html"
-            if there.is_relative_to(site / "gallery") and not (site / "gallery").exists():
-                continue  # a trial without tools/gallery.py, which `make docs` runs first
+            if there.is_relative_to(site / "gallery") and not has_gallery():
+                continue
             if not there.exists():
                 yield f"{where}: found the link {address}, which leads nowhere"
             elif parts.fragment and there in pages and unquote(parts.fragment) not in pages[there].ids | {"__top"}:

@@ -46,7 +46,8 @@ def escaped(text: str) -> str:
 def sentence(text: str) -> str:
     """A note as a sentence."""
     text = escaped(text.strip())
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "…")) else ".") if text else ""
+    first = text[:1].upper() if text[:1].isascii() else text[:1]  # β stays β
+    return first + text[1:] + ("" if text.endswith((".", "?", "…")) else ".") if text else ""
 
 
 def entry(name: str, *notes: str) -> str:
@@ -93,7 +94,10 @@ def commands() -> Iterator[tuple[str, str]]:
     about = [option(parameter, root) for parameter in cli.get_params(root)]
     table = "| command | what it does |\n|---|---|\n" + "\n".join(rows)
     options = "## Options of all commands\n\n" + "\n".join(filter(None, about))
-    yield "reference/commands/index.md", f"# Commands\n\n{table}\n\n{options}\n{EXIT_CODES}"
+    yield (
+        "reference/commands/index.md",
+        f"# Commands\n\nAll commands of `dragoman`, by what a user wants.\n\n{table}\n\n{options}\n{EXIT_CODES}",
+    )
 
 
 def command_section(command: click.Command, root: click.Context) -> str:
@@ -249,8 +253,8 @@ def field_entry(cls: Any, name: str) -> str:
 
 PYTHON_INTRODUCTION = """# Python interface
 
-The names in `dragoman.__all__`. They keep their meaning within a minor version.
-[Dragoman as a library](../how-to/library.md) shows them at work.
+The public functions, classes and errors: the names in `dragoman.__all__`. They keep their meaning within a minor
+version. [Use Dragoman as a library](../how-to/library.md) shows them at work.
 """
 
 
