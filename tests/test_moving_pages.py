@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,8 @@ def test_every_command_and_setting_exists(page: Path) -> None:
         check_command(words)
     for assignments in our_settings(text):
         check_settings(assignments)
+    for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL):
+        build(tomllib.loads(block))
     known = {name for command in cli.commands.values() for parameter in command.params for name in parameter.opts}
     assert our_options(text) <= known
 

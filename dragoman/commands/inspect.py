@@ -203,15 +203,15 @@ def inspect(
 @click.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
-@click.option("--out", default="attention.png", help="Picture to write: .png, .svg or .pdf.")
+@click.option("-o", "--output", "--out", "out", default="attention.png", help="Picture to write: .png, .svg or .pdf.")
 @tag_option
 def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> None:
     """Draw the attention of each output token over the input.
 
     \b
-    dragoman attention runs/my "a line" "another" --out seen.svg
-    dragoman attention runs/captions beach.jpg --out seen.png     attention over the picture
-    dragoman attention runs/speech news.wav --out words.png      when each word was said
+    dragoman attention runs/my "a line" "another" --output seen.svg
+    dragoman attention runs/captions beach.jpg --output seen.png     attention over the picture
+    dragoman attention runs/speech news.wav --output words.png      when each word was said
 
     For a run that captions or transcribes, TEXT is the path of a file; several give seen-1.png, seen-2.png, …
     """
