@@ -14,7 +14,7 @@ import pytest
 from dragoman.cli import guarded
 from dragoman.commands.evaluate import SCHEMA
 from dragoman.config.fields import fields_of
-from dragoman.decoding.methods import BUILT_IN
+from dragoman.decoding.methods import METHODS
 from tests.conftest import SMALL, quiet_machine
 
 ROOT = Path(__file__).parent.parent
@@ -83,6 +83,6 @@ def test_the_page_names_every_setting_and_method() -> None:
     sections = ("search", "constraints", "ensemble", "rerank")
     places = [setting.place for setting in SCHEMA.static if setting.place.startswith(sections)]
     assert not [place for place in places if place.rpartition(".")[2] not in PAGE and place != "rerank.tag"]
-    for entry in BUILT_IN:
+    for entry in METHODS.values():
         names = ", ".join(f"`{name}`" for name in fields_of(entry.config))
         assert f"| `{entry.config.kind}` | {entry.about} | {names} |" in PAGE

@@ -15,8 +15,8 @@ from dragoman.errors import DataError, DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
+from dragoman.training.config import NoAverageConfig
 from dragoman.training.objectives.base import LikelihoodConfig, Objective
-from dragoman.training.optimizer import NoAverageConfig
 from dragoman.training.runtime import Runtime, side_stream
 from dragoman.training.step import build_step
 

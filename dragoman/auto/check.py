@@ -46,11 +46,11 @@ from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
 from dragoman.tasks.translate import TranslateConfig
 from dragoman.training.capacity import check_capacity
+from dragoman.training.config import VectorsConfig
 from dragoman.training.display import Display
 from dragoman.training.loaders import batch_plan
 from dragoman.training.runtime import resolve_device, use_bfloat16
 from dragoman.training.trained_weights import freeze, rate_factors
-from dragoman.training.transfer import VectorsConfig
 
 TRIAL_EXAMPLES = 48
 

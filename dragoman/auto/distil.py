@@ -22,9 +22,9 @@ from dragoman.runs import Run, train
 from dragoman.scoring.registry import metrics_by_name
 from dragoman.tasks.config import Config, build
 from dragoman.training.checkpoints import read_tensors
+from dragoman.training.config import VectorsConfig
 from dragoman.training.display import Display
 from dragoman.training.objectives.distillation import TokenDistillationConfig
-from dragoman.training.transfer import VectorsConfig
 
 ASKED = "unlabelled.json"
 CHUNK = 512  # sources that the teacher translates between two reports of progress

@@ -22,9 +22,10 @@ from dragoman.runs.plan import late_warmup
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
 from dragoman.training.capacity import available_memory
+from dragoman.training.config import MovingAverageConfig, OptimizerConfig
 from dragoman.training.display import duration
 from dragoman.training.loaders import batch_plan
-from dragoman.training.optimizer import MovingAverageConfig, OptimizerConfig, build_optimizer
+from dragoman.training.optimizer import build_optimizer
 
 Say = Callable[[str], None]
 BatchShape = tuple[int, int, int]  # rows, source and target tokens

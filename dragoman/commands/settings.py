@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, make_dataclass
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
@@ -115,6 +115,14 @@ class Schema:
 
         return {kind: entry for kind, entry in METHODS.items() if self.kinds is None or kind in self.kinds}
 
+    def method_annotation(self) -> Any:
+        """The type of the setting `method`; all methods are a table, of which only the chosen one is imported."""
+        from dragoman.decoding.methods import METHODS
+
+        if self.kinds is None:
+            return Annotated[Any, METHODS] | None
+        return reduce(operator.or_, [*(METHODS[kind].config for kind in self.kinds), None])
+
     def settings_class(self, methods: bool = True) -> Any:
         """The dataclass of all settings; the table of methods is read now, so that late entries count."""
         made: list[tuple[str, Any, Any]] = []
@@ -123,7 +131,7 @@ class Schema:
                 if methods or name != "method":
                     annotation = type_hints(part)[name]
                     if name == "method":
-                        annotation = reduce(operator.or_, [*(entry.config for entry in self.methods.values()), None])
+                        annotation = self.method_annotation()
                     # A field object belongs to one class.
                     made.append((name, annotation, field(default=own.default, metadata=own.metadata)))
 

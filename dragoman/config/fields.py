@@ -85,6 +85,22 @@ class Accepted:
         return tuple(chain.from_iterable(settings))
 
     @property
+    def kinds(self) -> list[str]:
+        """The kinds of the dataclasses, without the import of those that a table has late."""
+        members = ([*m] if isinstance(m, Table) else [*kinds_of([m])] for m in self.classes)
+        return list(chain.from_iterable(members))
+
+    def class_of(self, kind: str) -> Any:
+        """The dataclass of a kind, and the import of no other."""
+        for member in self.classes:
+            if isinstance(member, Table):
+                if kind in member:
+                    return member[kind].config
+            elif kind_of(member) == kind:
+                return member
+        raise KeyError(kind)
+
+    @property
     def only_tables(self) -> bool:
         """Whether the field accepts tables and nothing else."""
         return not (self.scalars or self.choices or self.lists or self.none)

@@ -14,8 +14,8 @@ import math
 import re
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,9 +44,9 @@ def build(cls: type[D], table: Mapping[str, object], place: str = "", origin: st
 
 
 def _build_instance(
-    cls: Any, table: Mapping[str, object], place: str, errors: list[str], others: Any = (), base: object = MISSING
+    cls: Any, table: Mapping[str, object], place: str, errors: list[str], expected: Accepted, base: object = MISSING
 ) -> object:
-    """An instance of `cls`, or None if errors were added; `others` are the classes of other kinds.
+    """An instance of `cls`, or None if errors were added; `expected` also has the classes of other kinds.
 
     Keys that the table leaves out come from `base` (the field's default) if that is an instance of `cls`, otherwise
     from the defaults of the class.
@@ -56,7 +56,8 @@ def _build_instance(
     names = [*fields] if kind is None else ["kind", *fields]
     for key in table:
         if key not in names:
-            owners = [name for name, other in kinds_of(others).items() if key in fields_of(other)]
+            others = kinds_of(other for other in expected.tables if other is not cls)
+            owners = [name for name, other in others.items() if key in fields_of(other)]
             deeper = sorted(places_named(cls, key, place), key=lambda name: name.count("."))  # the usual one first
             known = f" {hint(key, names)}" if names else ""
             if deeper:
@@ -66,17 +67,18 @@ def _build_instance(
     hints = type_hints(cls)
     values: TomlTable = {}
     for name, field in fields.items():
-        expected, default, inner = accepted(hints[name]), default_of(field), join_place(place, name)
+        wanted, inner = accepted(hints[name]), join_place(place, name)
         if type(base) is cls:
-            default = values[name] = getattr(base, name)
+            values[name] = getattr(base, name)
         if name in table:
-            values[name] = _read_value(expected, table[name], inner, errors, default)
-        elif default is MISSING:
+            default = values[name] if name in values else _default_for(field, table[name])
+            values[name] = _read_value(wanted, table[name], inner, errors, default)
+        elif name not in values and field.default is MISSING and field.default_factory is MISSING:
             # Naming the missing keys of a missing table helps more than naming the table.
             inside: list[str] = []
-            if expected.only_tables:
-                _read_value(expected, {}, inner, inside, MISSING)
-            errors.extend(inside or [f"{inner}: missing; expected {expected.words()}"])
+            if wanted.only_tables:
+                _read_value(wanted, {}, inner, inside, MISSING)
+            errors.extend(inside or [f"{inner}: missing; expected {wanted.words()}"])
     if len(errors) > before:
         return None
     instance = cls(**values)
@@ -84,6 +86,12 @@ def _build_instance(
         named = re.split(r"[.:\[]", problem)[0] in fields
         errors.append(place + ("." if named and place else ": " if place else "") + problem)
     return instance
+
+
+def _default_for(field: Field[Any], value: object) -> object:
+    """The default that a given value builds upon. A table that names its kind needs no default from a factory."""
+    named = isinstance(value, Mapping) and "kind" in value
+    return MISSING if named and field.default_factory is not MISSING else default_of(field)
 
 
 def places_named(cls: Any, name: str, place: str, depth: int = 3) -> list[str]:
@@ -106,12 +114,11 @@ def _read_value(expected: Accepted, value: object, place: str, errors: list[str]
     if expected.none and (value is None or value == "none"):
         return None
     named = "none" if value is None and "none" in kinds_of(expected.tables) else value
-    if isinstance(named, str) and len(expected.tables) > 1 and not expected.scalars and named not in expected.choices:
+    if isinstance(named, str) and len(expected.kinds) > 1 and not expected.scalars and named not in expected.choices:
         value = {"kind": named}  # a bare kind stands for a table with nothing else
-    if isinstance(value, Mapping) and expected.tables:
-        chosen = _choose_class(expected.tables, value, place, errors, default)
-        others = [cls for cls in expected.tables if cls is not chosen]
-        return None if chosen is None else _build_instance(chosen, value, place, errors, others, default)
+    if isinstance(value, Mapping) and expected.classes:
+        chosen = _choose_class(expected, value, place, errors, default)
+        return None if chosen is None else _build_instance(chosen, value, place, errors, expected, default)
     if isinstance(value, list | tuple) and expected.lists:
         trials: list[list[str]] = []
         for item in expected.lists:
@@ -129,18 +136,19 @@ def _read_value(expected: Accepted, value: object, place: str, errors: list[str]
 
 
 def _choose_class(
-    classes: Sequence[Any], table: Mapping[str, object], place: str, errors: list[str], default: object
+    expected: Accepted, table: Mapping[str, object], place: str, errors: list[str], default: object
 ) -> Any:
     """The class that the table's `kind` names; without a kind, the class of the default or the only class."""
-    kinds = kinds_of(classes)
+    kinds = expected.kinds
     if "kind" not in table or not kinds:
+        classes = expected.tables
         if type(default) in classes or len(classes) == 1:
             return type(default) if type(default) in classes else classes[0]
         errors.append(f"{join_place(place, 'kind')}: missing; expected {one_of(kinds)}")
         return None
     kind = "none" if table["kind"] is None else table["kind"]
     if isinstance(kind, str) and kind in kinds:
-        return kinds[kind]
+        return expected.class_of(kind)
     errors.append(f"{join_place(place, 'kind')}: {wrong(kind, one_of(kinds), kinds)}{broken_note()}")
     return None
 

@@ -15,6 +15,9 @@ E = TypeVar("E")
 class Table(Mapping[K, E]):
     """Entries by name, in the order they were added. The first read loads the plug-ins, which may add more.
 
+    An entry of the package may be late: its name is known, and the module that has it is imported when somebody first
+    asks for the entry. So a run of one kind never waits for the imports of all others.
+
     `Annotated[X, TABLE]` as the type of a setting means: the settings (`entry.config`) of any entry of the table. They
     are looked up when a configuration is read, so no module of the package may read a table while it is imported.
     """
@@ -23,15 +26,20 @@ class Table(Mapping[K, E]):
         self,
         noun: str,
         names: Callable[[E], Iterable[K]],
-        entries: Iterable[E],
+        entries: Iterable[E] = (),
         includes: Table[K, Any] | None = None,
+        late: Mapping[K, Callable[[], E]] | None = None,
     ) -> None:
-        """`noun` is for errors; `names` gives the names of an entry; `includes` is a table whose entries belong too."""
+        """`noun` is for errors; `names` gives the names of an entry; `includes` is a table whose entries belong too.
+
+        `late` has functions that import an entry and return it, by its name; these come first.
+        """
         self.noun = noun
         self.names = names
         self.includes = includes
+        self._late = dict(late or {})
         self._entries: dict[K, E] = {}
-        self._modules: dict[K, str] = {}
+        self._modules: dict[K, str] = dict.fromkeys(self._late, "dragoman")  # of all names, in order
         for entry in entries:
             self.add(entry)
 
@@ -70,14 +78,21 @@ class Table(Mapping[K, E]):
             plugins.load()
         if self.includes is not None and name in self.includes:
             return cast(E, self.includes[name])
+        if name not in self._entries and name in self._late:
+            entry = self._late[name]()
+            assert name in self.names(entry), f"{name}: found the entry {[*self.names(entry)]} under this name"
+            self._entries[name] = entry
         return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return any(name == own for own in self)
 
     def __iter__(self) -> Iterator[K]:
         if not plugins.loaded:
             plugins.load()
         if self.includes is not None:
             yield from self.includes
-        yield from list(self._entries)
+        yield from list(self._modules)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

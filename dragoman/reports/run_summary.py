@@ -23,8 +23,8 @@ from dragoman.runs.versions import current_version, list_versions
 from dragoman.scoring.registry import higher_is_better, metrics_by_name
 from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.terminal import unguarded, visible
+from dragoman.training.config import BestAverageConfig, LastAverageConfig, MovingAverageConfig
 from dragoman.training.display import duration
-from dragoman.training.optimizer import BestAverageConfig, LastAverageConfig, MovingAverageConfig
 
 BARS = "▁▂▃▄▅▆▇█"
 

@@ -41,7 +41,7 @@ from dragoman.training.sharding import check_sharding
 from dragoman.training.signals import exit_cleanly_on_signals
 from dragoman.training.trained_weights import BASE, add_adapters, check_random_weights, freeze, rate_factors
 from dragoman.training.trainer import Fitter, Pause, Trainer
-from dragoman.training.transfer import load_vectors
+from dragoman.training.transfer import load_vectors, vector_tables
 from dragoman.training.validation.result import GeneralText, Validator
 
 Action = Literal["create", "resume", "replace"]  # what training does with the run folder
@@ -247,7 +247,7 @@ def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device
     model = build().to(device)
     if not isinstance(model, FittedModel):
         vectors = config.train.vectors
-        tables = [name for _, name, _ in vectors.tables(model)] if vectors.frozen else []
+        tables = [name for _, name, _ in vector_tables(vectors, model)] if vectors.frozen else []
         freeze(model, [*config.train.freeze, *tables])
         rate_factors(model, config.train.rates)
     return model

@@ -15,18 +15,10 @@ from dragoman.errors import RunError
 from dragoman.files import make_folder, remove_folder
 from dragoman.scoring.registry import higher_is_better
 from dragoman.training.checkpoints import Checkpoints, TrainingState, part_name, read_tensors, write_tensors
-from dragoman.training.config import TrainConfig
+from dragoman.training.config import AverageConfig, BestAverageConfig, LastAverageConfig, TrainConfig
 from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import read_rows
-from dragoman.training.optimizer import (
-    AverageConfig,
-    BestAverageConfig,
-    LastAverageConfig,
-    load_weights,
-    mean_weights,
-    optimizer_tensors,
-    restore_optimizer,
-)
+from dragoman.training.optimizer import load_weights, mean_weights, optimizer_tensors, restore_optimizer
 from dragoman.training.runtime import Runtime
 from dragoman.training.sharded_tensors import own_parts
 from dragoman.training.step import TrainingStep

@@ -1,20 +1,127 @@
-"""The settings of the training loop."""
+"""The settings of training. Nothing here imports torch, so that the configuration of any run is read quickly."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from dragoman.config.settings import Range, Size, SizeOrNone, setting
+from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
 from dragoman.training.objectives.base import LikelihoodConfig
 from dragoman.training.objectives.table import ObjectiveConfig
-from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
-from dragoman.training.trained_weights import LoRAConfig, RateConfig
-from dragoman.training.transfer import StartFromConfig, VectorsConfig
 
 NonNegative = Annotated[float, Range(0.0, None)]
+Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
+ALL = "all"  # the parts of another run: all weights
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW (Loshchilov and Hutter 2019)."""
+
+    learning_rate: Positive = setting(1e-3, help="peak learning rate of the schedule")
+    schedule: Literal["inverse-sqrt", "cosine", "constant"] = setting(
+        "inverse-sqrt", help="after the warm-up: proportional to 1/√step, half a cosine down to zero, or constant"
+    )
+    warmup: SizeOrNone = setting(1000, help="steps over which the learning rate rises linearly from zero")
+    beta1: Share = setting(0.9, help="decay of the running mean of gradients")
+    beta2: Share = setting(0.98, help="decay of the running mean of squared gradients")
+    epsilon: Positive = setting(1e-9, help="added to the denominator for numerical stability")
+    weight_decay: Annotated[float, Range(0.0, None)] = setting(0.0, help="decoupled weight decay of matrices")
+
+
+@dataclass(frozen=True)
+class NoAverageConfig:
+    """No averaging: validate and keep the current weights."""
+
+    kind: ClassVar[str] = "none"
+
+
+@dataclass(frozen=True)
+class MovingAverageConfig:
+    """Validate and keep an exponential moving average of the weights."""
+
+    kind: ClassVar[str] = "ema"
+    decay: Share = setting(0.999, help="decay of the moving average")
+
+
+@dataclass(frozen=True)
+class BestAverageConfig:
+    """Keep the mean of the weights of the best validations."""
+
+    kind: ClassVar[str] = "best"
+    count: Size = setting(5, help="number of validations whose weights are averaged")
+
+
+@dataclass(frozen=True)
+class LastAverageConfig:
+    """Keep the mean of the weights of the last validations (Vaswani et al. 2017)."""
+
+    kind: ClassVar[str] = "last"
+    count: Size = setting(5, help="number of validations whose weights are averaged")
+
+
+AverageConfig = NoAverageConfig | MovingAverageConfig | BestAverageConfig | LastAverageConfig
+
+
+@dataclass(frozen=True)
+class RateConfig:
+    """A learning-rate factor for some weights."""
+
+    names: str = setting(help='module or weight name, or a pattern such as "*.attention.*"')
+    factor: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
+        0.1, help="multiplies the learning rate of the schedule"
+    )
+
+
+@dataclass(frozen=True)
+class LoRAConfig:
+    """Low-rank adapters: only they are trained, and predictions use them merged into the weights."""
+
+    rank: Size = setting(8, help="r: rows of A and columns of B")
+    alpha: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
+        16.0, help="the product of B and A is multiplied by alpha / rank"
+    )
+    dropout: Share = setting(0.0, help="dropout on the input of the adapters")
+    modules: tuple[str, ...] = setting(
+        ("*.blocks.*",),
+        help='linear layers that get an adapter: names of modules, or patterns such as "*.attention.*"; the default '
+        "means all in the blocks of Transformers",
+    )
+    modules_to_save: tuple[str, ...] = setting(
+        (), help='modules that are trained whole besides the adapters, such as a new output layer: ["output"]'
+    )
+
+    def problems(self) -> Iterator[str]:
+        if not self.modules:
+            yield "modules: found an empty list, expected names or patterns of linear layers"
+
+
+@dataclass(frozen=True)
+class StartFromConfig:
+    """A run whose weights, or parts of them, initialise this one."""
+
+    run: str = setting(help="run folder")
+    parts: tuple[str, ...] = setting(
+        (ALL,),
+        help='parts to load: "all", "encoder", "decoder", "embeddings" or any module name; '
+        '"stack:decoder" loads "stack" into "decoder"',
+    )
+    by_token: bool = setting(False, help="if vocabularies differ, load the embeddings of the tokens that both have")
+
+
+@dataclass(frozen=True)
+class VectorsConfig:
+    """Files of word vectors that initialise embeddings."""
+
+    source: str = setting("", help="file with vectors of source words: GloVe, word2vec (text or binary), fastText .vec")
+    target: str = setting("", help="the same for target words")
+    frozen: bool = setting(False, help="do not train these embeddings, those of words without a vector included")
+
+    def problems(self) -> Iterator[str]:
+        if self.frozen and not (self.source or self.target):
+            yield "frozen: found true without a file of vectors"
 
 
 @dataclass(frozen=True)

@@ -5,33 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
 from dragoman.errors import RunError
+from dragoman.training.config import MovingAverageConfig, OptimizerConfig
 from dragoman.training.sharded_tensors import part_like
 from dragoman.training.trained_weights import saved_weights
-
-Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW (Loshchilov and Hutter 2019)."""
-
-    learning_rate: Positive = setting(1e-3, help="peak learning rate of the schedule")
-    schedule: Literal["inverse-sqrt", "cosine", "constant"] = setting(
-        "inverse-sqrt", help="after the warm-up: proportional to 1/√step, half a cosine down to zero, or constant"
-    )
-    warmup: SizeOrNone = setting(1000, help="steps over which the learning rate rises linearly from zero")
-    beta1: Share = setting(0.9, help="decay of the running mean of gradients")
-    beta2: Share = setting(0.98, help="decay of the running mean of squared gradients")
-    epsilon: Positive = setting(1e-9, help="added to the denominator for numerical stability")
-    weight_decay: Annotated[float, Range(0.0, None)] = setting(0.0, help="decoupled weight decay of matrices")
 
 
 def learning_rate_at(config: OptimizerConfig, step: int, steps: int) -> float:
@@ -139,40 +121,6 @@ def restore_optimizer(optimizer: AdamW, model: nn.Module, tensors: Mapping[str, 
             optimizer.state[parameter] = {
                 key.rpartition(".")[2]: part_like(tensors[key], parameter).clone() for key in keys[name]
             }
-
-
-@dataclass(frozen=True)
-class NoAverageConfig:
-    """No averaging: validate and keep the current weights."""
-
-    kind: ClassVar[str] = "none"
-
-
-@dataclass(frozen=True)
-class MovingAverageConfig:
-    """Validate and keep an exponential moving average of the weights."""
-
-    kind: ClassVar[str] = "ema"
-    decay: Share = setting(0.999, help="decay of the moving average")
-
-
-@dataclass(frozen=True)
-class BestAverageConfig:
-    """Keep the mean of the weights of the best validations."""
-
-    kind: ClassVar[str] = "best"
-    count: Size = setting(5, help="number of validations whose weights are averaged")
-
-
-@dataclass(frozen=True)
-class LastAverageConfig:
-    """Keep the mean of the weights of the last validations (Vaswani et al. 2017)."""
-
-    kind: ClassVar[str] = "last"
-    count: Size = setting(5, help="number of validations whose weights are averaged")
-
-
-AverageConfig = NoAverageConfig | MovingAverageConfig | BestAverageConfig | LastAverageConfig
 
 
 class MovingAverage:

@@ -14,8 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dragoman.errors import ConfigError
-from dragoman.training.config import TrainConfig
-from dragoman.training.optimizer import MovingAverageConfig
+from dragoman.training.config import MovingAverageConfig, TrainConfig
 
 
 def check_sharding(config: TrainConfig, processes: int) -> None:

@@ -25,9 +25,9 @@ from dragoman.kernels import fused_layers
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.kernels.support import wide
 from dragoman.models.contracts import Loss
-from dragoman.training.config import TrainConfig
+from dragoman.training.config import MovingAverageConfig, TrainConfig
 from dragoman.training.objectives.base import Objective
-from dragoman.training.optimizer import MovingAverage, MovingAverageConfig, build_optimizer
+from dragoman.training.optimizer import MovingAverage, build_optimizer
 from dragoman.training.runtime import Runtime, use_bfloat16
 from dragoman.training.sharded_tensors import gathered, whole
 from dragoman.training.sharding import checkpoint_activations, shard

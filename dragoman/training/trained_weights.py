@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.errors import ConfigError, hint
 from dragoman.layers.linear import Linear, LoRALinear, merge
+from dragoman.training.config import LoRAConfig, RateConfig
 
 MAX_NAMES_SHOWN = 6
-
-
-@dataclass(frozen=True)
-class RateConfig:
-    """A learning-rate factor for some weights."""
-
-    names: str = setting(help='module or weight name, or a pattern such as "*.attention.*"')
-    factor: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
-        0.1, help="multiplies the learning rate of the schedule"
-    )
 
 
 def abbreviated(names: Sequence[str]) -> str:
@@ -82,29 +70,6 @@ def rate_factors(model: nn.Module, rates: Sequence[RateConfig], place: str = "tr
 
 
 BASE = "base.safetensors"  # the frozen weights of a run with adapters; its checkpoints hold only what is trained
-
-
-@dataclass(frozen=True)
-class LoRAConfig:
-    """Low-rank adapters: only they are trained, and predictions use them merged into the weights."""
-
-    rank: Size = setting(8, help="r: rows of A and columns of B")
-    alpha: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
-        16.0, help="the product of B and A is multiplied by alpha / rank"
-    )
-    dropout: Share = setting(0.0, help="dropout on the input of the adapters")
-    modules: tuple[str, ...] = setting(
-        ("*.blocks.*",),
-        help='linear layers that get an adapter: names of modules, or patterns such as "*.attention.*"; the default '
-        "means all in the blocks of Transformers",
-    )
-    modules_to_save: tuple[str, ...] = setting(
-        (), help='modules that are trained whole besides the adapters, such as a new output layer: ["output"]'
-    )
-
-    def problems(self) -> Iterator[str]:
-        if not self.modules:
-            yield "modules: found an empty list, expected names or patterns of linear layers"
 
 
 def add_adapters(model: nn.Module, config: LoRAConfig, seed: int) -> int:

@@ -8,7 +8,6 @@ kept its initial weights and what of the other run was not used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain, product
 from typing import NamedTuple
@@ -17,57 +16,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import setting
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import SPECIALS, Tokenizer
 from dragoman.data.word_vectors import read_word_vectors
 from dragoman.errors import ConfigError, DataError, RunError, hint
 from dragoman.layers.embeddings import token_tables
+from dragoman.training.config import ALL, StartFromConfig, VectorsConfig
 from dragoman.training.optimizer import load_weights
 from dragoman.training.trained_weights import abbreviated, is_matched, top_modules
 
 Tokenizers = tuple[SourceReader, Tokenizer]  # source and target
 SIDES = ("source", "target")
-ALL, EMBEDDINGS = "all", "embeddings"
+EMBEDDINGS = "embeddings"
 EMBEDDING_TABLES = "*embedding.weight"
 TABLES = ("*embedding.weight", "output.weight", "output.bias")  # one row per token
 POSITIONS = ("*.positions", "*positions.table")  # one row per position
 LABEL_PARTS = ("output", "chain")  # parts whose weights depend on the labels
 
 
-@dataclass(frozen=True)
-class StartFromConfig:
-    """A run whose weights, or parts of them, initialise this one."""
-
-    run: str = setting(help="run folder")
-    parts: tuple[str, ...] = setting(
-        (ALL,),
-        help='parts to load: "all", "encoder", "decoder", "embeddings" or any module name; '
-        '"stack:decoder" loads "stack" into "decoder"',
-    )
-    by_token: bool = setting(False, help="if vocabularies differ, load the embeddings of the tokens that both have")
-
-
-@dataclass(frozen=True)
-class VectorsConfig:
-    """Files of word vectors that initialise embeddings."""
-
-    source: str = setting("", help="file with vectors of source words: GloVe, word2vec (text or binary), fastText .vec")
-    target: str = setting("", help="the same for target words")
-    frozen: bool = setting(False, help="do not train these embeddings, those of words without a vector included")
-
-    def problems(self) -> Iterator[str]:
-        if self.frozen and not (self.source or self.target):
-            yield "frozen: found true without a file of vectors"
-
-    def tables(self, model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
-        """Side, name and embeddings of every file that is set; ConfigError if the model has none."""
-        for side in SIDES:
-            if getattr(self, side):
-                tables = [(side, name, weight) for name, sides, weight in token_tables(model) if side in sides]
-                if not tables:
-                    raise ConfigError(f"train.vectors.{side}: this model has no embeddings of {side} words")
-                yield tables[0]
+def vector_tables(config: VectorsConfig, model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
+    """Side, name and embeddings of every file that is set; ConfigError if the model has none."""
+    for side in SIDES:
+        if getattr(config, side):
+            tables = [(side, name, weight) for name, sides, weight in token_tables(model) if side in sides]
+            if not tables:
+                raise ConfigError(f"train.vectors.{side}: this model has no embeddings of {side} words")
+            yield tables[0]
 
 
 class VocabularyPair(NamedTuple):
@@ -307,7 +281,7 @@ def load_vectors(model: nn.Module, tokenizers: Tokenizers, config: VectorsConfig
     the share that positions and learning rates have beside them. Words without a vector keep their random one.
     """
     lines = []
-    for side, name, table in config.tables(model):
+    for side, name, table in vector_tables(config, model):
         path, place, tokenizer = getattr(config, side), f"train.vectors.{side}", tokenizers[SIDES.index(side)]
         words = tokenizer.pieces(range(len(SPECIALS), len(tokenizer)))[: len(table) - len(SPECIALS)]
         try:

@@ -16,7 +16,8 @@ from dragoman.models.non_autoregressive import NonAutoregressiveConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config
 from dragoman.tasks.translate import build_model
-from dragoman.training.optimizer import LastAverageConfig, learning_rate_at
+from dragoman.training.config import LastAverageConfig
+from dragoman.training.optimizer import learning_rate_at
 
 NAMES = config.preset_names()
 PAPERS = [

@@ -23,13 +23,8 @@ from dragoman.models.language_model import (
     restore_carried,
 )
 from dragoman.models.transformer import TransformerConfig
-from dragoman.training.optimizer import (
-    OptimizerConfig,
-    build_optimizer,
-    load_weights,
-    optimizer_tensors,
-    restore_optimizer,
-)
+from dragoman.training.config import OptimizerConfig
+from dragoman.training.optimizer import build_optimizer, load_weights, optimizer_tensors, restore_optimizer
 from dragoman.training.step import step_seed
 
 WORDS = 30

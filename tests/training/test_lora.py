@@ -21,9 +21,10 @@ from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run, train
 from dragoman.tasks.config import build
 from dragoman.training.checkpoints import read_tensors
+from dragoman.training.config import LoRAConfig
 from dragoman.training.display import Display
 from dragoman.training.optimizer import load_weights
-from dragoman.training.trained_weights import LoRAConfig, add_adapters, merged_weights, saved_weights
+from dragoman.training.trained_weights import add_adapters, merged_weights, saved_weights
 from tests.conftest import quiet_machine
 
 STACK = {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "dropout": 0.1}

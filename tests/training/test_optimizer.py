@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from dragoman.config import settings
 from dragoman.errors import ConfigError
+from dragoman.training.config import MovingAverageConfig, OptimizerConfig
 from dragoman.training.optimizer import (
     MovingAverage,
-    MovingAverageConfig,
-    OptimizerConfig,
     averaged_weights,
     build_optimizer,
     learning_rate_at,

@@ -26,15 +26,10 @@ from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.training.optimizer import OptimizerConfig, build_optimizer
-from dragoman.training.trained_weights import RateConfig, freeze, rate_factors
-from dragoman.training.transfer import (
-    StartFromConfig,
-    VocabularyPair,
-    all_named_weights,
-    load_parts,
-    transfer,
-)
+from dragoman.training.config import OptimizerConfig, RateConfig, StartFromConfig
+from dragoman.training.optimizer import build_optimizer
+from dragoman.training.trained_weights import freeze, rate_factors
+from dragoman.training.transfer import VocabularyPair, all_named_weights, load_parts, transfer
 
 WORDS = 17
 BERT = BertEncoderConfig(

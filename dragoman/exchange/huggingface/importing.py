@@ -21,7 +21,7 @@ from dragoman.exchange.huggingface.t5 import read_t5
 from dragoman.exchange.huggingface.translation import read_m2m100, read_marian, read_mbart, read_pegasus
 from dragoman.runs.folder import IMPORTED, limit_parameters, new_run
 from dragoman.tasks.table import task_of
-from dragoman.training.optimizer import OptimizerConfig
+from dragoman.training.config import OptimizerConfig
 
 # By `model_type`.
 FAMILIES: dict[str, Family] = {

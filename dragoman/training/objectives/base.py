@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from dragoman.data.corpus import Corpus
-from dragoman.models.contracts import Loss
+    from dragoman.data.corpus import Corpus
+    from dragoman.models.contracts import Loss
 
 
 @dataclass(frozen=True)

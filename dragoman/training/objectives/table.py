@@ -1,27 +1,51 @@
-"""All objectives. To add one, write its file and add one entry here: settings, help and errors follow."""
+"""All objectives. To add one, write its file and a late entry here: settings, help and errors follow."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from dragoman.config.table import Table
-from dragoman.data.corpus import Corpus
 from dragoman.training.objectives import base
 from dragoman.training.objectives.base import LikelihoodConfig, Objective, ObjectiveEntry
-from dragoman.training.objectives.consistency import RDrop, RDropConfig, SimCut, SimCutConfig
-from dragoman.training.objectives.distillation import TokenDistillation, TokenDistillationConfig
-from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig
 
-OBJECTIVES = Table(
+if TYPE_CHECKING:
+    from dragoman.data.corpus import Corpus
+
+
+def _minimum_risk() -> ObjectiveEntry:
+    from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig
+
+    return ObjectiveEntry(MinimumRiskConfig, MinimumRisk)
+
+
+def _r_drop() -> ObjectiveEntry:
+    from dragoman.training.objectives.consistency import RDrop, RDropConfig
+
+    return ObjectiveEntry(RDropConfig, RDrop)
+
+
+def _simcut() -> ObjectiveEntry:
+    from dragoman.training.objectives.consistency import SimCut, SimCutConfig
+
+    return ObjectiveEntry(SimCutConfig, SimCut)
+
+
+def _token_distillation() -> ObjectiveEntry:
+    from dragoman.training.objectives.distillation import TokenDistillation, TokenDistillationConfig
+
+    return ObjectiveEntry(TokenDistillationConfig, TokenDistillation)
+
+
+OBJECTIVES: Table[str, ObjectiveEntry] = Table(
     "objective",
     lambda entry: [entry.config.kind],
-    (
-        ObjectiveEntry(LikelihoodConfig, Objective),
-        ObjectiveEntry(MinimumRiskConfig, MinimumRisk),
-        ObjectiveEntry(RDropConfig, RDrop),
-        ObjectiveEntry(SimCutConfig, SimCut),
-        ObjectiveEntry(TokenDistillationConfig, TokenDistillation),
-    ),
+    late={
+        "likelihood": lambda: ObjectiveEntry(LikelihoodConfig, Objective),
+        "minimum-risk": _minimum_risk,
+        "r-drop": _r_drop,
+        "simcut": _simcut,
+        "token-distillation": _token_distillation,
+    },
 )
 ObjectiveConfig = Annotated[base.ObjectiveConfig, OBJECTIVES]
 
