@@ -22,8 +22,9 @@ from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.decoding.search import search
 from dragoman.errors import DataError
 from dragoman.files import write_text
+from dragoman.inference.confidence import CALIBRATION, log_probability
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import CALIBRATION, batches_of_indices, log_probability, token_confidences
+from dragoman.inference.target_scores import batches_of_indices, token_confidences
 from dragoman.models.heads.softmax import full_precision
 from dragoman.runs.resume import check_same_data
 from dragoman.scoring.calibration import (

@@ -18,7 +18,7 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.search import search
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import target_scores
-from dragoman.models.contracts import decodes
+from dragoman.models.traits import decodes
 
 MIN_SHARE = 0.05  # of the targets that must reach a position, so that its accuracy says something
 MAX_SPREAD = 64  # tokens of a target

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dragoman.analysis.layer_row import LayerRow
 from dragoman.data.batch import Batch
 from dragoman.layers.cells import Cell
 from dragoman.layers.embeddings import WordDropout
-
-
-class LayerRow(NamedTuple):
-    """One row of the table."""
-
-    name: str
-    kind: str
-    shape: str  # of its output for the example batch
-    parameters: int  # including its children; a shared parameter counts where it occurs first
-    formula: str = ""  # what gives this number, from the sizes of its own tensors
 
 
 def shape_of(value: Any) -> str:
@@ -95,12 +86,3 @@ def cell_sizes(model: Any) -> list[dict[str, Any]]:
 def parameter_count(model: nn.Module) -> int:
     """The number of parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def tensor_table(model: Any) -> tuple[list[LayerRow], int]:
-    """The tensors of a fitted model, which has no layers, and how many numbers they hold."""
-    rows = [
-        LayerRow(name, str(tensor.dtype).removeprefix("torch."), "×".join(map(str, tensor.shape)), tensor.numel())
-        for name, tensor in model.tensors.items()
-    ]
-    return rows, sum(row.parameters for row in rows)

@@ -21,7 +21,7 @@ def phrase_search(model: PhraseBased, source: Tokens, pieces: Pieces) -> dict[st
     A hypothesis of the lattice has its number, that of its parent, the source tokens that it covers, and its phrase.
     """
     source = source[:MAX_TOKENS]
-    weights = model.tensors["weights"].numpy()
+    weights = model.tensors["weights"]
     decoder, options = model.decoder(weights, 0), model.options(source)
     best = decoder.translate(len(source), options)[0]
     features = np.concatenate([stack.features for stack in decoder.stacks])[list(best.hypotheses)]

@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.auto.budget import BATCHES, EPOCHS, up_to
 from dragoman.auto.portfolio import Candidate, candidate_table, default_candidate, is_short, is_transformer
 from dragoman.auto.profile import PairProfile, SideProfile, percent
-from dragoman.classical.transducers import KINDS
+from dragoman.classical.transducers import TRANSDUCERS
 from dragoman.data.config import DataConfig
 from dragoman.tasks.config import preset_table
 
@@ -41,7 +41,7 @@ def choose_pairs(
     """
     tokenizers, reasons = choose_tokenizers(profile)
     named = candidate.preset if candidate is not None else preset
-    if named is not None and preset_table(named).get("model", {}).get("kind") in KINDS:
+    if named is not None and preset_table(named).get("model", {}).get("kind") in TRANSDUCERS:
         why = f"preset: {named}, as asked" if candidate is None else f"model: {named}, {candidate.reason}"
         return choose_fitted(profile, named, tokenizers, reasons, why)
     default = default_candidate(profile, gpu) if candidate is None and preset is None else None

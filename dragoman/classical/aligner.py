@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dragoman.classical.model import Note, ScoredTokens, TensorSpec, Tokens, Transducer, rows_of
+from dragoman.classical.model import Arrays, Note, ScoredTokens, TensorSpec, Tokens, Transducer, rows_of
 from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.classical.vocabulary import fold_case, same_spelling, without_case
 from dragoman.classical.word_alignment import PRIOR, BothDirections, WordAligner
 from dragoman.config.settings import Range, setting
-from dragoman.data.batch import Batch
-from dragoman.data.corpus import Corpus
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dragoman.data.batch import Batch
+    from dragoman.data.corpus import Corpus
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,11 @@ class WordAlignerModel(Transducer):
         self.store(arrays)
         return losses
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Arrays) -> None:
         super().load(tensors)
         self.__dict__.pop("translations", None)
         for prefix, aligner, sizes in self.sides():
-            arrays = {name.removeprefix(prefix): tensors[name].numpy() for name in tensors if name.startswith(prefix)}
+            arrays = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
             aligner.restore(arrays, sizes)
 
     def numbered(self, sources: Ragged, targets: Ragged) -> tuple[Ragged, Ragged]:
@@ -91,6 +93,8 @@ class WordAlignerModel(Transducer):
 
     def attention(self, batch: Batch) -> Tensor:
         """p(source token | target token) as attention (B, 1, T, S); <eos> has the share of the empty word."""
+        import torch
+
         sources, targets = rows_of(batch.source.data), rows_of(batch.target)
         out = torch.zeros(len(sources), 1, batch.target.shape[1], batch.source.data.shape[1])
         posteriors = self.both.forward.align_rows(*self.numbered(Ragged.of(sources), Ragged.of(targets))).posteriors

@@ -6,17 +6,16 @@ A model that does not beat the best of them has learned nothing useful.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dragoman.classical.model import (
+    Arrays,
     Note,
     ScoredTokens,
     TensorSpec,
@@ -28,9 +27,11 @@ from dragoman.classical.model import (
 )
 from dragoman.classical.rows import Ragged, pair_rows
 from dragoman.config.settings import Range, setting
-from dragoman.data.corpus import Corpus
 from dragoman.progress import check_interrupted
 from dragoman.scoring.edit import edit_distance
+
+if TYPE_CHECKING:
+    from dragoman.data.corpus import Corpus
 
 BUCKETS = 64  # into which `nearest` counts tokens
 UNSEEN = -20.0  # the score of an output that the training pairs do not have
@@ -71,10 +72,10 @@ class Copy(Transducer):
     likelihood = "none"
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        return {"pairs": TensorSpec(torch.int64, ())}
+        return {"pairs": TensorSpec(np.int64, ())}
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
-        self.load({"pairs": torch.tensor(len(corpus.train))})
+        self.load({"pairs": np.array(len(corpus.train), np.int64)})
         return []
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
@@ -95,7 +96,7 @@ class Dictionary(Transducer):
         return {
             **row_specs("sources", "source_offsets", "N", None),
             **row_specs("targets", "target_offsets", "N", self.vocabulary),
-            "counts": TensorSpec(torch.int64, ("N",), least=1),
+            "counts": TensorSpec(np.int64, ("N",), least=1),
         }
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
@@ -115,7 +116,7 @@ class Dictionary(Transducer):
             }
         )
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Arrays) -> None:
         super().load(tensors)
         # Entries of one source are neighbours: of every source the first entry, and the one behind its last.
         self.sources, self.targets = (stored_rows(f"{side}s", f"{side}_offsets", tensors) for side in SIDES)
@@ -126,8 +127,8 @@ class Dictionary(Transducer):
     def known(self, source: Tokens, n_best: int) -> list[ScoredTokens]:
         """The targets of a training source, most frequent first; none if it is not one."""
         first, end = self.entries.get(source, (0, 0))
-        counts = self.tensors["counts"][first:end].double()
-        logs = (counts / counts.sum()).log().tolist()
+        counts = self.tensors["counts"][first:end]
+        logs = np.log(counts / counts.sum()).tolist()
         return [ScoredTokens.of(self.targets[first + rank], log) for rank, log in enumerate(logs[:n_best])]
 
 

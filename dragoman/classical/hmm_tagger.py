@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
-from dragoman.classical.model import FittedModel, Note, TensorSpec, Tokens, row_arrays, row_specs, stored_rows
+from dragoman.classical.model import Arrays, FittedModel, Note, TensorSpec, Tokens, row_arrays, row_specs, stored_rows
 from dragoman.classical.rows import Bools, Floats, Ints, Ragged
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
@@ -58,7 +58,7 @@ class HMMTagger(FittedModel):
         self.lower = [ids.get(piece.lower(), token) for token, piece in enumerate(pieces)]
 
     def tensor_specs(self) -> dict[str, TensorSpec]:
-        kind = torch.float64
+        kind = np.float64
         return {
             "transitions": TensorSpec(kind, (self.tags + 1,) * 3),
             **row_specs("words", "word_offsets", "W", len(self.lower)),
@@ -143,10 +143,10 @@ class HMMTagger(FittedModel):
         bounds = [*starts, end]
         return [tuple(token for token in tokens[first:last] if token != self.space) for first, last in pairwise(bounds)]
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Arrays) -> None:
         super().load(tensors)
         names = ("transitions", "emissions", "endings")
-        self.transitions, self.emissions, self.endings = (tensors[name].numpy() for name in names)
+        self.transitions, self.emissions, self.endings = (tensors[name] for name in names)
         self.known = stored_rows("words", "word_offsets", tensors).places()
         self.known_suffixes = stored_rows("suffixes", "suffix_offsets", tensors).places()
 

@@ -7,7 +7,6 @@ Series are rows of a batch; NaN is a missing value, which the filter skips and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.classical.model import FittedModel, Note, TensorSpec
+from dragoman.classical.model import Arrays, FittedModel, Note, TensorSpec
 from dragoman.classical.rows import Bools, Floats
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
@@ -167,7 +166,7 @@ class KalmanRegressor(FittedModel):
         states, channels = self.config.states, self.channels
         square = (states, states)
         shapes = (square, (channels, states), square, (channels, channels), (states,), square)
-        return {name: TensorSpec(torch.float64, shape) for name, shape in zip(NAMES, shapes, strict=True)}
+        return {name: TensorSpec(np.float64, shape) for name, shape in zip(NAMES, shapes, strict=True)}
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         count = len(corpus.train)
@@ -199,9 +198,9 @@ class KalmanRegressor(FittedModel):
         self.store({name: getattr(model, name) for name in NAMES})
         return losses
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Arrays) -> None:
         super().load(tensors)
-        self.model = KalmanModel(*(tensors[name].numpy() for name in NAMES))
+        self.model = KalmanModel(*(tensors[name] for name in NAMES))
 
     def outputs(self, batch: Batch) -> Tensor:
         """Forecasts (B, n·p); a missing value is NaN."""

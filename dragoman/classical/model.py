@@ -1,32 +1,37 @@
 """The contract of a fitted model: computed from the data in one go, stored as named tensors, without gradients.
 
-Tensors are checked when they are read, since a run folder may be damaged.
+The tensors are NumPy arrays, so that such a model predicts without torch. They are checked when they are read, since a
+run folder may be damaged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import DTypeLike, NDArray
 
 from dragoman.classical.rows import Ragged
-from dragoman.data.batch import Batch
-from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.errors import ConfigError, RunError
-from dragoman.models.contracts import BaseModel, TokenScores
+from dragoman.models.traits import ModelTraits
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dragoman.data.batch import Batch
+    from dragoman.data.corpus import Corpus
+    from dragoman.models.contracts import TokenScores
 
 Note = Callable[[str, int], None]  # (what is being done, how many so far)
 Tokens = tuple[int, ...]
+Arrays = Mapping[str, NDArray[Any]]
 Size = int | str  # a name stands for any size, the same in all tensors; "N+1" is one more than "N"
 
 
-class FittedModel(BaseModel):
+class FittedModel(ModelTraits):
     """A model that `fit` computes. The same data and settings give the same tensors, to the bit.
 
     It has no parameters: `tensors` are all it knows, and a run keeps them as weights.safetensors.
@@ -35,8 +40,7 @@ class FittedModel(BaseModel):
     shows_alignment: ClassVar[bool] = False  # whether `attention` says which source tokens an output comes from
 
     def __init__(self) -> None:
-        super().__init__()
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, NDArray[Any]] = {}
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         """Compute the tensors from the training part; returns the loss after each iteration, none if there are none."""
@@ -45,18 +49,18 @@ class FittedModel(BaseModel):
     def tensor_specs(self) -> dict[str, TensorSpec]:
         raise NotImplementedError
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Arrays) -> None:
         """Take the tensors of a run; RunError if they are not those of this model."""
         check_tensors(self.tensor_specs(), tensors)
         self.tensors = dict(tensors)
 
-    def store(self, arrays: Mapping[str, NDArray[Any] | Tensor]) -> None:
-        self.load({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
+    def store(self, arrays: Arrays) -> None:
+        self.load({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
     @property
     def size(self) -> str:
         """How much it stores, in words."""
-        return f"{sum(tensor.numel() for tensor in self.tensors.values()):,} numbers"
+        return f"{sum(tensor.size for tensor in self.tensors.values()):,} numbers"
 
     def attention(self, batch: Batch) -> Tensor:
         """The weights of source tokens for every target token (B, 1, T, S), where `shows_alignment`."""
@@ -68,6 +72,29 @@ class FittedModel(BaseModel):
 
     def score(self, batch: Batch) -> TokenScores:
         raise NotImplementedError
+
+    # --- What tools call on any model. This one has no parameters, is on no device and has no dropout.
+
+    def __call__(self, batch: Batch) -> Any:
+        return self.forward(batch)
+
+    def parameters(self) -> Iterator[Any]:
+        return iter(())
+
+    def modules(self) -> Iterator[Any]:
+        return iter(())
+
+    def named_modules(self) -> Iterator[tuple[str, Any]]:
+        return iter(())
+
+    def to(self, device: object) -> Self:
+        return self
+
+    def eval(self) -> Self:
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        return self
 
 
 class ScoredTokens(NamedTuple):
@@ -92,13 +119,20 @@ class Transducer(FittedModel):
         """Between one and `n_best` outputs for every source (token ids without <eos>), best first."""
         raise NotImplementedError
 
+    def check_likelihood(self) -> None:
+        if self.likelihood == "none":
+            raise ConfigError(f"{type(self).__name__} models find outputs, but have no probabilities of given ones")
+
     def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         """The log-probability of each whole target; −∞: the model cannot output it."""
         raise NotImplementedError
 
     def score(self, batch: Batch) -> TokenScores:
-        if self.likelihood == "none":
-            raise ConfigError(f"{type(self).__name__} models find outputs, but have no probabilities of given ones")
+        import torch
+
+        from dragoman.models.contracts import TokenScores
+
+        self.check_likelihood()
         sources, targets = rows_of(batch.source.data), rows_of(batch.target)
         totals = torch.tensor(self.log_probabilities(sources, targets), dtype=torch.float64)  # (B,)
         target = batch.target.cpu()
@@ -119,7 +153,7 @@ def rows_of(tokens: Tensor) -> list[Tokens]:
 class TensorSpec(NamedTuple):
     """Type, shape and values of one tensor. No number is NaN or ∞; −∞ is the logarithm of 0."""
 
-    dtype: torch.dtype
+    dtype: DTypeLike
     shape: tuple[Size, ...]
     least: int | None = None  # of all numbers
     below: tuple[Size, ...] = ()  # all numbers are below the product of these
@@ -131,8 +165,8 @@ def row_specs(flat: str, offsets: str, count: Size, vocabulary: int | None, leas
     """Rows of tokens, `count` of them: a flat tensor and the offsets of its rows."""
     below = () if vocabulary is None else (vocabulary,)
     return {
-        flat: TensorSpec(torch.int32, (flat,), least, below),
-        offsets: TensorSpec(torch.int64, (f"{count}+1",), offsets_of=flat),
+        flat: TensorSpec(np.int32, (flat,), least, below),
+        offsets: TensorSpec(np.int64, (f"{count}+1",), offsets_of=flat),
     }
 
 
@@ -140,18 +174,18 @@ def row_arrays(flat: str, offsets: str, rows: Ragged) -> dict[str, NDArray[Any]]
     return {flat: rows.flat, offsets: rows.offsets}
 
 
-def stored_rows(flat: str, offsets: str, tensors: Mapping[str, Tensor]) -> Ragged:
-    return Ragged(tensors[flat].numpy(), tensors[offsets].numpy())
+def stored_rows(flat: str, offsets: str, tensors: Arrays) -> Ragged:
+    return Ragged(tensors[flat], tensors[offsets])
 
 
-def check_tensors(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor]) -> None:
+def check_tensors(specs: Mapping[str, TensorSpec], tensors: Arrays) -> None:
     if missing := set(specs) ^ set(tensors):
         raise RunError(f"the weights do not fit the configuration: {', '.join(sorted(missing))} differ")
     sizes: dict[str, int] = {}
     for name, spec in specs.items():
         shape = tuple(tensors[name].shape)
         if tensors[name].dtype != spec.dtype or len(shape) != len(spec.shape):
-            expected = f"{spec.dtype} with {len(spec.shape)} dimensions"
+            expected = f"{np.dtype(spec.dtype)} with {len(spec.shape)} dimensions"
             raise RunError(f"the weights are damaged: {name} is {tensors[name].dtype} {shape}, expected {expected}")
         for size, wanted in zip(shape, spec.shape, strict=True):
             more = isinstance(wanted, str) and wanted.endswith("+1")
@@ -164,11 +198,11 @@ def check_tensors(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor]
             raise RunError(f"the weights are damaged: {name} {problem}")
 
 
-def wrong_values(tensor: Tensor, spec: TensorSpec, sizes: Mapping[str, int], tensors: Mapping[str, Tensor]) -> str:
+def wrong_values(tensor: NDArray[Any], spec: TensorSpec, sizes: Mapping[str, int], tensors: Arrays) -> str:
     """What is wrong with the values of a tensor; empty: nothing."""
-    if not tensor.numel():
+    if not tensor.size:
         return ""
-    if tensor.is_floating_point():
+    if np.issubdtype(tensor.dtype, np.floating):
         return "has NaN or ∞" if bool((~(tensor < math.inf)).any()) else ""
     if (spec.rising or spec.offsets_of) and bool((tensor[1:] < tensor[:-1]).any()):
         return "is not sorted"

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, gather, ngram_words, prune, smooth, suffix_links
-from dragoman.classical.model import FittedModel, Note, Size, TensorSpec
+from dragoman.classical.model import Arrays, FittedModel, Note, Size, TensorSpec
 from dragoman.classical.ngram_counts import count_ngrams
 from dragoman.classical.rows import Floats, Ints, Ragged
 from dragoman.config.settings import Range, setting
-from dragoman.data.batch import Batch
-from dragoman.data.bptt import Segment
-from dragoman.data.corpus import Corpus
 from dragoman.data.store import Column
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.errors import DataError
-from dragoman.models.contracts import State, TokenScores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dragoman.data.batch import Batch
+    from dragoman.data.bptt import Segment
+    from dragoman.data.corpus import Corpus
+    from dragoman.models.contracts import State, TokenScores
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,10 @@ class NGramModel(FittedModel):
                 arrays[f"{n}.{name}"] = part.astype(np.int64 if name == "keys" else np.float32, copy=False)
         self.store(arrays)
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Arrays) -> None:
         super().load(tensors)
         self.levels = [
-            Level(*(tensors[f"{n}.{part}"].numpy() for part in Level._fields)) for n in range(1, self.config.order + 1)
+            Level(*(tensors[f"{n}.{part}"] for part in Level._fields)) for n in range(1, self.config.order + 1)
         ]
         # Sums of log-probabilities begin with those of unigrams and inherit their precision.
         keys, *logs = self.levels[0]
@@ -161,6 +163,11 @@ class NGramModel(FittedModel):
 
     def score(self, batch: Batch | Segment) -> TokenScores:
         """Score every target: of a segment of running text after its carry, or of a batch line by line."""
+        import torch
+
+        from dragoman.data.bptt import Segment
+        from dragoman.models.contracts import TokenScores
+
         target = batch.target.cpu().numpy()
         if isinstance(batch, Segment):
             carried = batch.carried
@@ -182,6 +189,8 @@ class NGramModel(FittedModel):
 
     def empty_carry(self, rows: int) -> Tensor:
         """The tokens before a text: none, as at the start of a line."""
+        import torch
+
         return torch.full((rows, max(0, self.order - 1)), SOS)
 
     # --- token by token
@@ -231,6 +240,10 @@ class NGramModel(FittedModel):
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Read the prompts except their last tokens, which replace <sos> later."""
+        import torch
+
+        from dragoman.models.contracts import State
+
         source = batch.source.data
         width = max(0, self.order - 1)
         empty = torch.full((len(source), width), SOS, device=source.device)
@@ -239,6 +252,8 @@ class NGramModel(FittedModel):
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N,) or (N, P); log-probabilities (N, V) of the next token."""
+        import torch
+
         tokens = tokens if tokens.dim() == 2 else tokens[:, None]
         (last,), (history,) = state.static, state.cache
         tokens = torch.where(tokens == SOS, last.repeat_interleave(state.hypotheses)[:, None], tokens)
@@ -254,9 +269,9 @@ def ngram_specs(order: int, vocabulary: int) -> dict[str, TensorSpec]:
     for n in range(1, order + 1):
         size: Size = vocabulary if n == 1 else f"{n}-grams"
         before: tuple[Size, ...] = () if n == 1 else (vocabulary if n == 2 else f"{n - 1}-grams",)
-        specs[f"{n}.keys"] = TensorSpec(torch.int64, (size,), 0, (*before, vocabulary), rising=True)
+        specs[f"{n}.keys"] = TensorSpec(np.int64, (size,), 0, (*before, vocabulary), rising=True)
         for part in ("log_probabilities", "backoffs"):
-            specs[f"{n}.{part}"] = TensorSpec(torch.float32, (size,))
+            specs[f"{n}.{part}"] = TensorSpec(np.float32, (size,))
     return specs
 
 

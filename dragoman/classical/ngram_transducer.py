@@ -6,16 +6,16 @@ probability of a pair. Decoding searches the chunk sequences whose source side i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from dragoman.classical.chunk_search import ChunkTable, search_chunks
 from dragoman.classical.joint_alignment import align_jointly, shapes_of
 from dragoman.classical.model import (
+    Arrays,
     Note,
     ScoredTokens,
     TensorSpec,
@@ -29,10 +29,12 @@ from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.rows import Ragged, offsets_of, pair_rows
 from dragoman.classical.vocabulary import same_spelling
 from dragoman.config.settings import Range, setting
-from dragoman.data.corpus import Corpus
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.errors import DataError
+
+if TYPE_CHECKING:
+    from dragoman.data.corpus import Corpus
 
 FIRST = EOS + 1  # the token of the first chunk
 REACHED = 0.98  # share of pairs that must be cut
@@ -103,8 +105,8 @@ class NGramTransducer(Transducer):
         )
         return cut.losses
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        self.chunks = max(0, tensors["source_offsets"].numel() - 1) if "source_offsets" in tensors else 0
+    def load(self, tensors: Arrays) -> None:
+        self.chunks = max(0, tensors["source_offsets"].size - 1) if "source_offsets" in tensors else 0
         super().load(tensors)
         model = NGramModel(NGramConfig(self.config.order), FIRST + self.chunks)
         model.load({name: tensor for name, tensor in tensors.items() if name[0].isdigit()})

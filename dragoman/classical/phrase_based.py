@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from dragoman.classical.model import Note, ScoredTokens, TensorSpec, Tokens, Transducer, row_specs, rows_of, stored_rows
+from dragoman.classical.model import (
+    Arrays,
+    Note,
+    ScoredTokens,
+    TensorSpec,
+    Tokens,
+    Transducer,
+    row_specs,
+    rows_of,
+    stored_rows,
+)
 from dragoman.classical.ngram import NGramConfig, NGramModel, ngram_specs
 from dragoman.classical.phrase_decoder import (
     FEATURES,
@@ -29,12 +37,16 @@ from dragoman.classical.tuning import tune
 from dragoman.classical.vocabulary import fold_case, same_spelling
 from dragoman.classical.word_alignment import BothDirections
 from dragoman.config.settings import Range, setting
-from dragoman.data.batch import Batch
-from dragoman.data.corpus import Corpus
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.errors import DataError
 from dragoman.scoring.symmetrization import LinkRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dragoman.data.batch import Batch
+    from dragoman.data.corpus import Corpus
 
 # Before tuning: phrase and lexical probabilities, phrases, words, distance, language model.
 START = np.array([0.2, 0.2, 0.2, 0.2, 0.1, 0.8, 0.2, 0.6])
@@ -75,10 +87,10 @@ class PhraseBased(Transducer):
     def tensor_specs(self) -> dict[str, TensorSpec]:
         return {
             **row_specs("sources", "source_offsets", "phrases", len(self.folded[0])),
-            "entries": TensorSpec(torch.int64, ("phrases+1",), offsets_of="features"),
+            "entries": TensorSpec(np.int64, ("phrases+1",), offsets_of="features"),
             **row_specs("targets", "target_offsets", "entries", self.vocabulary),
-            "features": TensorSpec(torch.float32, ("entries", TABLE)),
-            "weights": TensorSpec(torch.float64, (len(FEATURES),)),
+            "features": TensorSpec(np.float32, ("entries", TABLE)),
+            "weights": TensorSpec(np.float64, (len(FEATURES),)),
             **ngram_specs(self.config.order, self.vocabulary),
         }
 
@@ -120,11 +132,11 @@ class PhraseBased(Transducer):
             return [decoder.translate(len(source), self.options(source), n_best) for source, _ in pairs]
 
         weights = tune(decode, [target for _, target in pairs], START, self.config.tune, note)
-        self.tensors["weights"] = torch.from_numpy(weights)
+        self.tensors["weights"] = weights
 
     # --- prediction
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Arrays) -> None:
         super().load(tensors)
         self.model = NGramModel(NGramConfig(self.config.order), self.vocabulary)
         self.model.load({name: tensor for name, tensor in tensors.items() if name[0].isdigit()})
@@ -137,7 +149,7 @@ class PhraseBased(Transducer):
         """All phrases that match a source; a token that none translates is copied, or left out if it cannot be."""
         starts, ends, targets = list[int](), list[int](), list[Tokens]()
         features: list[Floats] = []
-        stored = self.tensors["features"].numpy()
+        stored = self.tensors["features"]
         for first in range(len(source)):
             for end in range(first + 1, min(len(source), first + self.config.max_phrase) + 1):
                 begin, behind = self.table.get(source[first:end], (0, 0))
@@ -163,9 +175,11 @@ class PhraseBased(Transducer):
 
     def attention(self, batch: Batch) -> Tensor:
         """The phrases of its own outputs: every target token looks at all tokens of its source phrase alike."""
+        import torch
+
         sources, targets = rows_of(batch.source.data), rows_of(batch.target)
         out = torch.zeros(len(sources), 1, batch.target.shape[1], batch.source.data.shape[1])
-        decoder = self.decoder(self.tensors["weights"].numpy(), 0)
+        decoder = self.decoder(self.tensors["weights"], 0)
         for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
             place = 0
             for first in range(0, len(source), MAX_TOKENS):
@@ -186,7 +200,7 @@ class PhraseBased(Transducer):
         return out
 
     def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[ScoredTokens]]:
-        decoder = self.decoder(self.tensors["weights"].numpy(), beam)
+        decoder = self.decoder(self.tensors["weights"], beam)
         out = []
         for source in sources:
             parts = [tuple(source[first : first + MAX_TOKENS]) for first in range(0, len(source), MAX_TOKENS)] or [()]

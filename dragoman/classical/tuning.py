@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 
 from dragoman.classical.model import Note, Tokens
 from dragoman.classical.phrase_decoder import Derivation
@@ -87,6 +86,8 @@ def rank(differences: Floats, weights: Floats) -> Floats:
     """Logistic regression without bias: weights under which better translations score higher, of the old norm."""
     if not len(differences):
         return weights
+    import torch
+
     scale = differences.std(0) + 1e-9
     inputs = torch.from_numpy(differences / scale)
     free = torch.from_numpy(weights * scale).clone().requires_grad_()

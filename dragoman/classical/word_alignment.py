@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dragoman.classical.fertility import FAR, MAX_FERTILITY, FertilityModel
@@ -30,6 +29,12 @@ PRIOR = 0.01  # of a word's translations: few words have many, so rare words att
 CELLS = 250_000  # links handled at a time: few enough for the processor's cache
 KINDS = ("ibm1", "ibm2", "ibm3", "hmm")
 LEXICON_ITERATIONS = 5  # after these the probabilities of a word's first few translations hardly change
+
+
+def digamma(values: Floats) -> Floats:
+    import torch
+
+    return torch.digamma(torch.from_numpy(values)).numpy()
 
 
 class Group(NamedTuple):
@@ -190,11 +195,11 @@ class WordAligner:
         totals = np.bincount(self.owners, own, minlength=self.sizes[0] + 1)
         if prior:  # exp(digamma) of a small count is far below the count, so rare links fade (Riley and Gildea 2012)
             size = np.bincount(self.owners, minlength=self.sizes[0] + 1)
-            below = torch.digamma(torch.from_numpy(totals + prior * np.maximum(size, 1))).numpy()
+            below = digamma(totals + prior * np.maximum(size, 1))
         for first in range(0, len(own), CELLS):  # a part at a time, so that memory stays small
             part = slice(first, min(first + CELLS, len(own)))
             if prior:
-                above = torch.digamma(torch.from_numpy(own[part] + prior)).numpy()
+                above = digamma(own[part] + prior)
                 self.table[part] = np.exp(above - below.take(self.owners[part]))
             else:
                 self.table[part] = own[part] / np.maximum(totals.take(self.owners[part]), 1e-300)
@@ -272,15 +277,15 @@ class WordAligner:
 
     def tensor_specs(self, prefix: str, sizes: tuple[int, int]) -> dict[str, TensorSpec]:
         """What the arrays are, with a prefix to their names and to those of their sizes."""
-        kind = torch.float64
+        kind = np.float64
         specs = {
-            "keys": TensorSpec(torch.int64, (f"{prefix}links",), 0, (sizes[0], sizes[1] + 1), rising=True),
+            "keys": TensorSpec(np.int64, (f"{prefix}links",), 0, (sizes[0], sizes[1] + 1), rising=True),
             "table": TensorSpec(kind, (f"{prefix}links",)),
         }
         if self.kind == "hmm":
             specs["jumps"] = TensorSpec(kind, (2 * JUMPS + 1,))
         if self.stage == "ibm2":
-            specs["place_sizes"] = TensorSpec(torch.int64, (f"{prefix}lengths", 2), 1)
+            specs["place_sizes"] = TensorSpec(np.int64, (f"{prefix}lengths", 2), 1)
             specs["places"] = TensorSpec(kind, (f"{prefix}places",))
         if self.kind == "ibm3":
             specs["fertility"] = TensorSpec(kind, (sizes[0] + 1, MAX_FERTILITY + 1))

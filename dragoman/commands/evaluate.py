@@ -118,8 +118,7 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     """
     from dragoman.inference.baselines import baselines_of
     from dragoman.inference.evaluation import metric_names
-    from dragoman.inference.labeler import labeler_of
-    from dragoman.inference.load import load_predictor
+    from dragoman.inference.load import load_labeler, load_predictor
     from dragoman.reports.score_files import check_apart
     from dragoman.runs import Run
     from dragoman.scoring.registry import select_metrics
@@ -150,7 +149,7 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
         arguments |= {"intervals": scoring.intervals, **draws}
     else:
         refuse_options(opened, EVALUATE_ARGUMENTS, 'is for runs that output texts; {run} has task = "{task}"')
-        loaded = labeler_of(opened, device)
+        loaded = load_labeler(opened, device)
         if output is not None and not loaded.writes:
             raise ConfigError(f'--output: task = "{opened.task.name}" has scores, but no answers to write')
         arguments |= {"batch_size": settings.batch_size, "skip_unknown": scoring.skip_unknown}

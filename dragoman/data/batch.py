@@ -5,19 +5,18 @@ Every tensor of a batch moves in one call, so that no field can be left behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from dragoman.data.rows import Rows, TokensWithCopies, pad_rows
 from dragoman.data.tokenizers.base import EOS, PAD
 
-Rows = Sequence[Sequence[Any] | NDArray[Any]]
 # A field with this metadata stays where it is: its owner keeps its tensors on the device and updates them in place.
 STAYS = {"stays": True}
 CONSTANTS = (type(None), bool, int, float, str)
@@ -172,22 +171,6 @@ class Batch(TensorRecord):
         )
 
 
-class TokensWithCopies(list[int]):
-    """The token ids of a source, and for each of them the number of its copy as `Batch.copies` has it."""
-
-    def __init__(self, tokens: Sequence[int], copies: Sequence[int]) -> None:
-        super().__init__(tokens)
-        self.copies = copies
-
-
-def pad_rows(rows: Rows, width: int, dtype: Any = np.int64, shape: tuple[int, ...] = ()) -> NDArray[Any]:
-    """Rows in an array (B, width, *shape), zeros after their ends."""
-    out = np.zeros((len(rows), width, *shape), dtype)
-    for index, row in enumerate(rows):
-        out[index, : len(row)] = row
-    return out
-
-
 def pad_tokens(rows: Rows, width: int | None = None) -> Tensor:
     """Append <eos> to every row of token ids and pad all to one width: (B, S)."""
     lengths = [len(row) for row in rows]
@@ -213,11 +196,3 @@ def batch_of(sources: Rows, targets: Rows | None = None) -> Batch:
     """A batch of token rows in memory; without targets for prediction."""
     batch = token_batch(pad_tokens(sources), None if targets is None else pad_tokens(targets))
     return replace(batch, copies=copies_of(sources, batch.source.data.shape[1]))
-
-
-def round_up_lengths(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Round lengths up to a grid with four steps per octave: few different shapes for about 6 % padding."""
-    lengths = np.maximum(lengths, 1)
-    step = 2 ** np.maximum(np.ceil(np.log2(lengths)).astype(np.int64) - 3, 0)
-    out: NDArray[np.int64] = -(-lengths // step) * step
-    return out

@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.batch import Batch, round_up_lengths
+from dragoman.data.batch import Batch
 from dragoman.data.collate import PAIR_COLLATOR, Collator
+from dragoman.data.rows import round_up_lengths
 from dragoman.data.store import Column, TokenStore
 from dragoman.data.tokenizers.base import EOS
 from dragoman.errors import ConfigError

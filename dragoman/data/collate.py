@@ -11,19 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data.batch import (
-    Batch,
-    Frames,
-    Numbers,
-    Pictures,
-    Rows,
-    Source,
-    Tokens,
-    copies_of,
-    pad_rows,
-    pad_tokens,
-    round_up_lengths,
-)
+from dragoman.data.batch import Batch, Frames, Numbers, Pictures, Source, Tokens, copies_of, pad_tokens
+from dragoman.data.rows import Rows, pad_rows, round_up_lengths
 from dragoman.data.tokenizers.base import EOS, SPECIALS
 
 NO_TAG = -1  # pads rows of tags

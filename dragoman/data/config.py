@@ -19,6 +19,7 @@ from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.errors import DataError, nearest
 
 Files = str | tuple[str | Pairs, ...] | Pairs
+MAX_LENGTH_RATIO = 10_000.0  # target tokens for one source token
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,16 @@ from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.bpe_dropout import SampledStore, dropout_of
 from dragoman.data.collate import PAIR_COLLATOR, Collator
-from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, weights_of
+from dragoman.data.config import (
+    MAX_LENGTH_RATIO,
+    DataConfig,
+    Files,
+    TokenizersConfig,
+    file_list,
+    paths_of,
+    tag_of,
+    weights_of,
+)
 from dragoman.data.crew import WORK, ProcessCrew, WorkerLostError, crew_for, part_folder
 from dragoman.data.examples import Example, Fault, file_of
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
@@ -204,9 +213,6 @@ def check_unknown(config: DataConfig, tokenizers: TokenizersConfig, shares: dict
                 f"{', '.join(paths_of(config.train))}: every token of the {column} is unknown to its vocabulary, "
                 f"expected some that are not; change tokenizer.{setting} (min_count, vocab_size, kind)"
             )
-
-
-MAX_LENGTH_RATIO = 10_000.0  # target tokens for one source token
 
 
 def length_ratio(store: TokenStore) -> float:

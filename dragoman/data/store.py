@@ -16,14 +16,12 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dragoman.data.batch import TokensWithCopies
 from dragoman.data.examples import Fault
 from dragoman.data.flat_rows import FlatRows
 from dragoman.data.media.files import MediaError, read_many, reads_folders
+from dragoman.data.rows import TokensWithCopies
 from dragoman.errors import DataError
 
 COLUMNS = ("source", "target")
@@ -253,7 +251,7 @@ class FeatureColumn:
         return out
 
 
-def feature_statistics(column: FeatureColumn, rows: Iterable[int] | None = None) -> tuple[Tensor, Tensor]:
+def feature_statistics(column: FeatureColumn, rows: Iterable[int] | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
     """Mean and standard deviation (F,) over the frames of all or some rows; one row is in memory at a time."""
     count, total, squares = 0, np.zeros(column.features), np.zeros(column.features)
     for row in range(len(column)) if rows is None else rows:
@@ -261,7 +259,7 @@ def feature_statistics(column: FeatureColumn, rows: Iterable[int] | None = None)
         count, total, squares = count + len(frames), total + frames.sum(0), squares + (frames**2).sum(0)
     mean = total / max(count, 1)
     deviation = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0.0))
-    return torch.from_numpy(mean).float(), torch.from_numpy(deviation).float()
+    return mean.astype(np.float32), deviation.astype(np.float32)
 
 
 class FeatureRows:

@@ -9,6 +9,8 @@ from dragoman.config.fields import fields_of, type_hints
 from dragoman.config.settings import Range, setting
 
 StopRule = Literal["ahead", "complete", "certain"]
+Average = Literal["probability", "log"]  # what an ensemble averages: probabilities, or their logarithms
+DEFAULT_AVERAGE: Average = "probability"
 
 # Far more than anyone uses; beyond them a search would take all memory.
 MAX_BEAM, MAX_TOKENS, MAX_SAMPLES = 1000, 100_000, 10_000

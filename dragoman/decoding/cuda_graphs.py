@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batch import Batch, Tokens, round_up_lengths
+from dragoman.data.batch import Batch, Tokens
+from dragoman.data.rows import round_up_lengths
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.beam import BeamOptions
 from dragoman.decoding.beam_state import (

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD, SOS
+from dragoman.decoding.config import DEFAULT_AVERAGE, Average
 from dragoman.errors import ConfigError, hint
-from dragoman.models.contracts import Decodes, Likelihood, Model, State, TokenScores, decodes
-
-Average = Literal["probability", "log"]
-DEFAULT_AVERAGE: Average = "probability"
+from dragoman.models.contracts import Model, State, TokenScores
+from dragoman.models.traits import Decodes, Likelihood, decodes
 
 
 def mean_probability(each: Tensor) -> Tensor:

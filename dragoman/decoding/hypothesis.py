@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SUPPRESSED_TOKENS = (PAD, UNK, SOS)  # a model may give them probability, but they are no text
 assert sorted(SUPPRESSED_TOKENS) == list(range(len(SUPPRESSED_TOKENS)))  # the first columns: cut as one block
@@ -23,7 +24,7 @@ class Hypothesis(NamedTuple):
 
 
 # tokens (N,), state → log-probabilities (N, V), which the search may change in place, and the next state
-Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+Step: TypeAlias = "Callable[[Tensor, Any], tuple[Tensor, Any]]"
 
 
 def suppress_tokens(log_probabilities: Tensor, at_limit: Tensor | None) -> Tensor:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, cast
 
 from dragoman.config import settings
-from dragoman.data.batch import Batch
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import ConfigError
-from dragoman.models.contracts import NonAutoregressiveModel, decodes
+from dragoman.models.traits import decodes
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dragoman.data.batch import Batch
+    from dragoman.models.contracts import NonAutoregressiveModel
+
     PathLike = str | Path
     RunLike = Any
 else:
     PathLike = RunLike = str  # what the strict loader reads; Python may also pass a Path, or a run that is open already
 
 # tokens (N,), state → log-probabilities (N, V), the decoder's vectors (N, D) behind them, and the next state
-HiddenStep = Callable[[Tensor, Any], tuple[Tensor, Tensor, Any]]
+HiddenStep: TypeAlias = "Callable[[Tensor, Any], tuple[Tensor, Tensor, Any]]"
 
 
 class AutoregressiveModel(Protocol):

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from dragoman.config import settings
 from dragoman.data.translation_memory import TranslationMemory
-from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.config import DEFAULT_AVERAGE, Average, SearchConfig
 from dragoman.decoding.constraints.source import Terminology
-from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Average
 from dragoman.decoding.method import Method
 from dragoman.errors import ConfigError, hint
 

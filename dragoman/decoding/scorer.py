@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NEG_INF = float("-inf")
 MIN_COVERAGE = 1e-6  # attention below this counts as this much: log 0 would leave nothing to compare

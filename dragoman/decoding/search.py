@@ -10,9 +10,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from dragoman.classical.model import ScoredTokens, Transducer, rows_of
+from dragoman.classical.model import Transducer
 from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
@@ -23,12 +22,13 @@ from dragoman.decoding.method import AutoregressiveModel, Method, Request
 from dragoman.decoding.non_autoregressive import decode_ctc, decode_lengths
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.trace import Trace
-from dragoman.errors import ConfigError, DataError, DragomanError
+from dragoman.decoding.transduce import BEAM_ONLY, refuse_beam_options, transduce
+from dragoman.errors import DataError, DragomanError
 from dragoman.kernels.support import wide
-from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel, decodes
+from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel
+from dragoman.models.traits import decodes
 from dragoman.progress import check_interrupted
 
-BEAM_ONLY = ("beam_groups", "coverage_penalty", "min_length", "no_repeat_ngram")
 # How the output of a non-autoregressive model becomes hypotheses.
 DECODERS: dict[type, Any] = {CTCEmissions: decode_ctc, LengthBeam: decode_lengths}
 
@@ -69,8 +69,7 @@ def search(
     given = {"constraints": any(constraints or ()), "a trace": trace is not None}
     if way == "own-search":
         given["another decoding method"] = method is not None
-        refuse_beam_options(given, config, BEAM_ONLY, "this model has no neural network and searches on its own")
-        return transduce(untyped, batch, config, n_best)
+        return transduce(untyped, batch.source.data.tolist(), config, n_best, given)
     if way != "parallel":
         check_model(model)
     limits = limits_for(batch, config, ratio)
@@ -102,26 +101,6 @@ def search(
             )
         raise DragomanError("found no output for a source: the model's probabilities are NaN; its weights are broken")
     return outputs
-
-
-def transduce(model: Transducer, batch: Batch, config: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
-    """The hypotheses of a fitted model, which searches on its own."""
-
-    def hypothesis(output: ScoredTokens) -> Hypothesis:
-        score = math.fsum(output.token_scores)
-        return Hypothesis((*output.tokens, EOS), output.token_scores, score, score)
-
-    outputs = model.transduce(rows_of(batch.source.data), max(config.beam, n_best), n_best)
-    return [[hypothesis(output) for output in row] for row in outputs]
-
-
-def refuse_beam_options(given: dict[str, bool], config: SearchConfig, names: Sequence[str], reason: str) -> None:
-    """Raise an error for what was given, and settings without their default, where only beam search has them."""
-    default = SearchConfig()
-    unusable = [name for name, is_given in given.items() if is_given]
-    unusable += [name for name in names if getattr(config, name) != getattr(default, name)]
-    if unusable:
-        raise ConfigError(f"found {', '.join(unusable)}, but {reason}")
 
 
 def check_possible(constraints: Sequence[ConstraintAutomaton | None] | None, limits: Tensor) -> None:

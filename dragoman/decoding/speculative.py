@@ -21,7 +21,7 @@ from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
 from dragoman.decoding.method import AutoregressiveModel, Method, OpenMethod, Request, RunLike
 from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
-from dragoman.models.contracts import decodes
+from dragoman.models.traits import decodes
 from dragoman.progress import check_interrupted
 
 MIN_ADVANCE = 16  # accepted tokens of all rows after which the states move behind them

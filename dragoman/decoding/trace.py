@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding.beam_state import Candidates
 from dragoman.decoding.scorer import NEG_INF
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dragoman.decoding.beam_state import Candidates
 
 KEPT, COMPLETE = "kept", "complete"
 PRUNED, LATE = "worse than the beam", "ended, but outside the best"

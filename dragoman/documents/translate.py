@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
 from dragoman.data.sentences import Sentence, split_fields, split_long, split_sentences
 from dragoman.data.tokenizers.context import split_context
 from dragoman.decoding.options import DecodingOptions
@@ -26,6 +25,9 @@ from dragoman.inference.long_inputs import has_letter
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import UnseenInputs
+
+if TYPE_CHECKING:
+    from dragoman.analysis.alignment import AttentionView, WordAlignment
 
 Fits = Callable[[str], bool]
 
@@ -271,10 +273,14 @@ class DocumentTranslator:
 
     @cached_property
     def _view(self) -> AttentionView:
+        from dragoman.analysis.alignment import select_view
+
         return select_view(self.predictor)
 
     def _align(self, request: Align) -> list[WordAlignment | None]:
         """Alignments; all unknown where the model has no attention to read them from."""
+        from dragoman.analysis.alignment import align_pairs
+
         distinct = list(dict.fromkeys(request.pairs))
         try:
             tag = self.options.tag

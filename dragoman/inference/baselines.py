@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman.classical.dictionary import Memorise, Nearest, NearestConfig
 from dragoman.data.examples import Example
@@ -12,12 +12,14 @@ from dragoman.data.split import TrainValidSplit
 from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.evaluation import metric_names
-from dragoman.inference.labeler import Labeler
 from dragoman.runs import Run
 from dragoman.scoring.label_metrics import score_labels
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import higher_is_better, metrics_for
 from dragoman.scoring.report import score_table
+
+if TYPE_CHECKING:
+    from dragoman.inference.labeler import Labeler
 
 MIN_COMMON = 0.1  # copying is a baseline if this share of the reference's words stands in the source
 Baselines = dict[str, dict[str, float]]  # name of the baseline → metric → score

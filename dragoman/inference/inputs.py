@@ -14,6 +14,7 @@ from dragoman.data.readers.base import ReadOptions, SourceRow
 from dragoman.data.tokenizers.base import TextPairTokenizer
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
 from dragoman.data.translation_memory import TranslationMemory
+from dragoman.decoding.config import Average
 from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.constraints.spec import (
     FIELDS,
@@ -22,7 +23,6 @@ from dragoman.decoding.constraints.spec import (
     constraints_for_inputs,
     parse_constraints,
 )
-from dragoman.decoding.ensemble import Average
 from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions, EngineName, Phrases, Precision, RerankModel, check_at_least
 from dragoman.errors import DataError, DragomanError, nearest

@@ -28,7 +28,7 @@ from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError, Part
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
 from dragoman.inference.target_scores import batches_of_indices
-from dragoman.models.contracts import Likelihood
+from dragoman.models.traits import Likelihood
 from dragoman.progress import check_interrupted
 from dragoman.runs import Run
 from dragoman.scoring.label_metrics import check_metric_names, score_labels

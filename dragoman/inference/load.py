@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from dragoman.decoding.options import DecodingOptions, changed_fields, replace_from_keywords
 from dragoman.errors import ConfigError
-from dragoman.inference.completer import Completer
 from dragoman.inference.inputs import DecodingKeywords
-from dragoman.inference.labeler import Labeler, labeler_of
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run
+
+if TYPE_CHECKING:
+    from dragoman.inference.completer import Completer
+    from dragoman.inference.labeler import Labeler
 
 Folders = str | Path | Sequence[str | Path]
 
@@ -32,7 +34,7 @@ def load_run(
                 f"{name}: found {value}, which is for runs that search for an output text; "
                 f'{folder} has task = "{run.task.name}"'
             )
-    return Completer(run, device) if run.task.is_language_model else labeler_of(run, device)
+    return open_completer(run, device) if run.task.is_language_model else load_labeler(run, device)
 
 
 def load_predictor(
@@ -49,6 +51,19 @@ def load_predictor(
     return Predictor(Run(first), device, options)
 
 
+def load_labeler(run: Run, device: str = "auto") -> Labeler:
+    """Open a run that predicts labels, tags or numbers."""
+    from dragoman.inference.labeler import labeler_of
+
+    return labeler_of(run, device)
+
+
 def load_completer(folder: str | Path, device: str = "auto") -> Completer:
     """Open a trained language model; any other run is an error."""
-    return Completer(Run(folder), device)
+    return open_completer(Run(folder), device)
+
+
+def open_completer(run: Run, device: str) -> Completer:
+    from dragoman.inference.completer import Completer
+
+    return Completer(run, device)

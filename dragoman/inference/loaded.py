@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
@@ -14,18 +14,22 @@ from dragoman.data.readers.memory import sources_of
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
+from dragoman.decoding.config import DEFAULT_AVERAGE, Average
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
-from dragoman.decoding.ensemble import DEFAULT_AVERAGE, Average, Ensemble
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, RunError
-from dragoman.exchange.choice import EngineChoice
 from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER, LengthLimits
 from dragoman.inference.prediction import Picture, draw
 from dragoman.inference.unseen import UnseenText
-from dragoman.kernels.weight_layout import lay_out_for_decoding
-from dragoman.models.contracts import Likelihood
+from dragoman.models.traits import Likelihood
 from dragoman.runs import Run
-from dragoman.training.runtime import resolve_device
+
+if TYPE_CHECKING:
+    import torch
+
+    from dragoman.data.collate import Collator
+    from dragoman.decoding.ensemble import Ensemble
+    from dragoman.exchange.choice import EngineChoice
 
 
 class LoadedRun:
@@ -41,7 +45,9 @@ class LoadedRun:
 
     def __init__(self, run: Run, device: str = "auto") -> None:
         self.run, self.config = run, run.config
-        self.device = resolve_device(device)
+        self._device = device
+        if device not in ("auto", "cpu"):
+            _ = self.device  # an unknown one is an error before any work
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         reader = self.source_tokenizer
         self.reads_files = reader.reads_files  # whether its inputs are paths of recordings or pictures
@@ -52,6 +58,13 @@ class LoadedRun:
         self.texts_per_input = 1 if reader.separator is None or reader.context else 2
         self.members: tuple[Run, ...] = (run,)  # of an ensemble several
         self.unseen = UnseenText(run, self.source_tokenizer)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where its model computes. A fitted model needs none, and without it no torch is imported."""
+        from dragoman.training.runtime import resolve_device
+
+        return resolve_device(self._device)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.run.folder}: {self.run.task.name}, {self.size} on {self.device}>"
@@ -155,7 +168,6 @@ class Seq2SeqRun(LoadedRun):
                 '"transcribe" or "caption"'
             )
         super().__init__(run, device)
-        self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.half = precision == "bfloat16"
         self.members = (run, *run.other_members)
         for other in self.members[1:]:
@@ -168,6 +180,11 @@ class Seq2SeqRun(LoadedRun):
         self.unseen = UnseenText(run, self.source_tokenizer, copies=self.codec.copies)
         # target tokens for one source token, in training
         self.length_ratio = max(float(member.data["length_ratio"]) for member in self.members)
+
+    @cached_property
+    def collator(self) -> Collator:
+        """How rows of tokens become batches."""
+        return self.run.task.collator(self.config, self.source_tokenizer)
 
     @cached_property
     def constraint_compiler(self) -> ConstraintCompiler:
@@ -185,7 +202,11 @@ class Seq2SeqRun(LoadedRun):
         return Run(folder)
 
     def _open(self, member: Run) -> Any:
-        model = member.own_model(self.device)
+        if member.is_fitted:
+            return member.fitted_model()
+        from dragoman.kernels.weight_layout import lay_out_for_decoding
+
+        model: Any = member.own_model(self.device)
         if self.half:
             model.bfloat16()
         lay_out_for_decoding(model)
@@ -200,6 +221,8 @@ def average_models(models: Sequence[Any], average: Average = DEFAULT_AVERAGE) ->
     """The ensemble of several models, which must have gradients."""
     if any(isinstance(model, FittedModel) for model in models):
         raise ConfigError("an ensemble averages neural models; found one without a neural network")
+    from dragoman.decoding.ensemble import Ensemble
+
     return Ensemble(models, average)
 
 
@@ -225,7 +248,7 @@ class Backend:
 
     model: Any
     length_ratio: float
-    engines: EngineChoice
+    engines: EngineChoice | None  # None: a fitted model, which searches on its own
     codec: PairCodec
     own: bool = True  # the model of the run folder, which a calibration there is for
 
@@ -241,8 +264,12 @@ def open_backend(first: Seq2SeqRun, options: DecodingOptions) -> Backend:
     models = [model for run in runs for model in run.models]
     own = len(runs) == 1 and (len(models) == 1 or options.average == DEFAULT_AVERAGE)
     model = first.model if own else average_models(models, options.average)
-    engines = EngineChoice(
-        first.run, tokenizers, options.engine, options.precision, first.device, is_ensemble=isinstance(model, Ensemble)
-    )
     codec = first.codec if own else shared_codec([run.codec for run in runs], tokenizers)
-    return Backend(model, max(run.length_ratio for run in runs), engines, codec, own)
+    ratio = max(run.length_ratio for run in runs)
+    if first.run.is_fitted and options.engine in ("auto", "torch") and options.precision == "float32":
+        return Backend(model, ratio, None, codec, own)
+    from dragoman.exchange.choice import EngineChoice
+
+    several = len(models) > 1
+    engines = EngineChoice(first.run, tokenizers, options.engine, options.precision, first.device, is_ensemble=several)
+    return Backend(model, ratio, engines, codec, own)

@@ -8,12 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-import torch
-
-from dragoman.data.batch import Batch
-from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Example
 from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.context import Context, join_context
@@ -26,18 +22,17 @@ from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, ConstrainedInput,
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions, replace_from_keywords
-from dragoman.decoding.search import search
-from dragoman.decoding.shortlist import Shortlist
-from dragoman.decoding.trace import Trace
+from dragoman.decoding.transduce import transduce
 from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.exchange import engine as engines
-from dragoman.exchange.choice import Call
+from dragoman.inference.confidence import SavedCalibration, load_calibration, log_probability
 from dragoman.inference.evaluation import (
     Evaluation,
     EvaluationOptions,
+    ReferenceLoss,
     given_examples,
     metric_names,
     readable_examples,
+    sequence_loss,
     with_left_out,
 )
 from dragoman.inference.inputs import (
@@ -62,22 +57,16 @@ from dragoman.inference.long_inputs import (
 )
 from dragoman.inference.pipeline import Done, Row, Work, as_input, check_several, stream_outputs
 from dragoman.inference.prediction import NO_PREDICTION, Origin, Prediction
-from dragoman.inference.rerank import Reranker
-from dragoman.inference.target_scores import (
-    ReferenceLoss,
-    SavedCalibration,
-    load_calibration,
-    log_probability,
-    reference_loss,
-    token_confidences,
-)
 from dragoman.inference.training_texts import letter_sides
-from dragoman.kernels.cpu_workers import map_batches
-from dragoman.models.contracts import decodes
+from dragoman.models.traits import decodes
 from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
 from dragoman.tasks.base import encoder_of, length_limit
+
+if TYPE_CHECKING:
+    from dragoman.exchange.choice import Call
+    from dragoman.inference.rerank import Reranker
 
 T = TypeVar("T")
 Automata = Sequence[ConstraintAutomaton | None]
@@ -98,8 +87,15 @@ class SearchWork(Work[Prediction]):
 
     empty = NO_PREDICTION
 
+    def can_use_engine(self, *, constrained: bool = False) -> bool:
+        """Whether an engine does the search in place of torch; an error where it is required and cannot."""
+        engines = self.backend.engines
+        return engines is not None and engines.can_search(self.call, constrained=constrained, traced=self.traced)
+
     @property
     def call(self) -> Call:
+        from dragoman.exchange.choice import Call
+
         return Call(self.config, self.options)
 
     @property
@@ -200,54 +196,56 @@ class SearchWork(Work[Prediction]):
         """By the engine, or by our own search."""
         backend, options = self.backend, self.options
         sources, constrained, engine = [row.source for row in rows], any(automata), None
-        if rows and backend.engines.can_search(self.call, constrained=constrained, traced=self.traced):
+        if rows and self.can_use_engine(constrained=constrained):
+            from dragoman.decoding.shortlist import Shortlist
+
+            assert backend.engines is not None
             listed = options.method if isinstance(options.method, Shortlist) else None
             engine = backend.engines.engine(backend.model, listed)
         if engine is None:
             return self._search(sources, automata if constrained else None, rows if self.traced else ())
+        from dragoman.exchange import engine as engines
+
         scores = options.scores or self.reranker is not None
         how = engines.EngineSearch(self.config, self.n_best, options.batch_size, scores)
         return engines.search_all(engine, backend.model, sources, backend.length_ratio, how, self._search)
 
     def _search(self, sources: Sequence[Any], automata: Automata | None = None, traced: Sequence[Row] = ()) -> Results:
-        """In batches of like lengths; the rows in `traced` get their traces."""
-        size, workers = self.options.batch_size, 1
-        plain = automata is None and not traced and self.options.method is None
-        if plain and self.run.device.type == "cpu" and decodes(self.backend.model) == "stepwise":
-            workers = max(1, min(torch.get_num_threads(), len(sources)))
-            size = max(1, min(size, math.ceil(len(sources) / workers)))
+        """By the model itself, or in batches of like lengths; the rows in `traced` get their traces."""
+        if decodes(self.backend.model) == "own-search":
+            return self._transduce(sources, automata, traced)
+        from dragoman.inference.batch_search import BatchSearch
 
-        def found(numbered: tuple[list[int], Batch]) -> list[tuple[int, list[Hypothesis]]]:
-            return self._search_batch(*numbered, automata, traced)
-
-        batches = batches_by_length(sources, size, self.run.collator)
-        for results in map_batches(found, batches, workers) if workers > 1 else map(found, batches):
-            yield from results
-
-    def _search_batch(
-        self, indices: list[int], batch: Batch, automata: Automata | None, traced: Sequence[Row]
-    ) -> list[tuple[int, list[Hypothesis]]]:
-        trace = Trace(len(indices)) if traced else None
-        hypotheses = search(
-            self.backend.model,
-            batch.to(self.run.device),
+        backend, options = self.backend, self.options
+        return BatchSearch(
+            backend.model,
+            self.run.device,
+            self.run.collator,
             self.config,
-            self.backend.length_ratio,
+            backend.length_ratio,
             self.n_best,
-            method=self.options.method,
-            text=self.backend.codec.target_of(None).decode,
-            constraints=None if automata is None else [automata[index] for index in indices],
-            trace=trace,
-        )
-        if trace is not None:
-            for index, nodes in zip(indices, trace.nodes, strict=True):
-                traced[index].trace = nodes
-        return list(zip(indices, hypotheses, strict=True))
+            options.batch_size,
+            options.method,
+            backend.codec.target_of(None).decode,
+        ).results(sources, automata, traced)
+
+    def _transduce(self, sources: Sequence[Any], automata: Automata | None, traced: Sequence[Row]) -> Results:
+        given = {
+            "constraints": any(automata or ()),
+            "a trace": bool(traced),
+            "another decoding method": self.options.method is not None,
+        }
+        size = self.options.batch_size
+        for first in range(0, len(sources), size):
+            rows = sources[first : first + size]
+            yield from enumerate(transduce(self.backend.model, rows, self.config, self.n_best, given), first)
 
     def _predictions(self, rows: Sequence[Row], hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Prediction]:
         """The best hypotheses with the others as their alternatives; placeholders that they lack are put in."""
         confidences: Iterator[tuple[float, ...]] = iter(())
         if self.calibration is not None:
+            from dragoman.inference.target_scores import token_confidences
+
             several = zip(rows, hypotheses, strict=True)
             pairs = [(row.source, hypothesis.tokens[:-1]) for row, best in several for hypothesis in best]
             model, device, size = self.backend.model, self.run.device, self.options.batch_size
@@ -367,6 +365,8 @@ class Predictor(Seq2SeqRun):
         """The reranker of some options with its runs open and checked; None: there is none."""
         if not (models := options.rerank):
             return None
+        from dragoman.inference.rerank import Reranker
+
         return self._once(("rerank", models), lambda: Reranker(models, str(self.device)).checked(self, on_warning))
 
     def _options(
@@ -445,7 +445,7 @@ class Predictor(Seq2SeqRun):
                 f"min_confidence: {whose} has no calibrated confidences; first: dragoman calibrate {self.run.folder}"
             )
         work = SearchWork(self, options, config, backend, reranker, calibration, traced)
-        backend.engines.can_search(work.call, traced=traced)
+        work.can_use_engine()  # where the engine is required and cannot, an error comes before any work
         return work
 
     def in_context(self, texts: Iterable[str]) -> list[str]:
@@ -478,6 +478,10 @@ class Predictor(Seq2SeqRun):
         (options,) = self._options(options, keywords)
         backend, texts = self.backend(options), [example.references[0] for example in examples]
         sources, targets = backend.codec.encode_pairs(tagged_sources(examples, options.tag, self.tags), texts)
+        if decodes(backend.model) == "own-search":
+            return sequence_loss(backend.model, sources, targets, options.batch_size)
+        from dragoman.inference.target_scores import reference_loss
+
         return reference_loss(backend.model, sources, targets, self.collator.collate, self.device, options.batch_size)
 
     def _likelihood_scores(self, examples: Sequence[Example], options: DecodingOptions) -> dict[str, Any]:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from dragoman.data.batch import Batch, Rows, batch_of
-from dragoman.errors import RunError
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.rows import Rows
+from dragoman.inference.evaluation import ReferenceLoss
 from dragoman.kernels.support import wide
 from dragoman.models.contracts import TokenScores
 from dragoman.models.heads.softmax import full_precision
 from dragoman.progress import check_interrupted
-from dragoman.runs import Run
-from dragoman.scoring.calibration import PlattScale
 
 Collate = Callable[[Any, Any], Batch]
-CALIBRATION = "calibration.json"  # in a run folder
 
 
 def batches_of_indices(lengths: Sequence[Any], batch_size: int) -> Iterator[list[int]]:
@@ -59,14 +56,6 @@ def mean_log_probabilities(
     return means
 
 
-class ReferenceLoss(NamedTuple):
-    """The loss of references over their tokens, <eos> included."""
-
-    loss: float  # mean negative log-probability; ∞ if the model can output none of them
-    accuracy: float
-    too_long: int  # references that the model cannot output at all; they are left out
-
-
 def reference_loss(
     model: Any, sources: Rows, targets: Rows, collate: Collate, device: torch.device, batch_size: int
 ) -> ReferenceLoss:
@@ -79,36 +68,6 @@ def reference_loss(
         too_long += int((~scores.mask.any(1)).sum())  # every other reference has its <eos> at least
     mean = (total / count, correct / count) if count else (math.inf, 0.0)
     return ReferenceLoss(*mean, too_long)
-
-
-# --- Confidences, at the temperature that fits a run's validation data (Guo et al. 2017)
-
-
-class SavedCalibration(NamedTuple):
-    """The parameters that calibrate a run's probabilities."""
-
-    temperature: float  # of tokens
-    scale: PlattScale  # of whole outputs
-
-
-def load_calibration(run: Run) -> SavedCalibration | None:
-    """The calibration of a run; None if there is none, or if the weights, of an ensemble any, have changed since."""
-    path = run.folder / CALIBRATION
-    if not path.exists():
-        return None
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        temperature, known = float(table["temperature"]), table["weights"]
-        scale = PlattScale(float(table["outputs"]["slope"]), float(table["outputs"]["offset"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"damaged or of an earlier version ({type(error).__name__}: {error})"
-        raise RunError(f"{path}: {reason}; write it anew with: dragoman calibrate {run.folder}") from None
-    return SavedCalibration(temperature, scale) if known == run.weights_digest() else None
-
-
-def log_probability(confidences: Sequence[float]) -> float:
-    """The log-probability of an output, from the confidences of its tokens."""
-    return sum(math.log(max(confidence, 1e-30)) for confidence in confidences)
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from dragoman.data.batch import Batch
 from dragoman.layers.attention import show
 from dragoman.layers.linear import LogProbabilities
-
-# What `score` can say of a given target: nothing, the probability of the whole, or one for every token.
-Likelihood = Literal["none", "sequence", "tokens"]
+from dragoman.models.traits import ModelTraits
 
 
 class Memory(NamedTuple):
@@ -290,48 +288,17 @@ class TokenScores(NamedTuple):
     mask: Tensor  # (B, T)
 
 
-# How a search gets outputs: token by token (`start`, `step`, `read`), all at once (`emissions`), from the model's own
-# search (`transduce`), or not at all, since the model predicts labels.
-Decodes = Literal["stepwise", "parallel", "own-search", "none"]
-
-
-def decodes(model: Any) -> Decodes:
-    """How a search gets outputs of a model; one that does not say so, such as a user's own module, goes by steps."""
-    return getattr(model, "decodes", "stepwise")
-
-
-class BaseModel(nn.Module):
-    """What the trainer, a validator and a search ask of every model; a model overrides the defaults that differ.
+class BaseModel(ModelTraits, nn.Module):
+    """A model with parameters. It overrides the defaults of `ModelTraits` that differ.
 
     `forward(batch)` computes the training loss. DDP wraps that call, so it is the only thing that happens there.
     """
-
-    likelihood: ClassVar[Likelihood] = "tokens"
-    decodes: ClassVar[Decodes] = "none"
-    steps_in_graphs: ClassVar[bool] = False  # its decoding steps may be captured as CUDA graphs; it has a `decoder`
-
-    @property
-    def max_positions(self) -> int | None:
-        """How many tokens it can write, <eos> included; None: no limit."""
-        return None
-
-    @property
-    def has_unused_parameters(self) -> bool:
-        """Whether a training step may leave some parameters without gradients (DDP must then look for them)."""
-        return False
 
     @property
     def graph_blockers(self) -> list[str]:
         """Reasons why a training step cannot be captured as a CUDA graph: those of its encoders and decoders."""
         parts = (part for part in self.modules() if part is not self)
         return [reason for part in parts for reason in getattr(part, "graph_blockers", ())]
-
-    def positions(self, source: int, target: int) -> int:
-        """How many positions a training step computes for rows of these lengths."""
-        return target
-
-    def set_step(self, step: int) -> None:
-        """Learn how many training steps are done, before every step, for schedules inside the model."""
 
     def score(self, batch: Batch) -> TokenScores:
         """Score the batch's targets (teacher forcing)."""

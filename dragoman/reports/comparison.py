@@ -99,7 +99,7 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
     parts = (config, *(getattr(config, side, None) for side in ("encoder", "decoder")))
     return {
         "kind": " ".join(part.kind for part in parts if part is not None),
-        "parameters": sum(tensor.numel() for tensor in model.tensors.values()) if fitted else parameter_count(model),
+        "parameters": sum(tensor.size for tensor in model.tensors.values()) if fitted else parameter_count(model),
         # All of the training counts: start-up, validation and checkpoints too.
         "training_tokens_per_second": logged[-1]["tokens"] / max(1e-9, logged[-1]["seconds"]) if logged else None,
         "decoding_sentences_per_second": sentences_per_second,

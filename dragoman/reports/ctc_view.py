@@ -13,7 +13,8 @@ from dragoman.analysis.subject import Subject
 from dragoman.analysis.tables import PathTable, ctc_forward, ctc_table
 from dragoman.data.tokenizers.base import PAD
 from dragoman.inference.predictor import Predictor
-from dragoman.models.contracts import CTCEmissions, decodes
+from dragoman.models.contracts import CTCEmissions
+from dragoman.models.traits import decodes
 from dragoman.reports.view import View, table_data
 
 BLANK = "blank"

@@ -13,7 +13,8 @@ from dragoman.analysis.attention_layers import ABOUT, AttentionLayer, attention_
 from dragoman.analysis.attribution import METHODS, attribute
 from dragoman.analysis.beam_tree import beam_tree, next_tokens
 from dragoman.analysis.gradients import flow_axis, gradient_flow
-from dragoman.analysis.layer_table import cell_sizes, layer_table, parameter_count, tensor_table
+from dragoman.analysis.layer_row import tensor_table
+from dragoman.analysis.layer_table import cell_sizes, layer_table, parameter_count
 from dragoman.analysis.states import cell_traces
 from dragoman.analysis.subject import Loaded, Subject, open_subject, plain_axis
 from dragoman.analysis.tables import PathTable, hmm_table, viterbi_table
@@ -26,8 +27,8 @@ from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.models.classifier import Classifier
-from dragoman.models.contracts import decodes
 from dragoman.models.tagger import Tagger
+from dragoman.models.traits import decodes
 from dragoman.reports.classical_views import lexicon_view, phrase_view, series_view
 from dragoman.reports.ctc_view import ctc_tables, ctc_view
 from dragoman.reports.inside_views import inside_view, lens_view

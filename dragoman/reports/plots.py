@@ -6,13 +6,15 @@ import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dragoman.analysis.attention import AttentionMap
-from dragoman.analysis.cost import GrowthExponents, LayerCost
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.files import atomic_write
 from dragoman.scoring.calibration import Reliability, RiskPoint
+
+if TYPE_CHECKING:
+    from dragoman.analysis.attention import AttentionMap
+    from dragoman.analysis.cost import GrowthExponents, LayerCost
 
 INK, PAPER = "#1f2933", "#ffffff"
 MAX_INCHES = 60.0  # per side

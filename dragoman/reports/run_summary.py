@@ -6,14 +6,11 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from importlib import metadata
 from typing import Any
 
-import torch
-
-from dragoman.analysis.layer_table import LayerRow, layer_table, parameter_count, tensor_table
-from dragoman.classical.model import FittedModel
+from dragoman.analysis.layer_row import LayerRow, tensor_table
 from dragoman.config import settings
-from dragoman.data.batch import Batch
 from dragoman.data.source_reader import SourceReader
 from dragoman.errors import RunError
 from dragoman.runs import Run
@@ -34,20 +31,25 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
     run = Run(folder)
     source, target = run.tokenizers()
     members = [run, *run.other_members]
-    model = run.task.model(run.config, source, target)
     steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
     size = min(8, length_limit(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
-    batch = run.task.collator(run.config, source).dummy(2, size, 7)
     layers: list[LayerRow] = []
-    if isinstance(model, FittedModel):
-        fitted: Any = run.model(torch.device("cpu"))
-        (layers, count), size_text = tensor_table(fitted), fitted.size
+    example = ""  # what the output shapes of layers are for
+    if run.is_fitted:
+        model = run.fitted_model()
+        (layers, count), size_text = tensor_table(model), model.size
     elif len(members) > 1:
-        count = sum(parameter_count(member.task.model(member.config, *member.tokenizers())) for member in members)
+        count = sum(own_parameters(member) for member in members)
         size_text = f"{count:,} parameters in an ensemble of {len(members)} models"
     else:
+        from dragoman.analysis.layer_table import layer_table, parameter_count
+
+        model = run.task.model(run.config, source, target)
+        batch = run.task.collator(run.config, source).dummy(2, size, 7)
         layers, count = layer_table(model, batch, depth), parameter_count(model)
         size_text = f"{count:,} parameters"
+        streams = run.task.is_language_model
+        example = f"2 streams of {size} tokens" if streams else describe_example(source, batch, size)
     metrics, state = run.metrics(), newest_state(run.folder)
     trained = [row for row in metrics if "loss" in row]
     validated = [row for row in metrics if "valid" in row]
@@ -55,14 +57,12 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "run": folder,
         "task": run.config.task,
         "running": run.task.is_language_model,
-        "fitted": isinstance(model, FittedModel),
+        "fitted": run.is_fitted,
         "parameters": count,
         "size": size_text,
         "members": [member_information(member) for member in members] if len(members) > 1 else [],
         "layers": [layer._asdict() for layer in layers],
-        "example": f"2 streams of {size} tokens"
-        if run.task.is_language_model
-        else describe_example(source, batch, size),
+        "example": example,
         "data": run.data,
         "imported": import_record(folder),
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
@@ -77,8 +77,15 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "weights": "" if getattr(run.config.model, "fitted", False) else describe_weights(run, validated),
         "versions": version_information(run),
         "config": settings.as_table(run.config),
-        "torch": str(torch.__version__),
+        "torch": metadata.version("torch"),
     }
+
+
+def own_parameters(run: Run) -> int:
+    """The number of parameters of a neural run, of an ensemble those of its own model."""
+    from dragoman.analysis.layer_table import parameter_count
+
+    return parameter_count(run.task.model(run.config, *run.tokenizers()))
 
 
 def version_information(run: Run) -> list[dict[str, Any]]:
@@ -93,7 +100,7 @@ def member_information(run: Run) -> dict[str, Any]:
     return {
         "run": str(run.folder),
         "model": "-".join(str(part.kind) for part in parts if part is not None) or run.config.model.kind,
-        "parameters": parameter_count(run.task.model(run.config, *run.tokenizers())),
+        "parameters": own_parameters(run),
         "valid": dict(best_validation(validated, run.config.train.metric)) if validated else {},
     }
 
@@ -119,7 +126,7 @@ def has_nonzero(table: Mapping[str, Any], key: str) -> bool:
     return False
 
 
-def describe_example(source: SourceReader, batch: Batch, size: int) -> str:
+def describe_example(source: SourceReader, batch: Any, size: int) -> str:
     """The example batch that the output shapes are for."""
     targets = f"2 targets of {batch.target.shape[-1]}"
     if source.reads_files:

@@ -14,7 +14,7 @@ from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.corpus import Corpus
 from dragoman.data.store import TokenStore
 from dragoman.errors import RunError
-from dragoman.models.contracts import decodes
+from dragoman.models.traits import decodes
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config
 from dragoman.training.display import Display

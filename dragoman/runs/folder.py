@@ -7,36 +7,35 @@ import json
 import os
 import platform
 import re
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from torch import nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
-
-from dragoman.classical.model import FittedModel
 from dragoman.config import settings
-from dragoman.data.corpus import MAX_LENGTH_RATIO, Corpus
+from dragoman.data.config import MAX_LENGTH_RATIO
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import load_reader, load_tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import digest, is_run_file, remove_folder, write_text
-from dragoman.kernels.uninitialised import Uninitialised
 from dragoman.plugins import Plugin
 from dragoman.portable import NOFOLLOW, lock
 from dragoman.runs.plugins import check_plugins, needed_plugins
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, from_table, with_absolute_paths
 from dragoman.tasks.table import task_of
-from dragoman.training.checkpoints import Checkpoints, parts_of, read_tensors
+from dragoman.training.checkpoints import Checkpoints, parts_of, read_arrays, read_tensors
 from dragoman.training.metrics_log import read_rows
-from dragoman.training.optimizer import load_weights
-from dragoman.training.runtime import resolve_device
 from dragoman.version import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+    from dragoman.data.corpus import Corpus
+
+T = TypeVar("T")
 
 IMPORTED = "imported.json"  # family and licence of an imported model
 MEMBERS_FILE = "ensemble.json"  # makes a run folder an ensemble
@@ -99,22 +98,33 @@ class Run:
                 f"model of them: dragoman distil {self.folder}"
             )
 
-    def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
+    def model(self, device: torch.device, weights: Path | None = None) -> Any:
         """The trained model in evaluation mode; an ensemble is refused."""
         self.check_single()
         return self.own_model(device, weights)
 
-    def own_model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
+    def own_model(self, device: torch.device, weights: Path | None = None) -> Any:
         """The trained model of this folder in evaluation mode, which may be the first member of an ensemble."""
+        if self.is_fitted:
+            return self.fitted_model(weights)
+        from dragoman.runs.network import open_network
+
+        tensors = read_tensors(weights) if weights is not None else self._own_weights(read_tensors)
         source, target = self.tokenizers()
-        tensors = read_tensors(weights) if weights is not None else self._own_weights()
-        with limit_parameters(tensors, f"{self.folder}/config.toml"), Uninitialised():
-            model = self.task.model(self.config, source, target)
-        if isinstance(model, FittedModel):
-            model.load(tensors)
-        else:
-            load_weights(model, tensors)
-        return model.to(device).eval()
+        build = partial(self.task.model, self.config, source, target)
+        return open_network(build, tensors, device, f"{self.folder}/config.toml")
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its model was computed from the data without gradients (`classical.model.FittedModel`)."""
+        return getattr(self.config.model, "fitted", False)
+
+    def fitted_model(self, weights: Path | None = None) -> Any:
+        """The model of a run that `is_fitted`. Those of task `translate` need no torch."""
+        source, target = self.tokenizers()
+        model: Any = self.task.model(self.config, source, target)
+        model.load(read_arrays(weights) if weights is not None else self._own_weights(read_arrays))
+        return model
 
     def weights_path(self) -> Path:
         """The weights for prediction: the best validated ones, else those of the newest checkpoint."""
@@ -136,11 +146,11 @@ class Run:
         hashes = [digest(run.weights_path()) for run in (self, *self.other_members)]
         return hashes[0] if len(hashes) == 1 else hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
 
-    def _own_weights(self) -> dict[str, torch.Tensor]:
+    def _own_weights(self, read: Callable[[Path], T]) -> T:
         """The weights for prediction; the error for damaged ones says how to write them again, if that is possible."""
         path = self.weights_path()
         try:
-            return read_tensors(path)
+            return read(path)
         except RunError as error:
             if not any((self.folder / "best").glob("*.safetensors")):
                 raise
@@ -188,37 +198,6 @@ def licence_of(folder: str | Path) -> str:
     return import_record(folder).get("licence", "")
 
 
-@contextmanager
-def limit_parameters(weights: Mapping[str, torch.Tensor], where: str) -> Iterator[None]:
-    """Refuse to build a far larger or deeper model than the weights, before it takes memory or time.
-
-    A parameter that is registered has no memory yet; its initialisation takes it. Shared ones count several
-    times.
-    """
-    thread, total, tensors = threading.get_ident(), 0, 0
-    numbers = sum(tensor.numel() for tensor in weights.values())
-
-    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal total, tensors
-        if parameter is None or threading.get_ident() != thread:  # other threads may build models of their own
-            return
-        total, tensors = total + parameter.numel(), tensors + 1
-        if total > 4 * numbers + 1_000_000 or tensors > 4 * len(weights) + 1_000:
-            raise too_large
-
-    too_large = RunError(
-        f"{where}: describes a far larger model than the weights, which are {numbers:,} numbers; put the "
-        "configuration back that the run was trained with"
-    )
-    handle = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    except RuntimeError as error:
-        raise (too_large if "allocate" in str(error) else error) from None
-    finally:
-        handle.remove()
-
-
 def missing_run_message(folder: Path) -> str:
     """Why a path is no run folder, with the nearest name that exists."""
     if not folder.exists():
@@ -240,6 +219,10 @@ def nearest_run(folder: Path) -> Path | None:
 
 def hardware(config: Config) -> str:
     """The processor or the GPU that trains with these settings, in words."""
+    import torch
+
+    from dragoman.training.runtime import resolve_device
+
     device = resolve_device(config.train.device)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -239,7 +239,7 @@ def prepare_data(config: Config, task: Task, runtime: Runtime) -> Corpus:
     return task.prepare(config, building=Path(building)) if building else task.prepare(config)
 
 
-def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device) -> nn.Module:
+def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device) -> Any:
     """The model with random weights; an error if it does not fit into memory, or weights named do not exist."""
     build = partial(task.model, config, corpus.source_tokenizer, corpus.target_tokenizer)
     check_capacity(build, settings.as_table(config.model), device)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman.config import settings
 from dragoman.data.config import paths_of
-from dragoman.data.corpus import Corpus
 from dragoman.errors import ConfigError, RunError
 from dragoman.runs.folder import Run
 from dragoman.runs.plugins import check_plugins
 from dragoman.tasks.config import Config, from_table, steps_or_epochs, with_absolute_paths
 from dragoman.training.checkpoints import Checkpoints, TrainingState
+
+if TYPE_CHECKING:
+    from dragoman.data.corpus import Corpus
 
 # Settings that may change when a run resumes: they affect neither the data, nor the model, nor the weight updates.
 CHANGEABLE = (

@@ -5,40 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, get_args
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 from dragoman.config.settings import setting
-from dragoman.data.batching import VocabularyParts
-from dragoman.data.bpe_dropout import dropout_of
-from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.media.feature_extractor import MediaConfig
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.split import Progress
 from dragoman.data.store import COLUMNS
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.labels import HeadDecoder
 from dragoman.errors import ConfigError, nearest
-from dragoman.layers.positions import LearnedConfig
-from dragoman.models.encoders.character_words import CharacterWordsConfig
-from dragoman.models.heads.softmax import PartitionedSoftmaxConfig
 from dragoman.scoring.metric import OutputKind, Units
 from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
 from dragoman.training.config import TrainConfig
-from dragoman.training.loaders import BatchLoader, SampledLoader, ShardLoader
 from dragoman.training.objectives.base import LikelihoodConfig
-from dragoman.training.runtime import ProcessGroup
-from dragoman.training.validation.result import Validator
-from dragoman.training.validation.seq2seq import Seq2SeqValidator
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from dragoman.data.collate import Collator
+    from dragoman.data.corpus import Corpus
+    from dragoman.data.split import Progress
+    from dragoman.decoding.labels import HeadDecoder
+    from dragoman.training.loaders import BatchLoader
+    from dragoman.training.runtime import ProcessGroup
+    from dragoman.training.validation.result import Validator
 
 MEDIA: tuple[type[MediaConfig], ...] = get_args(MediaConfig)
 
@@ -98,7 +94,7 @@ class Config:
                 f"{self.task_setting}"
             )
         units = source.tokenizer_kind if isinstance(source, RunTokenizerConfig) else source.kind
-        if isinstance(encoder, CharacterWordsConfig) and units not in (CharactersConfig.kind, ""):
+        if getattr(encoder, "kind", "") == "character-words" and units not in (CharactersConfig.kind, ""):
             yield (
                 f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {units!r}; "
                 'set tokenizer.source.kind = "characters"'
@@ -116,7 +112,7 @@ class Config:
         reasons = {
             f"{self.task_setting} counts the pieces of a word": not self.may_resplit,
             f'model.kind = "{self.model.kind}" has no epochs': getattr(self.model, "fitted", False),
-            'model.softmax = "partitioned" knows the words of each part': isinstance(softmax, PartitionedSoftmaxConfig),
+            'model.softmax = "partitioned" knows the words of each part': getattr(softmax, "kind", "") == "partitioned",
         }
         for side in COLUMNS:
             if dropout := getattr(getattr(self.tokenizer, side), "dropout", 0.0):
@@ -128,7 +124,7 @@ class Config:
 
         A setting that repeats its default passes: the loader cannot tell it from an absent one.
         """
-        default = type(self)(data=DataConfig(train=""))
+        default = type(self)(data=DataConfig(train=""), model=self.model)
         for place in places:
             if attrgetter(place)(self) != attrgetter(place)(default):
                 yield f"{place}: {reason}; leave it out"
@@ -141,7 +137,8 @@ def encoder_of(config: Config) -> Any:
 
 def length_limit(stack: Any) -> tuple[str, int | None]:
     """The setting that limits how many tokens a stack can read, and the limit; None: no limit."""
-    if isinstance(getattr(stack, "positions", None), LearnedConfig):
+    positions = getattr(stack, "positions", None)
+    if getattr(positions, "kind", "") == "learned":
         return "positions.max_positions", stack.positions.max_positions
     return "max_positions", getattr(stack, "max_positions", None)
 
@@ -200,36 +197,47 @@ class Task:
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
         """How stored rows become batches; by default, rows of source and target tokens."""
+        from dragoman.data.collate import PAIR_COLLATOR
+
         return PAIR_COLLATOR
 
-    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         """The untrained model for these vocabularies."""
         raise NotImplementedError
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """The object that measures the model during training; by default for text that a search decodes."""
+        from dragoman.training.validation.seq2seq import Seq2SeqValidator
+
         return Seq2SeqValidator(
             corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
         )
 
     def prepare(self, config: Config, note: Progress = lambda doing, count: None, **options: Any) -> Corpus:
         """The tokenised data of a run; cached from earlier runs where possible. `options`: see `prepare_corpus`."""
+        from dragoman.data.corpus import prepare_corpus
+
         corpus = prepare_corpus(config.data, config.tokenizer, note, self.example_format(config), **options)
         return replace(corpus, collator=self.collator(config, corpus.source_tokenizer))
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
-        softmax = getattr(config.model, "softmax", None)
+        from dragoman.data.batching import VocabularyParts
+        from dragoman.data.bpe_dropout import dropout_of
+        from dragoman.training.loaders import BatchLoader, SampledLoader, ShardLoader
+
+        softmax: Any = getattr(config.model, "softmax", None)
+        partitioned = softmax is not None and softmax.kind == "partitioned"
         if corpus.windows is not None:
             readers = corpus.source_tokenizer, corpus.target_tokenizer
-            if isinstance(softmax, PartitionedSoftmaxConfig) or any(map(dropout_of, readers)):
+            if partitioned or any(map(dropout_of, readers)):
                 raise ConfigError(
                     'data.shuffle: found "shards", expected "corpus": BPE-dropout and model.softmax.kind = '
-                    f'"{PartitionedSoftmaxConfig.kind}" need the whole corpus'
+                    '"partitioned" need the whole corpus'
                 )
             return ShardLoader(corpus, config.train, processes)
         if (sampled := corpus.sampled(config.train.seed)) is not None:
             return SampledLoader(corpus, config.train, sampled)
-        if not isinstance(softmax, PartitionedSoftmaxConfig):
+        if not partitioned:
             return BatchLoader(corpus, config.train)
         parts = VocabularyParts(corpus.train.target, len(corpus.target_tokenizer), softmax.size)
         return BatchLoader(corpus, config.train, parts)

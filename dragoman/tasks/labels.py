@@ -106,7 +106,7 @@ class LabelTask(Task):
     def collator(self, config: Config, source: SourceReader) -> collate.Collator:
         return collate.Collator(source_collator(config, source), self.targets)
 
-    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         inputs: nn.Module
         if source.reads_files:
             inputs = FeatureInput(len(source), config.model.augment, extractor_of(source).scale)
@@ -252,7 +252,7 @@ class Regress(LabelTask):
         "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
     )
 
-    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         if isinstance(config.model, KalmanConfig):
             assert isinstance(target, NumberScaler)
             if target.channels != source.channels:
@@ -332,7 +332,7 @@ class Tag(LabelTask):
         "model: a bidirectional LSTM of 64 over the numbers, because every source is a series",
     )
 
-    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         if isinstance(config.model, HMMTaggerConfig):
             return HMMTagger(config.model, source, len(target))
         return super().model(config, source, target)

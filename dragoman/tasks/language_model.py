@@ -99,7 +99,7 @@ class LanguageModelTask(Task):
         check_streams(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)
         return corpus
 
-    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         if isinstance(config.model, NGramConfig):
             return NGramModel(config.model, len(target))
         return LanguageModel(config.model, len(target))
@@ -159,7 +159,7 @@ class MaskedLanguageModelTask(Task):
 
         return Collator(loss_terms=predicted)
 
-    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         return MODELS[type(config.model)](config.model, len(source))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-import torch
-from torch import nn
-
-from dragoman.classical.dictionary import CopyConfig
-from dragoman.classical.transducers import TransducerConfig, build_transducer
+from dragoman.classical.transducers import TRANSDUCERS, build_transducer
 from dragoman.config.settings import setting
+from dragoman.config.table import Table
 from dragoman.data.config import TokenizersConfig
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
@@ -22,11 +19,41 @@ from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.pair_codec import COPYABLE
 from dragoman.data.tokenizers.subwords import SentencePieceConfig
 from dragoman.errors import ConfigError
-from dragoman.models.contracts import decodes
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
-from dragoman.models.registry import decoder_class
+from dragoman.models.traits import decodes
 from dragoman.tasks.base import Config, Starter, Task, too_long
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class NetworkEntry(NamedTuple):
+    """A kind of neural model: its settings, and its class."""
+
+    config: Any
+    model: Callable[..., nn.Module]  # (config, source vocabulary, target vocabulary, tags=…, space=…)
+
+
+def _encoder_decoder() -> NetworkEntry:
+    from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+
+    return NetworkEntry(EncoderDecoderConfig, EncoderDecoder)
+
+
+def _non_autoregressive() -> NetworkEntry:
+    from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
+
+    return NetworkEntry(NonAutoregressiveConfig, NonAutoregressive)
+
+
+NETWORKS: Table[str, NetworkEntry] = Table(
+    "model",
+    lambda entry: [entry.config.kind],
+    late={"encoder-decoder": _encoder_decoder, "non-autoregressive": _non_autoregressive},
+)
+
+
+def default_model() -> Any:
+    return NETWORKS["encoder-decoder"].config()
 
 
 @dataclass(frozen=True)
@@ -34,9 +61,7 @@ class TranslateConfig(Config):
     """Pairs of text."""
 
     task: Literal["translate"] = setting("translate", help="the kind of problem")
-    model: EncoderDecoderConfig | NonAutoregressiveConfig | TransducerConfig = setting(
-        EncoderDecoderConfig(), help="the model to train"
-    )
+    model: Annotated[Any, NETWORKS, TRANSDUCERS] = setting(default_factory=default_model, help="the model to train")
     uses_tags = True
     may_resplit = True
 
@@ -47,8 +72,8 @@ class TranslateConfig(Config):
             yield from self.context_problems()
         if isinstance(self.tokenizer.target, NumbersConfig):
             yield 'tokenizer.target: found "numbers", which only task = "regress" reads'
-        if isinstance(model, TransducerConfig):
-            if isinstance(model, CopyConfig) and self.tokenizer.target is not None:
+        if model.kind in TRANSDUCERS:
+            if model.kind == "copy" and self.tokenizer.target is not None:
                 yield (
                     'model.kind: "copy" needs one vocabulary for both sides; leave tokenizer.target out, or take '
                     'preset = "copy" for its bytes'
@@ -60,21 +85,21 @@ class TranslateConfig(Config):
         if model.tie not in ("none", "target") and not may_share_vocabulary(self.tokenizer):
             yield (
                 f"model.tie: {model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
-                f'or set model.tie = "{"none" if isinstance(model, NonAutoregressiveConfig) else "target"}"'
+                f'or set model.tie = "{"none" if model.kind == "non-autoregressive" else "target"}"'
             )
         yield from too_long(self, "encoder", model.encoder)
-        if isinstance(model, EncoderDecoderConfig):  # a non-autoregressive decoder reads positions, not tokens
+        if model.kind == "encoder-decoder":  # a non-autoregressive decoder reads positions, not tokens
             yield from too_long(self, "decoder", model.decoder)
 
     def context_problems(self) -> Iterator[str]:
         """What reads a source token by token from its first to its last cannot skip the sentences before it."""
         name = "context" if self.data.context else "memory"
         found = f"data.{name}: found {getattr(self.data, name):g}, expected 0"
-        if isinstance(self.model, TransducerConfig):
+        if self.model.kind in TRANSDUCERS:
             yield f'{found} for model.kind = "{self.model.kind}", which reads single texts'
-        elif isinstance(self.model, EncoderDecoderConfig) and decoder_class(self.model.decoder).own_likelihood:
+        elif (decoder := decoder_of(self)) is not None and decoder.own_likelihood:
             yield f'{found} for model.decoder.kind = "{self.model.decoder.kind}"; take one with attention'
-        elif isinstance(self.model, NonAutoregressiveConfig):
+        elif self.model.kind == "non-autoregressive":
             yield f"{found} for a non-autoregressive model, whose outputs are as long as its sources"
         if getattr(self.tokenizer.source, "features", ""):
             yield f"{found} for sources with features"
@@ -92,23 +117,29 @@ def may_share_vocabulary(tokenizer: TokenizersConfig) -> bool:
     return target is None or (isinstance(source, SentencePieceConfig) and isinstance(target, SentencePieceConfig))
 
 
-MODELS: dict[type, Callable[..., nn.Module]] = {
-    EncoderDecoderConfig: EncoderDecoder,
-    NonAutoregressiveConfig: NonAutoregressive,
-}
+def decoder_of(config: Config) -> Any:
+    """The class of an autoregressive model's decoder; None for a model without one."""
+    if config.model.kind != "encoder-decoder":
+        return None
+    from dragoman.models.registry import decoder_class
+
+    return decoder_class(config.model.decoder)
 
 
 def build_model(
     config: Config, source_vocabulary: int, target_vocabulary: int, *, tags: int = 0, space: int | None = None
 ) -> nn.Module:
     """The untrained model for vocabularies of these sizes; `space` is the id of the token between words."""
-    return MODELS[type(config.model)](config.model, source_vocabulary, target_vocabulary, tags=tags, space=space)
+    network = NETWORKS.of(config.model).model
+    return network(config.model, source_vocabulary, target_vocabulary, tags=tags, space=space)
 
 
 def set_lower_case(model: nn.Module, source: SourceReader) -> nn.Module:
     """Tell an encoder that builds words from characters which tokens are each other's lower case."""
     encoder: Any = getattr(model, "encoder", None)
     if encoder is not None and encoder.reads_lower_case:
+        import torch
+
         pieces = source.pieces(range(len(source)))
         ids = {piece: number for number, piece in enumerate(pieces)}
         lower = [ids.get(piece.lower(), number) for number, piece in enumerate(pieces)]  # its own id if there is none
@@ -116,8 +147,10 @@ def set_lower_case(model: nn.Module, source: SourceReader) -> nn.Module:
     return model
 
 
-def copied_ids(source: SourceReader, target: Tokenizer) -> torch.Tensor:
+def copied_ids(source: SourceReader, target: Tokenizer) -> Tensor:
     """For every source token the target token with the same text, PAD where there is none; (V,)."""
+    import torch
+
     ids = {piece: number for number, piece in enumerate(target.pieces(range(len(target)))) if number >= len(SPECIALS)}
     return torch.tensor([ids.get(piece, PAD) for piece in source.pieces(range(len(source)))])
 
@@ -137,13 +170,12 @@ class Translate(Task):
     )
 
     def example_format(self, config: Config) -> ExampleFormat:
-        model = config.model
-        copies = isinstance(model, EncoderDecoderConfig) and decoder_class(model.decoder).copies_words
+        copies = (decoder := decoder_of(config)) is not None and decoder.copies_words
         sides = {side.kind for side in (config.tokenizer.source, config.tokenizer.target) if side is not None}
         return COPY_FORMAT if copies and sides <= {*COPYABLE, RunTokenizerConfig.kind} else PAIR_FORMAT
 
-    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> nn.Module:
-        if isinstance(config.model, TransducerConfig):
+    def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
+        if config.model.kind in TRANSDUCERS:
             return build_transducer(config.model, source, target, shared=config.tokenizer.target is None)
         added = len(source) - len(source.innermost)  # tags, and <sep> behind context
         if config.model.tie not in ("none", "target") and len(source) - added != len(target):

@@ -12,20 +12,22 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import safetensors.torch
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from dragoman.errors import RunError
 from dragoman.files import digest, make_folder, remove_folder, sync, write_text
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+T = TypeVar("T")
 _PART = re.compile(r"(.+)-(\d{5}-of-\d{5})(\.safetensors)")
 KEPT = 2  # checkpoints of a run
 READS = 5  # how often a file is opened if signals interrupt it: Python tries again by itself, torch does not
@@ -65,6 +67,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     safetensors writes to a file of a random name beside the one it was given, which would stay if the process were
     killed. So both are in a folder of their own, which the next process removes.
     """
+    import safetensors.torch
+
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     folder = unfinished(path)
     temporary = folder / path.name
@@ -108,7 +112,7 @@ def parts_of(path: Path) -> list[Path]:
     return found
 
 
-class ShardedTensors(Mapping[str, Tensor]):
+class ShardedTensors(Mapping[str, "Tensor"]):
     """Tensors whose rows are in several files. Each is put together when it is asked for, so few are in memory."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -131,6 +135,8 @@ class ShardedTensors(Mapping[str, Tensor]):
             raise RunError(f"{self._folder}: damaged ({error})") from None
 
     def __getitem__(self, name: str) -> Tensor:
+        import torch
+
         with self._damage():
             parts = [file.get_tensor(name) for file in self._files[name]]
             return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -152,12 +158,26 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or of all that have their rows, in memory."""
     if parts := parts_of(path):
         return dict(ShardedTensors(parts))
+    import safetensors.torch
+
+    return _read(path, safetensors.torch.load_file)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The same as NumPy arrays, without torch."""
+    import safetensors.numpy
+
+    return _read(path, safetensors.numpy.load_file)
+
+
+def _read(path: Path, load: Callable[[Path], T]) -> T:
     for again in range(READS, 0, -1):
         try:
-            return safetensors.torch.load_file(path)
+            return load(path)
         except FileNotFoundError:
             raise RunError(f"{path}: no such file") from None
-        except (SafetensorError, OSError, RuntimeError) as error:  # torch opens the file, too, and raises RuntimeError
+        except (SafetensorError, OSError, RuntimeError, TypeError) as error:
+            # RuntimeError: torch opens the file, too. TypeError: NumPy has no such numbers.
             if again == 1 or os.strerror(errno.EINTR) not in str(error):
                 raise RunError(f"{path}: damaged ({error})") from None
     raise AssertionError

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from dragoman.classical.model import FittedModel
@@ -339,5 +340,6 @@ class Fitter:
         assert result is not None
         self.display.info(f"validation: {result.line()}", result.sample_line())
         log.append({"step": self.state.step, "valid": result.scores, "seconds": round(seconds, 2)})
-        write_tensors(self.folder / WEIGHTS, self.model.tensors)  # last: with it the run is finished
+        tensors = {name: torch.from_numpy(array) for name, array in self.model.tensors.items()}
+        write_tensors(self.folder / WEIGHTS, tensors)  # last: with it the run is finished
         return self.state

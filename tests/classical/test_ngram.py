@@ -299,8 +299,8 @@ def test_runs_merged_from_files_change_nothing(monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.setattr(ngram_counts, name, value)
     parts = NGramModel(NGramConfig(4), 12).fit_rows(TokenStore(tmp_path / "store").target)
     for name, tensor in whole.tensors.items():
-        assert torch.equal(tensor, parts.tensors[name]), name
+        np.testing.assert_array_equal(tensor, parts.tensors[name], err_msg=name)
     monkeypatch.setattr(kneser_ney, "CHUNK", 7)
     parts = NGramModel(NGramConfig(4), 12).fit_rows(rows)
     for name, tensor in whole.tensors.items():
-        torch.testing.assert_close(tensor, parts.tensors[name])  # sums of discounts may be rounded otherwise
+        np.testing.assert_allclose(tensor, parts.tensors[name], rtol=1e-5)  # sums of discounts may be rounded otherwise

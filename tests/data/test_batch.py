@@ -19,11 +19,11 @@ from dragoman.data.batch import (
     Source,
     TensorRecord,
     Tokens,
-    TokensWithCopies,
     batch_of,
     tensors_of,
 )
 from dragoman.data.bptt import Segment
+from dragoman.data.rows import TokensWithCopies
 from dragoman.data.tokenizers.base import EOS, PAD
 
 META = torch.device("meta")

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dragoman.data import store as storage
-from dragoman.data.batch import batch_of, pad_tokens, round_up_lengths
+from dragoman.data.batch import batch_of, pad_tokens
 from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.rows import round_up_lengths
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD
 

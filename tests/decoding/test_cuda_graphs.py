@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.data.batch import Batch, TokensWithCopies, batch_of
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.rows import TokensWithCopies
 from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding import cuda_graphs
 from dragoman.decoding.beam import BeamOptions, beam_search

@@ -11,8 +11,8 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import SOS
-from dragoman.decoding.config import SearchConfig, StopRule
-from dragoman.decoding.ensemble import Average, Ensemble
+from dragoman.decoding.config import Average, SearchConfig, StopRule
+from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.mbr import MinimumBayesRisk, expected_costs
 from dragoman.decoding.sampling import draw_samples

@@ -20,7 +20,7 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig
-from dragoman.models.contracts import CTCEmissions, LengthBeam, decodes
+from dragoman.models.contracts import CTCEmissions, LengthBeam
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.parallel import Upsample, resize
@@ -35,6 +35,7 @@ from dragoman.models.non_autoregressive import (
     NonAutoregressiveConfig,
     ParallelDecoderConfig,
 )
+from dragoman.models.traits import decodes
 from dragoman.models.transformer import TransformerConfig
 from tests.contract.conftest import ENCODER_CASES
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.data.batch import TokensWithCopies, batch_of
+from dragoman.data.batch import batch_of
 from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
+from dragoman.data.rows import TokensWithCopies
 from dragoman.data.tokenizers.base import EOS, PAD, UNK
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer

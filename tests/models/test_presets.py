@@ -8,7 +8,7 @@ from torch import nn
 from transformers import MarianConfig, MarianModel
 
 from dragoman.analysis.layer_table import parameter_count
-from dragoman.classical.transducers import TransducerConfig, build_transducer
+from dragoman.classical.transducers import TRANSDUCERS, build_transducer
 from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -32,7 +32,7 @@ def model_of(name: str) -> EncoderDecoderConfig | NonAutoregressiveConfig:
 
 def built(name: str) -> nn.Module:
     whole = config.build({"preset": name, "data": {"train": "pairs.tsv"}})
-    if isinstance(whole.model, TransducerConfig):
+    if whole.model.kind in TRANSDUCERS:
         letters = ByteTokenizer(BytesConfig())
         return build_transducer(whole.model, letters, letters, shared=True)
     with torch.device("meta"):  # shapes without numbers

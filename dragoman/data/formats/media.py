@@ -82,7 +82,7 @@ class MediaFormat(ExampleFormat):
             assert self.column is not None
             rows = [self._row(example) for example in examples.train("measuring features")]
             statistics = feature_statistics(self.column, rows)
-            mean, deviation = statistics[0].tolist(), statistics[1].clamp(min=1e-5).tolist()
+            mean, deviation = statistics[0].tolist(), statistics[1].clip(min=1e-5).tolist()
         return FeatureExtractor(media, mean, deviation), self.train_target(tokenizers, examples)
 
     def _row(self, example: Example) -> int:

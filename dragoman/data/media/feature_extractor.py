@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dragoman.config import settings
 from dragoman.data.examples import Fault
@@ -18,6 +16,9 @@ from dragoman.data.media.images import LineImageConfig, PictureConfig, VideoConf
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import FeatureColumn
 from dragoman.data.tokenizers.base import content_hash
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MediaConfig = AudioConfig | WaveformConfig | WhisperMelConfig | LineImageConfig | PictureConfig | VideoConfig
 MEDIA_CONFIGS: dict[str, type[MediaConfig]] = {config.kind: config for config in get_args(MediaConfig)}
@@ -68,6 +69,8 @@ class FeatureExtractor(SourceReader):
     @property
     def scale(self) -> tuple[Tensor, Tensor]:
         """What a model subtracts from stored features, and what it divides them by: (F,) each."""
+        import torch
+
         mean = torch.zeros(len(self)) if self.mean is None else torch.tensor(self.mean)
         deviation = torch.ones(len(self)) if self.deviation is None else torch.tensor(self.deviation)
         return mean / self.config.step, deviation / self.config.step

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dragoman.data.batch import TokensWithCopies
+from dragoman.data.rows import TokensWithCopies
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import SPECIALS, UNK, Tokenizer, VocabularyTokenizer
 from dragoman.data.tokenizers.language_tags import split_tag

@@ -19,7 +19,8 @@ from dragoman.exchange.huggingface.gpt2 import read_gpt2
 from dragoman.exchange.huggingface.speech import read_wav2vec2, read_whisper
 from dragoman.exchange.huggingface.t5 import read_t5
 from dragoman.exchange.huggingface.translation import read_m2m100, read_marian, read_mbart, read_pegasus
-from dragoman.runs.folder import IMPORTED, limit_parameters, new_run
+from dragoman.runs.folder import IMPORTED, new_run
+from dragoman.runs.network import limit_parameters
 from dragoman.tasks.table import task_of
 from dragoman.training.config import OptimizerConfig
 

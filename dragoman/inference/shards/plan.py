@@ -24,8 +24,8 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.shortlist import NAME as SHORTLIST
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import digest, write_text
+from dragoman.inference.confidence import CALIBRATION
 from dragoman.inference.inputs import source_options
-from dragoman.inference.target_scores import CALIBRATION
 from dragoman.runs import Run
 from dragoman.runs.folder import MEMBERS_FILE, member_folders
 

@@ -1,0 +1,35 @@
+"""Rows of token ids before they become a batch of tensors: padding, and source tokens with the words that they copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = Sequence[Sequence[Any] | NDArray[Any]]
+
+
+class TokensWithCopies(list[int]):
+    """The token ids of a source, and for each of them the number of its copy as `Batch.copies` has it."""
+
+    def __init__(self, tokens: Sequence[int], copies: Sequence[int]) -> None:
+        super().__init__(tokens)
+        self.copies = copies
+
+
+def pad_rows(rows: Rows, width: int, dtype: Any = np.int64, shape: tuple[int, ...] = ()) -> NDArray[Any]:
+    """Rows in an array (B, width, *shape), zeros after their ends."""
+    out = np.zeros((len(rows), width, *shape), dtype)
+    for index, row in enumerate(rows):
+        out[index, : len(row)] = row
+    return out
+
+
+def round_up_lengths(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Round lengths up to a grid with four steps per octave: few different shapes for about 6 % padding."""
+    lengths = np.maximum(lengths, 1)
+    step = 2 ** np.maximum(np.ceil(np.log2(lengths)).astype(np.int64) - 3, 0)
+    out: NDArray[np.int64] = -(-lengths // step) * step
+    return out

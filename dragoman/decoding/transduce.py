@@ -1,0 +1,47 @@
+"""Outputs of fitted models, which search on their own. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from dragoman.classical.model import ScoredTokens, Transducer
+from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.errors import ConfigError
+from dragoman.progress import check_interrupted
+
+BEAM_ONLY = ("beam_groups", "coverage_penalty", "min_length", "no_repeat_ngram")
+
+
+def transduce(
+    model: Transducer,
+    sources: Sequence[Sequence[int]],
+    config: SearchConfig,
+    n_best: int = 1,
+    given: Mapping[str, bool] | None = None,
+) -> list[list[Hypothesis]]:
+    """The `n_best` hypotheses for every source (token ids, with <eos> or without), best first.
+
+    `given` says which options of other searches a caller has set: they are an error.
+    """
+    check_interrupted()
+    refuse_beam_options(given or {}, config, BEAM_ONLY, "this model has no neural network and searches on its own")
+    rows = [tuple(token for token in source if token not in (PAD, EOS)) for source in sources]
+    outputs = model.transduce(rows, max(config.beam, n_best), n_best)
+    return [[_hypothesis(output) for output in several] for several in outputs]
+
+
+def _hypothesis(output: ScoredTokens) -> Hypothesis:
+    score = math.fsum(output.token_scores)
+    return Hypothesis((*output.tokens, EOS), output.token_scores, score, score)
+
+
+def refuse_beam_options(given: Mapping[str, bool], config: SearchConfig, names: Sequence[str], reason: str) -> None:
+    """Raise an error for what was given, and settings without their default, where only beam search has them."""
+    default = SearchConfig()
+    unusable = [name for name, is_given in given.items() if is_given]
+    unusable += [name for name in names if getattr(config, name) != getattr(default, name)]
+    if unusable:
+        raise ConfigError(f"found {', '.join(unusable)}, but {reason}")

@@ -1,0 +1,75 @@
+"""The search of a neural model over many sources, in batches of like lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dragoman.data.batch import Batch
+from dragoman.data.collate import Collator, batches_by_length
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.constraints.automata import ConstraintAutomaton
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.method import Method
+from dragoman.decoding.search import search
+from dragoman.decoding.trace import Trace
+from dragoman.inference.pipeline import Row
+from dragoman.kernels.cpu_workers import map_batches
+from dragoman.models.traits import decodes
+
+Automata = Sequence[ConstraintAutomaton | None]
+Results = Iterator[tuple[int, list[Hypothesis]]]  # (index of a source, hypotheses)
+
+
+@dataclass(frozen=True)
+class BatchSearch:
+    """A model, and how a call searches with it."""
+
+    model: Any
+    device: torch.device
+    collator: Collator
+    config: SearchConfig
+    length_ratio: float
+    n_best: int
+    batch_size: int
+    method: Method | None
+    text: Callable[[Sequence[int]], str]  # of token ids
+
+    def results(self, sources: Sequence[Any], automata: Automata | None, traced: Sequence[Row]) -> Results:
+        """The hypotheses of all sources, batch after batch; the rows in `traced` get their traces."""
+        size, workers = self.batch_size, 1
+        plain = automata is None and not traced and self.method is None
+        if plain and self.device.type == "cpu" and decodes(self.model) == "stepwise":
+            workers = max(1, min(torch.get_num_threads(), len(sources)))
+            size = max(1, min(size, math.ceil(len(sources) / workers)))
+
+        def found(numbered: tuple[list[int], Batch]) -> list[tuple[int, list[Hypothesis]]]:
+            return self._search_batch(*numbered, automata, traced)
+
+        batches = batches_by_length(sources, size, self.collator)
+        for results in map_batches(found, batches, workers) if workers > 1 else map(found, batches):
+            yield from results
+
+    def _search_batch(
+        self, indices: list[int], batch: Batch, automata: Automata | None, traced: Sequence[Row]
+    ) -> list[tuple[int, list[Hypothesis]]]:
+        trace = Trace(len(indices)) if traced else None
+        hypotheses = search(
+            self.model,
+            batch.to(self.device),
+            self.config,
+            self.length_ratio,
+            self.n_best,
+            method=self.method,
+            text=self.text,
+            constraints=None if automata is None else [automata[index] for index in indices],
+            trace=trace,
+        )
+        if trace is not None:
+            for index, nodes in zip(indices, trace.nodes, strict=True):
+                traced[index].trace = nodes
+        return list(zip(indices, hypotheses, strict=True))
