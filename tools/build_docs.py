@@ -34,7 +34,9 @@ PARTS = {  # folder → title and one sentence
 }
 # Groups of pages in a folder, in this order; others follow, by their titles.
 GROUPS: dict[str, dict[str, list[str]]] = {
-    "tutorials": {"": ["quickstart"]},
+    "tutorials": {
+        "": ["quickstart", "pronunciation", "language_pair", "fine_tune", "labels", "reading", "architectures"]
+    },
     "how-to": {
         "Data and training": ["tasks", "data", "search", "curve", "scarce", "large", "library"],
         "Use a model": ["serving", "translation-tools", "documents", "shards", "memory", "doubtful"],
@@ -54,7 +56,6 @@ GROUPS: dict[str, dict[str, list[str]]] = {
     },
     "explanation": {"": ["which-model", "when-not", "beside-others", "architecture", "decoding", "auto"]},
 }
-NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"  # what was tried would hide what holds
 NO_GALLERY = "# Gallery\n\nThis is a trial without the gallery; `make docs` makes it.\n"
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 CODE = re.compile(r"(^```.*?^```|^ *~~~.*?^ *~~~|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
@@ -113,8 +114,6 @@ def assemble() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
     for name, text in texts.items():
-        if name.startswith("research/"):
-            text = NOT_SEARCHED + text
         (WORK / "pages" / name).parent.mkdir(parents=True, exist_ok=True)
         (WORK / "pages" / name).write_text(text, encoding="utf-8")
     (WORK / "pages" / "images").mkdir(exist_ok=True)

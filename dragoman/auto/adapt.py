@@ -42,7 +42,9 @@ LARGE = 30_000_000  # parameters from which adapters are trained: the weights of
 EPOCHS = 10  # at most: the validation part of the corrections decides
 STEPS_PER_EPOCH = 10  # at least, so that a few corrections are not one single batch
 SMALLEST_BATCH = 256  # tokens
-RATES = {"whole": 2e-4, "adapters": 1e-3}  # at most that of the run; 5e-4 gained more and cost general text
+# The whole model: at most the rate of the run; 5e-4 gained more and cost general text. Adapters start from zero beside
+# frozen weights and need more: the rate of an imported run, 5e-5, is one for all its weights and taught them nothing.
+RATES = {"whole": 2e-4, "adapters": 1e-3}
 POOL = 20_000  # general pairs, of which every epoch takes others
 JUDGED = 4_000  # general pairs that judge, at most; 520 of them did not show a loss of 0.7 chrF that 1,000 did
 LOSS = 1.0  # points of the metric: a version with a lower score is not kept unless a larger loss is ruled out
@@ -280,6 +282,7 @@ def adapted_table(run: Run, entries: list[dict[str, Any]], valid: Any, method: s
     own, train_table = run.config.train, dict(table["train"])
     batch = min(own.batch_tokens, max(SMALLEST_BATCH, int(tokens / STEPS_PER_EPOCH)))
     epoch = max(1, round(tokens / batch))
+    rate = RATES[method] if method == "adapters" else min(own.optimizer.learning_rate, RATES[method])
     for name in ("lora", "objective", "average", "rates", "freeze", "vectors"):
         train_table.pop(name, None)
     train_table |= {
@@ -287,7 +290,7 @@ def adapted_table(run: Run, entries: list[dict[str, Any]], valid: Any, method: s
         "batch_tokens": batch, "accumulate": 1, "validate_every": epoch, "save_every": epoch, "log_every": epoch,
         "metric": "loss", "decode": 0, "patience": 3, "tensorboard": False,
         "optimizer": settings.as_table(own.optimizer)
-        | {"learning_rate": min(own.optimizer.learning_rate, RATES[method]), "schedule": "cosine", "warmup": epoch},
+        | {"learning_rate": rate, "schedule": "cosine", "warmup": epoch},
     }  # fmt: skip
     if method == "adapters":
         train_table["lora"] = {"rank": 16, "alpha": 32.0}
