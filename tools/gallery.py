@@ -129,22 +129,22 @@ MODELS = (
         "transformer", "The same with a Transformer",
         "Every head of every layer, one attention step by step from q and k to W^O, what the model would say after "
         "each layer, and the output without a head.",
-        sounds, "sounds.tsv", ("preset=demo-transformer", "train.steps=600", "train.validate_every=300"), "dragoman",
+        sounds, "sounds.tsv", ("preset=demo-transformer", "train.steps=500", "train.validate_every=250"), "dragoman",
         "attention",
     ),
     Model(
         "hard", "Numbers to names with hard attention",
         "The model attends to one character at a time, from left to right, and training sums over all alignments.",
         numbers, "numbers.tsv",
-        ("preset=wu-2019-small", "tokenizer.source.kind=characters", "tokenizer.target.kind=words", "train.steps=600",
-         "train.validate_every=300"),
+        ("preset=wu-2019-small", "tokenizer.source.kind=characters", "tokenizer.target.kind=words", "train.steps=800",
+         "train.validate_every=400"),
         "7,041", "attention",
     ),
     Model(
         "ngrams", "Letters to sounds without a network",
-        "An n-gram transducer counts aligned chunks of letters and sounds. The page shows the chunks, their "
-        "probabilities and the search.",
-        sounds, "sounds.tsv", ("preset=demo-ngrams",), "dragoman", "phrases",
+        "An n-gram transducer counts chunks of letters and sounds that belong together. The page shows how sure it is "
+        "of each sound, and what changes without a letter.",
+        sounds, "sounds.tsv", ("preset=demo-ngrams",), "dragoman", "whatif",
     ),
     Model(
         "lines", "Printed numbers, read with CTC",
@@ -153,7 +153,7 @@ MODELS = (
         lines, "lines.tsv",
         ("task=transcribe", "tokenizer.source.kind=line-image", "tokenizer.source.height=24", "data.media=pictures",
          "model.encoder.subsampling.channels=[8,16]", "model.encoder.inner.layers=1", "model.encoder.inner.width=96",
-         "train.steps=500", "train.batch_tokens=2000", "train.validate_every=250", *SHORT),
+         "train.steps=400", "train.batch_tokens=2000", "train.validate_every=200", *SHORT),
         "pictures/line.png", None,
     ),
     Model(
@@ -258,6 +258,7 @@ def export_page(output: Path, runtime: str | None) -> bool:
     given = () if runtime is None else ("--runtime", runtime)
     *command, _ = EXPORT
     call(*command, str(output / "web"), *given)
+    (output / "web" / "MODEL_CARD.md").unlink()  # it would become a page of the site
     return True
 
 
