@@ -73,6 +73,7 @@ def test_outputs_are_recorded_in_place() -> None:
         *"012345", "…", *map(str, range(33, 40)),
     ]  # fmt: skip
     assert record_tour.without_times("in 2:33, 2 threads") == record_tour.without_times("in 0:12:01, 16 threads")
+    assert record_tour.with_old_times("a\nin 2:33\nb\n", "a\nin 9:59\nnew\nc\n") == "a\nin 2:33\nnew\nc\n"
 
 
 @pytest.mark.slow
