@@ -32,8 +32,8 @@ def test_the_kept_ladder_is_drawn_with_the_present_page(tmp_path: Path, monkeypa
     picture = (tmp_path / "ladder.svg").read_text(encoding="utf-8")
     assert len(rows) == 6
     assert all(row["name"] in picture for row in rows)
-    table = (ROOT / "docs" / "how-to" / "inspect.md").read_text(encoding="utf-8")
-    for row in rows:  # the page about comparisons has the same figures
+    table = (ROOT / "docs" / "reference" / "ladder-measured.md").read_text(encoding="utf-8")
+    for row in rows:  # the page about it has the same figures
         score = row["scores"]["bleu"]
         assert f"| {row['name']} | {score['score']:.1f} ({score['low']:.1f} to {score['high']:.1f}) |" in table
 
