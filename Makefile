@@ -51,18 +51,19 @@ QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py c
 quick: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(QUICK)
 
-# The documentation site, in site/: a broken link, anchor or generated page is an error.
+# The documentation site, in site/: a broken link, anchor or example is an error. `tools/build_docs.py` alone is a trial.
 $(VENV)/.docs: $(VENV)/.demo
 	$(INSTALL) --no-build-isolation -e '.[docs]'
 	touch $@
 
 # The first time six small models are trained for the gallery, in runs/gallery: about ten minutes on two cores.
-docs: $(VENV)/.docs
+docs: docs-test $(VENV)/.docs
 	$(BIN)/python tools/gallery.py docs/gallery
 	$(BIN)/python tools/build_docs.py
 
 # The pages: links, names of options, settings and files, and every command that they show.
-PAGES = $(addprefix tests/,test_docs.py test_moving_pages.py test_site.py test_readme.py test_library_page.py test_decoding_page.py serving/test_repl_and_docs.py)
+PAGES = $(addprefix tests/,test_docs.py test_moving_pages.py test_site.py test_readme.py test_library_page.py test_extending.py \
+	test_decoding_page.py serving/test_repl_and_docs.py)
 docs-test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(PAGES)
 
