@@ -21,9 +21,9 @@ from dragoman.cli import cli
 from dragoman.config.dump import describe
 from dragoman.data.readers.base import READERS
 from dragoman.decoding.shortlist import NAME as SHORTLIST
+from dragoman.inference.confidence import CALIBRATION
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.shards.plan import MANIFEST
-from dragoman.inference.target_scores import CALIBRATION
 from dragoman.runs.folder import IMPORTED, MEMBERS_FILE, RUN_FORMAT
 from dragoman.runs.versions import LIST
 from dragoman.tasks.table import TASKS
