@@ -257,3 +257,22 @@ def test_loading_in_python_finds_the_package(installed: Path, work: Path) -> Non
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [installed, ROOT]))}
     done = subprocess.run([sys.executable, "-c", script], cwd=work, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+
+
+def test_a_late_entry_is_imported_when_it_is_first_asked_for() -> None:
+    made = []
+
+    def entry(name: str) -> str:
+        made.append(name)
+        return name
+
+    table = Table("thing", lambda name: [name], late={name: lambda name=name: entry(name) for name in ("a", "b")})
+    with pytest.raises(ConfigError, match="'a' in elsewhere, but dragoman has registered one of that name"):
+        table.add("a", "elsewhere")
+    table.add("c", "elsewhere")
+    assert (list(table), "b" in table, "d" in table, made) == (["a", "b", "c"], True, False, [])
+    assert (table["b"], table["b"], made) == ("b", "b", ["b"])
+    assert list(table.values()) == ["a", "b", "c"]
+    misnamed = Table("thing", lambda name: [name], late={"a": lambda: "b"})
+    with pytest.raises(AssertionError, match="under this name"):
+        misnamed["a"]
