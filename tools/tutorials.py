@@ -183,7 +183,10 @@ def page(name: str, cells: list[Cell], outputs: list[list[str] | None]) -> str:
             pairs = zip(cell.commands, texts or [""] * len(cell.commands), strict=True)
             blocks.append("```console\n" + "".join(f"$ {command}\n{text}" for command, text in pairs) + "```")
     title, _, rest = blocks[0].partition("\n")
-    links = f"*This tutorial is also a [script]({name}.py) and a [notebook]({name}.ipynb).*"
+    links = (
+        f"*This tutorial is also a [script]({name}.py) and a [notebook]({name}.ipynb). Its outputs were recorded on "
+        "one busy CPU core; yours is likely faster.*"
+    )
     return "\n\n".join([title, links, rest.strip(), *blocks[1:]]) + "\n"
 
 
