@@ -56,7 +56,7 @@ $(VENV)/.docs: $(VENV)/.demo
 	$(INSTALL) --no-build-isolation -e '.[docs]'
 	touch $@
 
-# The first time six small models are trained for the gallery, in runs/gallery: about ten minutes on two cores.
+# The first time six small models are trained for the gallery, in runs/gallery: about ten minutes of one core.
 docs: docs-test $(VENV)/.docs
 	$(BIN)/python tools/gallery.py docs/gallery
 	$(BIN)/python tools/build_docs.py

@@ -265,7 +265,7 @@ def export_page(output: Path, runtime: str | None) -> bool:
 def entry(name: str, title: str, about: str, *commands: tuple[str, ...], page: str = "", picture: str = "") -> str:
     """A page in the index: its picture, what it shows, and the commands that made it."""
     page = page or f"{name}.html"
-    shown = f"[![{title}]({picture}){{ width=480 }}]({page})\n\n" if picture else ""
+    shown = f"[![{title}]({picture}){{ width=360 }}]({page})\n\n" if picture else ""
     made = "\n".join(map(shell, commands))
     return f"### [{title}]({page})\n\n{shown}{about}\n\n```sh\n{made}\n```\n"
 
@@ -274,8 +274,8 @@ def index(exported: bool, steps: int | None) -> str:
     """The first page of the gallery."""
     parts = [
         HEADING,
-        "Every page here is live and is one file that needs no network. The build of this site trained six small "
-        "models on a CPU, each for about a minute, and drew their pages with the commands below.\n",
+        "Every page here is live and needs no network. The build of this site trained six small models on a CPU, each "
+        "in one to three minutes, and drew their pages with the commands below.\n",
         "## Six models from inside\n",
     ]
     for model in MODELS:
