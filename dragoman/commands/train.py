@@ -17,8 +17,9 @@ from dragoman.commands.options import device_option
 from dragoman.commands.search import Duration, Request, is_search, train_by_search
 from dragoman.config import settings
 from dragoman.data.examples import Pairs
+from dragoman.data.remote import is_remote, local_copy
 from dragoman.errors import DataError
-from dragoman.files import run_name
+from dragoman.files import cache_home, run_name
 from dragoman.training.display import Display, duration
 
 PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of `export` that others run models in
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 
 
 def read_request(what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...]) -> Request:
-    """Check the arguments that name data or a configuration."""
+    """Check the arguments that name data or a configuration; remote files are downloaded."""
+    what, source, target = (
+        str(local_copy(name, cache_home())) if name is not None and is_remote(name) else name
+        for name in (what, source, target)
+    )
     if what is not None and "=" in what and not Path(what).exists():
         overrides, what = (what, *overrides), None
     if (source is None) != (target is None):

@@ -28,9 +28,9 @@ class DataConfig:
 
     train: Files = setting(
         help="the training file in the format of the task (pairs, labelled texts, plain text, a manifest), a list of "
-        'files, a pattern such as "data/*.tsv.gz", or parallel files { source = "a.en", target = "a.de" }; .tsv, .csv, '
-        ".jsonl, .parquet or .tmx, also .gz or .zst; a table may name a language tag or a weight, as in "
-        '{ file = "a.tsv", tag = "de", weight = 2.0 }'
+        'files, a pattern such as "data/*.tsv.gz", an address such as "https://…" or "s3://…", or parallel files '
+        '{ source = "a.en", target = "a.de" }; .tsv, .csv, .jsonl, .parquet or .tmx, also .gz or .zst; a table may '
+        'name a language tag or a weight, as in { file = "a.tsv", tag = "de", weight = 2.0 }'
     )
     valid: Files | None = setting(
         None, help="the same for validation; without it some training examples are set aside (holdout)"

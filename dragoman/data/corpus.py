@@ -40,6 +40,7 @@ from dragoman.data.formats.media import MediaFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT, hallucinate
 from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.remote import origins
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import LineCounts, Progress, TrainValidSplit, read_examples
 from dragoman.data.store import COLUMNS, LENGTHS_CHUNK, FeatureColumn, MediaStore, TokenStore
@@ -574,6 +575,8 @@ def _open_corpus(
     if source.reads_files:
         extractor_of(source).use_store(FeatureColumn(folder / FEATURES))
     train = open_store(folder / "train") if train is None else train
+    if remote := origins([*paths_of(config.train), *paths_of(config.valid or ())]):
+        report["remote"] = remote
     return Corpus(
         source,
         target,

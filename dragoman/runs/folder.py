@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.config import settings
 from dragoman.data.config import MAX_LENGTH_RATIO
+from dragoman.data.remote import remote_places
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import load_reader, load_tokenizer
@@ -55,7 +56,13 @@ class Run:
             raise RunError(missing_run_message(self.folder))
         self.plugins = check_format(self.folder)
         try:
-            self.config = from_table(settings.read_toml(self.folder / "config.toml"))
+            table = settings.read_toml(self.folder / "config.toml")
+            for place, address in remote_places(table):  # it may come from anybody
+                raise RunError(
+                    f"{self.folder}/config.toml: {place}: found the address {address!r}, expected a local file: "
+                    "nothing is downloaded for a run folder"
+                )
+            self.config = from_table(table)
         except ConfigError:
             check_plugins(self.folder, self.plugins)  # a missing one says more than a kind that does not exist
             raise

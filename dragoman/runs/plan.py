@@ -23,7 +23,7 @@ from dragoman.files import write_text
 from dragoman.runs import pretrained
 from dragoman.runs.data_report import print_data_report, target_length_warning
 from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, locked, replace_run
-from dragoman.runs.resume import check_resumable, check_same_data, check_steps, resume_warnings
+from dragoman.runs.resume import check_copies, check_resumable, check_same_data, check_steps, resume_warnings
 from dragoman.runs.versions import check_original
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, with_absolute_paths
@@ -213,6 +213,7 @@ def check_settings(config: Config, folder: Path, action: Action, runtime: Runtim
                 f"dragoman train PAIRS.tsv --run NEW train.start_from={folder}"
             )
         check_original(run)
+        check_copies(run, config)
         check_resumable(run, config, runtime.processes.world_size)
         return resume_warnings(run.config, config)
     if config.train.pretrained is not None:

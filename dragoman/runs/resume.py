@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.config import settings
 from dragoman.data.config import paths_of
+from dragoman.data.remote import with_local_files
 from dragoman.errors import ConfigError, RunError
 from dragoman.runs.folder import Run
 from dragoman.runs.plugins import check_plugins
@@ -53,7 +54,7 @@ def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     if any(assignment.partition("=")[0].strip() == "preset" for assignment in overrides):
         raise ConfigError(f"preset: found with {folder}, which has its settings already; change single ones by place")
     table = settings.override(settings.read_toml(Path(folder) / "config.toml"), steps_or_epochs(overrides))
-    return from_table(table)
+    return from_table(with_local_files(table))  # those of the overrides: `Run` refuses a folder that names any
 
 
 def check_resumable(run: Run, config: Config, processes: int) -> None:
@@ -150,9 +151,27 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'es' if count > 1 else ''}"
 
 
+def check_copies(run: Run, config: Config) -> None:
+    """Say where downloaded files that are gone came from."""
+    used = {path for files in (config.data.train, config.data.valid) if files is not None for path in paths_of(files)}
+    for path, origin in run.data.get("remote", {}).items():
+        if path in used and not Path(path).exists():
+            raise RunError(
+                f"{run.folder}: {path}, which was downloaded, is gone; name its address "
+                f"({origin['url']}) in data.train or data.valid to download it again"
+            )
+
+
 def check_same_data(folder: Path, corpus: Corpus) -> None:
     """Refuse other text or another vocabulary than the run was started with."""
     run = Run(folder)
+    before = {origin["url"]: origin["digest"] for origin in run.data.get("remote", {}).values()}
+    for origin in corpus.report.get("remote", {}).values():
+        if before.get(origin["url"], origin["digest"]) != origin["digest"]:
+            raise RunError(
+                f"{folder}: {origin['url']} has changed since this run was started with it; start a new run with "
+                f"--run, and train.start_from={folder} to start it from the weights of this one"
+            )
     pairs = zip(run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer), strict=True)
     tagged = any(tokenizer.tags for tokenizer in (*run.tokenizers(), corpus.source_tokenizer))
     same = all(old.fingerprint() == new.fingerprint() for old, new in pairs)

@@ -11,6 +11,7 @@ from typing import Any
 
 from dragoman.config import settings
 from dragoman.data.media.feature_extractor import MEDIA_CONFIGS
+from dragoman.data.remote import with_local_files
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.errors import ConfigError, hint
@@ -50,7 +51,10 @@ def preset_table(name: str) -> dict[str, Any]:
 
 
 def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """A configuration from a table that may name a preset, with `place=value` settings on top."""
+    """A configuration from a table that may name a preset, with `place=value` settings on top.
+
+    Remote files under `data` are downloaded into the cache; the configuration has their local copies.
+    """
     merged = settings.override(dict(table), steps_or_epochs(overrides))
     name = merged.pop("preset", None)
     if name is not None:
@@ -60,7 +64,7 @@ def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
         merged = settings.merge(preset_table(name), merged)
     if "tokenizer" not in merged and (tokenizers := started_tokenizers(merged)):
         merged["tokenizer"] = tokenizers
-    return from_table(merged)
+    return from_table(with_local_files(merged))
 
 
 def steps_or_epochs(overrides: Sequence[str]) -> list[str]:

@@ -27,7 +27,8 @@ from dragoman.runs import train
 from dragoman.tasks import config as configs
 from dragoman.tasks.config import Config
 from dragoman.training.checkpoints import TrainingState, read_tensors
-from tests.training.kill_driver import result, table
+from tests.processes import two_processes
+from tests.training.kill_driver import result, table, write_config
 
 SHARDS = 8
 CHARACTERS = TokenizersConfig(CharactersConfig())
@@ -193,3 +194,27 @@ def test_what_needs_the_whole_corpus_is_refused(words: Path, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="BPE-dropout"):
         train(configs.build(content), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow  # two processes, each of which starts others
+def test_two_processes_read_late_shards_like_one(words: Path, tmp_path: Path) -> None:
+    content = table(words, "best")
+    content["data"] |= {"shuffle": "shards", "cache": str(tmp_path / "cache")}
+    content["train"] |= {"accumulate": 1, "steps": 15, "validate_every": 15, "save_every": 15, "decode": 2}
+    content["train"]["optimizer"]["warmup"] = 5
+    config = write_config(tmp_path / "two.toml", content)
+    variables = {"DRAGOMAN_IMPORT": "tests.training.small_shards", "TMPDIR": str(tmp_path)}
+    for code, said in two_processes(["train", config, "--quiet", "--run", tmp_path / "two"], variables):
+        assert code == 0, said
+    content["train"]["accumulate"], content["data"]["cache"] = 2, str(tmp_path / "other")
+    allow(SHARDS)
+    train(configs.build(content), tmp_path / "one")
+    two, one = (result(tmp_path / name)["metrics"] for name in ("two", "one"))
+    assert [row.get("tokens") for row in two] == [row.get("tokens") for row in one]
+    data = [json.loads((tmp_path / name / "data.json").read_text(encoding="utf-8")) for name in ("two", "one")]
+    assert data[0] == data[1]
+    assert len(data[0]["shards"]) == SHARDS
+    name = "checkpoints/00000015/weights.safetensors"
+    left, right = read_tensors(tmp_path / "two" / name), read_tensors(tmp_path / "one" / name)
+    for key, value in left.items():
+        torch.testing.assert_close(value, right[key], rtol=1e-3, atol=1e-4)
