@@ -560,7 +560,10 @@ def _growing_corpus(
 ) -> Corpus:
     report = json.loads((building / REPORT).read_text(encoding="utf-8"))
     windows = GrowingWindows(building, final, report["unfinished"], opened, preparation)
-    return replace(opened(building, UnfinishedStore(windows)), windows=windows)
+    corpus = replace(opened(building, UnfinishedStore(windows)), windows=windows)
+    if preparation is not None:
+        preparation.start()  # only now: what is wrong with the data would remove the files before they are opened
+    return corpus
 
 
 def _open_corpus(

@@ -116,7 +116,6 @@ class Preparation(threading.Thread):
         self._stages, self._crew = stages, crew
         self._read, self._cancelled = threading.Event(), False
         self.error: BaseException | None = None
-        self.start()
 
     def run(self) -> None:
         try:
@@ -134,7 +133,7 @@ class Preparation(threading.Thread):
         self._read.set()
 
     def cancel(self) -> None:
-        """End the work; the next process goes on with it."""
+        """End the work, which must have been started; the next process goes on with it."""
         self._cancelled = True
         self._crew.kill()
         self.may_move()
