@@ -81,7 +81,7 @@ def test_without_torch(tmp_path: Path) -> None:
     report = dragoman("check", "--installation")
     assert report.returncode == 0
     assert "torch cannot be imported (No module named 'torch')" in report.stdout
-    refused = dragoman("presets")
+    refused = dragoman("new", "translate")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "the package torch is missing: pip install torch" in refused.stderr
 
