@@ -352,7 +352,8 @@ class _Projection:
             self.add(self.escape(self.text[place:start]))
             before = child.gap if start and not self.text[start - 1].isspace() else ""
             touching = self.last == "`" and child.opening.startswith("`")  # two pieces of code would be one
-            self.add(before or " " * touching)
+            apart = self.apart(child)
+            self.add(before or " " * (touching or (apart[0] and self.last.isalnum())))
             if self.last == "!" and child.opening == "[":  # a link would be a picture
                 self.out[-1] = self.out[-1][:-1] + "\\!"
             size = len(self.out)
@@ -369,7 +370,15 @@ class _Projection:
                 self.add(inner)
                 self.left_out += [child.opening, child.closing]
             place = stop
+            self.add(" " * (apart[1] and not self.last.isspace() and self.text[stop : stop + 1].isalnum()))
         self.add(self.escape(self.text[place:high]))
+
+    def apart(self, child: Element) -> tuple[bool, bool]:
+        """Whether a point, such as code, touched no word before and none after it: so it must stay."""
+        if child.closing or child.end > child.start or " " not in self.text:  # a script may have no spaces
+            return False, False
+        before, after = self.source[: child.start][-1:], self.source[child.end :][:1]
+        return not before.isalnum(), bool(child.gap) or not after.isalnum()
 
     def places(self, parent: Element, low: int, high: int) -> list[Span]:
         """Where each child of an element begins and ends in the output, of which the element has `low` to `high`."""

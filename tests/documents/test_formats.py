@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from itertools import permutations
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -275,6 +276,21 @@ UPPER = """<head><meta name="description" content="A PAGE"><meta name="viewport"
 <div aria-label="MENU">GO</div><div translate="no" title="no"><b title="no">no</b></div><img translate="no" alt="no">
 <textarea placeholder="WRITE HERE">no</textarea><code title="no">no</code><p TITLE = "LOUD" alt=bare>END</p>
 <p>TWO <img alt="TWIN"> AND <img alt="TWIN"></p></body>"""
+
+
+@pytest.mark.parametrize(
+    "source", ["the cat finds `lamp`\n", "the `lamp` cat finds\n", "`lamp` the cat finds\n", "the cat (`lamp`) finds\n"]
+)
+def test_code_touches_no_word_at_its_new_place(source: str) -> None:
+    document = open_document("a.md", source.encode())
+    (unit,) = document.units
+    words = unit.block.text.split()
+    for order in permutations(range(len(words))):
+        output = " ".join(words[word] for word in order).upper()
+        markup = place_markup(unit.block, Aligned(output, order))
+        assert len(re.findall(r"(?<!\w)`lamp`(?!\w)", markup)) == 1, markup
+        assert "  " not in markup
+        assert markup.replace("`lamp`", "").split() == output.split()
 
 
 def test_attributes_that_people_read_are_translated() -> None:
