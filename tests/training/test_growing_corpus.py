@@ -54,6 +54,9 @@ class SlowCrew(ProcessCrew):
             while not SlowCrew.allowed.acquire(timeout=0.01):
                 if self.killed.is_set() or SlowCrew.over.is_set():
                     return ""
+            if self.killed.is_set():  # this permission was for the crew of the next training
+                SlowCrew.allowed.release()
+                return ""
             if SlowCrew.fails:
                 return json.dumps({"error": "DataError", "message": "a bad shard"})
         return self.jobs.answer(job)
@@ -135,7 +138,7 @@ def test_the_batches_of_an_epoch_do_not_depend_on_when_its_shards_are_ready(word
     assert plain.windows is None
 
 
-@pytest.mark.slow  # three trainings; once in about thirty runs it fails, which is not understood yet
+@pytest.mark.slow  # three trainings
 def test_losses_are_the_same_after_kills_and_when_shards_come_late(words: Path, tmp_path: Path) -> None:
     allow(SHARDS)
     train(settings(words, tmp_path / "first"), tmp_path / "ready")
