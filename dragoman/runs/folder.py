@@ -150,7 +150,8 @@ class Run:
 
     def weights_digest(self) -> str:
         """A hash of all weights that predictions depend on: of an ensemble those of every member."""
-        hashes = [digest(run.weights_path()) for run in (self, *self.other_members)]
+        paths = [run.weights_path() for run in (self, *self.other_members)]
+        hashes = [digest(part) for path in paths for part in parts_of(path) or [path]]
         return hashes[0] if len(hashes) == 1 else hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
 
     def _own_weights(self, read: Callable[[Path], T]) -> T:
