@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from typing import Any, TextIO
 
 # Escape sequences can move the cursor, hide text, set the title and answer for the user. Tabs and line feeds are text.
@@ -43,3 +45,13 @@ def guarded(stream: Any) -> Any:
 def unguarded(stream: Any) -> Any:
     """The stream itself, for progress bars and styles; text from data must be made visible first."""
     return stream.stream if isinstance(stream, GuardedStream) else stream
+
+
+def in_notebook() -> bool:
+    """Whether a notebook shows the output: it understands a carriage return, and no other control of the cursor.
+
+    A shell command of a cell (`!dragoman train …`) gets a pseudo-terminal and the environment of the kernel.
+    """
+    shell = sys.modules.get("IPython")
+    kernel = shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+    return kernel or "JPY_PARENT_PID" in os.environ

@@ -109,3 +109,21 @@ def test_the_summary_of_a_run_shows_names_as_text(terminal: Terminal, monkeypatc
     assert "[/x]" in said
     assert "[red]" in said
     assert "\x1b]0;" not in said
+
+
+def test_a_notebook_gets_carriage_returns_alone(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell command of a cell has a pseudo-terminal, but what shows it leaves other control sequences in the text."""
+
+    def written() -> str:
+        with Display(terminal.stream) as display:
+            display.preparing("counting", 3)
+            display.start(0, 2)
+            display.show_step(1, 2, 1.5, 0.1, 100.0, 3.0)
+        return terminal.read()
+
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    assert "\x1b[" in written()
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    shown = written()
+    assert "\x1b" not in shown
+    assert "\rstep 1/2  loss 1.500" in shown

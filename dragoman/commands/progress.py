@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from dragoman.data.readers.base import READERS, compression_of
-from dragoman.terminal import unguarded
+from dragoman.terminal import in_notebook, unguarded
 from dragoman.training.display import duration
 
 BLOCK = 1 << 20
@@ -53,7 +53,7 @@ def progress(unit: str, total: int | None = None, output: bool = False) -> Itera
 
 
 def is_watched(output: bool = False) -> bool:
-    return sys.stderr.isatty() and not (output and sys.stdout.isatty())
+    return sys.stderr.isatty() and not in_notebook() and not (output and sys.stdout.isatty())
 
 
 class LongWork:

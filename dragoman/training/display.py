@@ -7,19 +7,13 @@ import time
 from contextlib import suppress
 from typing import Any, TextIO
 
-from dragoman.terminal import unguarded, visible
+from dragoman.terminal import in_notebook, unguarded, visible
 
 
 def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def in_notebook() -> bool:
-    """Whether a notebook shows the output: it understands a carriage return, but is no terminal."""
-    shell = sys.modules.get("IPython")
-    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
 class LastingStream:
@@ -48,8 +42,9 @@ class Display:
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
         self.stream: Any = LastingStream(unguarded(stream or sys.stderr))
         self.quiet = quiet
-        self.interactive = not quiet and self.stream.isatty()
-        self.in_place = self.interactive or (not quiet and in_notebook())  # whether a line can be written over
+        notebook = in_notebook()
+        self.interactive = not (quiet or notebook) and self.stream.isatty()
+        self.in_place = self.interactive or (not quiet and notebook)  # whether a line can be written over
         self._bar: Any = None
         self._task: Any = None
         self._activity = ""
