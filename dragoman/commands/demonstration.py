@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -77,18 +79,19 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
     predictor, took = learn(preset, training, folder, overrides)
     examples = [Example(word, tuple(sounds), "held out", place) for place, (word, sounds) in enumerate(held.items(), 1)]
     scores, _ = predictor.evaluate(examples, batch_size=256)
-    click.echo(
-        f"\nTrained in {took}. On {len(held):,} held-out words: "
-        f"PER {100 * scores['per']:.1f} %, WER {100 * scores['wer']:.1f} %."
-    )
+    click.echo(f"\nTrained in {took}. Ten words it has never seen:")
     unseen = sorted(held, key=hashed)
     shown = [word for word in unseen if word.isalpha() and 6 <= len(word) <= 11][:10]
-    click.echo("\nTen words it has never seen:")
+    right = 0
     for word, prediction in zip(shown, predictor.predict(shown), strict=True):
         truth = held[word]
+        right += prediction.text in truth
         mark = "✓" if prediction.text in truth else f"✗  dictionary: {' / '.join(truth)}"
         click.echo(f"  {word:<12} {prediction.text:<34} {mark}")
-    click.echo(f"\nTry your own word:  echo dragoman | .venv/bin/dragoman predict {run}")
+    click.echo(
+        f"{right} of {len(shown)} are right. Of all {len(held):,} held-out words {100 * scores['wer']:.1f} % are wrong "
+        f"(WER), of their sounds {100 * scores['per']:.1f} % (PER)."
+    )
     if preset == NGRAMS:
         click.echo("\nNow a network with attention, for a look inside:")
         beside = folder.with_name(f"{folder.name}-network")
@@ -96,5 +99,21 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
     outputs = zip(shown, predictor.predict(shown), strict=True)
     word = next((word for word, prediction in outputs if prediction.text in held[word]), shown[0])
     page = predictor.inspect(word).save(folder / "inspect.html")
-    click.echo(f"\nSee how the network pronounces {word}, step by step: open this page in a browser.")
-    click.echo(f"  {page.resolve().as_uri()}")
+    dragoman = command_name()
+    click.echo(f"\nWhat you can do now, with the model in {run}:")
+    for goal, how in (
+        ("pronounce your own word", f"echo dragoman | {dragoman} predict {run}"),
+        (f"see how the network pronounces {word}", f"open {page.resolve().as_uri()} in a browser"),
+        ("train on your own pairs", f"{dragoman} train pairs.tsv    (two columns, a tab between them)"),
+        ("see all commands", f"{dragoman} --help"),
+    ):
+        click.echo(f"  {goal + ':':<40} {how}")
+
+
+def command_name() -> str:
+    """How a user of this installation calls the command: `make demo` leaves it off the path, in .venv."""
+    here = Path(sys.executable).with_name("dragoman")
+    found = shutil.which("dragoman")
+    if not here.exists() or (found is not None and Path(found).resolve() == here.resolve()):
+        return "dragoman"
+    return str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
