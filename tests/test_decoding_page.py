@@ -1,4 +1,4 @@
-"""Every command and snippet of docs/explanation/decoding.md works as written."""
+"""The pages on decoding: every command and snippet works as written, and the reference names all settings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from dragoman.decoding.methods import METHODS
 from tests.conftest import SMALL, quiet_machine
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "explanation" / "decoding.md").read_text(encoding="utf-8")
+GUIDES = [(ROOT / "docs" / "how-to" / name).read_text(encoding="utf-8") for name in ("constraints.md", "decoding.md")]
+REFERENCE = (ROOT / "docs" / "reference" / "decoding.md").read_text(encoding="utf-8")
 # A preset, because so few pairs would choose a model without an output layer that a shortlist could cut.
 SHORT = ["preset=transformer-tiny", *SMALL, "train.steps=6", "train.validate_every=6", "train.decode=4"]
 PATTERN = "(one|two|three) hundred( and)?( [a-z]+)?"
 
 
 def write_data() -> None:
-    """The files that the page names."""
+    """The files that the pages name."""
     script = str(ROOT / "examples" / "number_names.py")
     printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
     rows = [line.split("\t") for line in printed.splitlines()][::4]
@@ -35,16 +36,16 @@ def write_data() -> None:
     Path("terms.tsv").write_text("250\thundred\n", encoding="utf-8")
 
 
-def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_guides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     write_data()
     with quiet_machine(tmp_path / "cache"):
         assert guarded(["train", "pairs.tsv", *SHORT]) == 0
         printed, names = {}, {}
-        for kind, block in re.findall(r"```(console|python)\n(.*?)```", PAGE, re.DOTALL):
+        for kind, block in re.findall(r"```(console|python)\n(.*?)```", "".join(GUIDES), re.DOTALL):
             if kind == "python":
                 capsys.readouterr()
-                exec(compile(block, "docs/explanation/decoding.md", "exec", dont_inherit=True), names)
+                exec(compile(block, "docs/how-to", "exec", dont_inherit=True), names)
                 assert capsys.readouterr().out.strip()
                 continue
             for line in block.splitlines():
@@ -79,10 +80,10 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert {"kept", "complete"} <= {node["fate"] for node in tree["nodes"]}
 
 
-def test_the_page_names_every_setting_and_method() -> None:
+def test_the_reference_names_every_setting_and_method() -> None:
     sections = ("search", "constraints", "ensemble", "rerank")
     places = [setting.place for setting in SCHEMA.static if setting.place.startswith(sections)]
-    assert not [place for place in places if place.rpartition(".")[2] not in PAGE and place != "rerank.tag"]
+    assert not [place for place in places if place.rpartition(".")[2] not in REFERENCE and place != "rerank.tag"]
     for entry in METHODS.values():
         names = ", ".join(f"`{name}`" for name in fields_of(entry.config))
-        assert f"| `{entry.config.kind}` | {entry.about} | {names} |" in PAGE
+        assert f"| `{entry.config.kind}` | {entry.about} | {names} |" in REFERENCE
