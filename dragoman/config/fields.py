@@ -105,6 +105,11 @@ class Accepted:
         """Whether the field accepts tables and nothing else."""
         return not (self.scalars or self.choices or self.lists or self.none)
 
+    @property
+    def only_lists_of_text(self) -> bool:
+        """Whether the field accepts lists of text and nothing else."""
+        return bool(self.lists) and not (self.scalars or self.choices or self.classes) and str in self.lists[0].scalars
+
     def words(self, limits: bool = True) -> str:
         """The "expected …" phrase of an error, with or without the limits of numbers."""
         words = []

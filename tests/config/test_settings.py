@@ -176,6 +176,21 @@ def test_lists_of_either_type_are_told_apart_by_their_items() -> None:
     assert errors({"tags": [1, 2, "b"]}, Train) == ['tags[2]: found "b" (text), expected a whole number']
 
 
+def test_a_list_of_text_may_be_typed_with_commas() -> None:
+    @dataclass(frozen=True)
+    class Columns:
+        columns: tuple[str, ...] = ()
+        numbers: tuple[int, ...] = ()
+
+    assert build(Columns, override({}, ["columns=en, de"])).columns == ("en", "de")
+    assert build(Columns, override({}, ["columns=1,2"])).columns == ("1", "2")
+    assert build(Columns, override({}, ["columns=en"])).columns == ("en",)
+    assert build(Columns, override({}, ['columns=["en, or de"]'])).columns == ("en, or de",)
+    for wrong in ("columns=3", "numbers=1,2"):
+        with pytest.raises(ConfigError, match="expected a list of"):
+            build(Columns, override({}, [wrong]))
+
+
 def test_a_table_of_the_kind_of_the_default_changes_what_it_says_only() -> None:
     assert build(Model, {"encoder": {"heads": 4}}).encoder == Transformer(width=64, heads=4)
     assert build(Model, {"encoder": {"kind": "transformer", "heads": 4}}).encoder == Transformer(width=64, heads=4)
