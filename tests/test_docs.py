@@ -62,6 +62,8 @@ def page(name: str) -> str:
 
 
 def test_pages_name_everything_registered() -> None:
+    from dragoman.data.media.feature_extractor import MEDIA_CONFIGS
+    from dragoman.data.tokenizers.load import TEXT_CONFIGS
     from dragoman.exchange.registry import EXPORTERS
     from dragoman.models.registry import DECODERS, ENCODERS
     from dragoman.scoring.registry import metrics_by_name
@@ -70,6 +72,7 @@ def test_pages_name_everything_registered() -> None:
     for name, registered in (
         ("reference/architectures.md", {*ENCODERS, *DECODERS}),
         ("reference/scoring.md", set(metrics_by_name())),
+        ("reference/tokenizers.md", {*TEXT_CONFIGS, *MEDIA_CONFIGS}),
         ("how-to/tasks.md", set(TASKS)),
         ("how-to/extending/exporter.md", set(EXPORTERS)),
     ):

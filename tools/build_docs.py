@@ -38,23 +38,33 @@ GROUPS: dict[str, dict[str, list[str]]] = {
         "": ["quickstart", "pronunciation", "language_pair", "fine_tune", "labels", "reading", "architectures"]
     },
     "how-to": {
-        "Data and training": ["tasks", "data", "search", "curve", "scarce", "large", "library"],
-        "Use a model": ["serving", "translation-tools", "documents", "shards", "memory", "doubtful"],
+        "Data and tasks": ["data", "tasks", "labels", "language-models", "media", "tags", "context"],
+        "Training": ["search", "curve", "transfer", "scarce", "large", "library"],
+        "Use a model": [
+            "decoding",
+            "constraints",
+            "serving",
+            "translation-tools",
+            "documents",
+            "shards",
+            "memory",
+            "doubtful",
+        ],
         "Measure and improve": ["inspect", "compare", "test-suite", "adapt", "lectures"],
         "Exchange and extend": ["exchange", "extending"],
         "Move from another toolkit": ["move-from-*"],
     },
     "how-to/extending": {"": ["decoder", "encoder", "objective", "metric", "reader"]},
     "reference": {
-        "Interfaces": ["commands", "settings", "python", "http", "protocols", "formats"],
-        "Models and metrics": ["architectures", "scoring", "glossary"],
+        "Interfaces": ["commands", "settings", "decoding", "python", "http", "protocols", "formats"],
+        "Models and metrics": ["architectures", "tokenizers", "scoring", "glossary"],
         "Figures": ["results", "speed", "*-measured"],
     },
     "reference/commands": {"": ["start", "train", "use", "measure", "look-inside", "exchange", "data"]},
     "reference/settings": {
         "": ["data", "tokenizer", "model", "encoder", "decoder", "part", "train", "search", "serve"]
     },
-    "explanation": {"": ["which-model", "when-not", "beside-others", "architecture", "decoding", "auto"]},
+    "explanation": {"": ["which-model", "when-not", "beside-others", "architecture", "data", "decoding", "auto"]},
 }
 NO_GALLERY = "# Gallery\n\nThis is a trial without the gallery; `make docs` makes it.\n"
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")

@@ -120,5 +120,5 @@ print(prediction.text, round(prediction.probability, 3))
 # ## Where to go on
 #
 # - [Dragoman as a library](../how-to/library.md): our data with your training loop, our search with your model.
-# - [Data](../how-to/data.md): everything that may stand in for a file.
+# - [Data](../how-to/data.md#data-in-memory): everything that may stand in for a file.
 # - `run.evaluate(table)`, `run.inspect(text)` and `run.attention(text)` show more inside a notebook.

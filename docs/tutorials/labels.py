@@ -164,7 +164,7 @@ sh('dragoman inspect runs/slots "i want to hear mora dorez tomorrow" --view labe
 #
 # ## Where to go on
 #
-# - [Tasks](../how-to/tasks.md): two texts, several numbers as a target, series and recordings as sources, hidden
+# - [Labels, numbers and tags](../how-to/labels.md): two texts, several numbers as a target, series and recordings as sources, hidden
 #   Markov models.
 # - Start from a published BERT: `dragoman import bert-base-uncased --run runs/bert`, then
 #   `train.start_from=runs/bert` ([exchange](../how-to/exchange.md)).

@@ -160,6 +160,6 @@ sh("dragoman attention runs/calls my-call.wav --out call.png")
 #
 # ## Where to go on
 #
-# - [Tasks](../how-to/tasks.md): captions of pictures, labels of recordings, word times.
+# - [Recordings and pictures](../how-to/media.md): captions of pictures, labels of recordings, word times.
 # - A published Whisper or wav2vec 2.0 as a start: [exchange](../how-to/exchange.md).
-# - [Decoding](../explanation/decoding.md): a language model that helps to read.
+# - [Decoding](../how-to/decoding.md#transcripts): a language model that helps to read.

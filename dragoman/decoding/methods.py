@@ -1,7 +1,7 @@
 """The table of decoding methods other than greedy and beam search.
 
 From an entry follow the settings of the command line (`method=NAME method.x=…`), their help and errors, the JSON schema
-of the server and the table in docs/explanation/decoding.md.
+of the server and the table in docs/reference/decoding.md.
 """
 
 from __future__ import annotations

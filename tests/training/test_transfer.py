@@ -290,7 +290,7 @@ def test_the_way_out_of_another_vocabulary_names_the_setting_that_there_is() -> 
     ],
 )
 def test_a_name_is_whole_between_dots(pattern: str, frozen: set[str]) -> None:
-    """The examples of docs/how-to/tasks.md."""
+    """The examples of docs/how-to/transfer.md."""
     parts = nn.ModuleDict({name: nn.RMSNorm(2) for name in ("embedding", "embedding_norm", "norm")})
     assert set(freeze(nn.ModuleDict({"encoder": parts}), [pattern])) == frozen
 
