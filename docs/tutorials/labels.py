@@ -164,8 +164,8 @@ sh('dragoman inspect runs/slots "i want to hear mora dorez tomorrow" --view labe
 #
 # ## Where to go on
 #
-# - [Labels, numbers and tags](../how-to/labels.md): two texts, several numbers as a target, series and recordings as sources, hidden
-#   Markov models.
+# - [Labels, numbers and tags](../how-to/labels.md): two texts, several numbers as a target, series and recordings as
+#   sources, hidden Markov models.
 # - Start from a published BERT: `dragoman import bert-base-uncased --run runs/bert`, then
 #   `train.start_from=runs/bert` ([exchange](../how-to/exchange.md)).
 # - `dragoman serve runs/intents runs/slots` answers both over HTTP ([serving](../how-to/serving.md)).
