@@ -127,7 +127,7 @@ def test_settings_that_the_pages_name_exist() -> None:
         if last[-1] in ("md", "py", "json", "toml", "tsv", "txt", "src", "safetensors", "en", "de"):
             continue
         assert not [part for part in last[1:] if part not in (*names, "kind")], place
-    for kind in re.findall(r'kind\s*=\s*"([a-z-]+)"', text):
+    for kind in re.findall(r'\bkind\s*=\s*"([a-z-]+)"', text):
         assert kind in kinds, kind
 
 

@@ -128,7 +128,8 @@ def like_started_run(
         return table, [f"tokenizers: {origin}", f"preset: {given['preset']}", *kept]
     table = {name: value for name, value in table.items() if name != "preset"} | {"model": theirs.get("model", {})}
     optimizer = {name: value for name, value in theirs["train"].get("optimizer", {}).items() if name != "warmup"}
-    table["train"] = merge(table["train"], {"optimizer": optimizer})
+    frozen = {"freeze": theirs["train"]["freeze"]} if theirs["train"].get("freeze") else {}  # as an importer set it
+    table["train"] = merge(table["train"], {"optimizer": optimizer, **frozen})
     kept = [reason for reason in kept if not reason.startswith("model:")]
     return table, [f"model and tokenizers: {origin}", *kept]
 

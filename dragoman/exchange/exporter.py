@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -15,7 +16,7 @@ from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
-# Settings of a Transformer for which neither CTranslate2 nor transformers has a layer, and the values that go.
+# Settings of a Transformer for which neither CTranslate2 nor Marian has a layer, and the values that go.
 PLAIN: dict[str, tuple[Any, ...]] = {"head_width": (0,), "embedding_norm": (False,), "norm_epsilon": (0.0,)}
 
 
@@ -89,5 +90,12 @@ def stack_blockers(place: str, stack: Any, required: Mapping[str, tuple[Any, ...
     if (merge := getattr(stack.positions, "merge", "sum")) != "sum":
         yield f"{place}.positions.merge: found {merge!r}, expected 'sum'"
     for name, expected in required.items():
-        if (value := getattr(stack, name)) not in expected:
+        if (value := getattr(stack, name)) not in expected and not is_default(stack, name):
             yield f"{place}.{name}: found {value!r}, expected {' or '.join(map(repr, expected))}"
+
+
+def is_default(stack: TransformerConfig, name: str) -> bool:
+    """Whether a setting of which 0 means the default has the value of the default, as in an imported T5."""
+    if name == "head_width":
+        return stack.depth * stack.heads == stack.width
+    return name == "norm_epsilon" and stack.epsilon == replace(stack, norm_epsilon=0.0).epsilon

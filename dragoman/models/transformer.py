@@ -92,6 +92,11 @@ class TransformerConfig(WidthEmbedding):
         return self.head_width or self.width // self.heads
 
     @property
+    def epsilon(self) -> float:
+        """What the norms add to the variance."""
+        return self.norm_epsilon or (1e-6 if self.norm_kind == "rms" else 1e-5)
+
+    @property
     def output_width(self) -> int:
         return self.width
 
@@ -186,8 +191,8 @@ class TransformerBlock(nn.Module):
 def build_norm(config: TransformerConfig) -> nn.Module:
     """Layer norm (Ba et al. 2016), or RMS norm without a bias (Zhang and Sennrich 2019)."""
     if config.norm_kind == "rms":  # torch's default epsilon depends on the data type
-        return nn.RMSNorm(config.width, eps=config.norm_epsilon or 1e-6)
-    return nn.LayerNorm(config.width, eps=config.norm_epsilon or 1e-5, bias=config.bias)
+        return nn.RMSNorm(config.width, eps=config.epsilon)
+    return nn.LayerNorm(config.width, eps=config.epsilon, bias=config.bias)
 
 
 def last_norm(config: TransformerConfig) -> nn.Module:

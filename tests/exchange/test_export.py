@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from dragoman.exchange import registry
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
 from dragoman.runs.folder import hardware_of
 from tests.conftest import TrainedFolder, call
-from tests.exchange.test_huggingface_import import TEXTS, tiny_run
+from tests.exchange.test_huggingface_import import T5_LIKE, TEXTS, tiny_run
 
 
 def test_export_to_ctranslate2(inside: TrainedFolder, tmp_path: Path) -> None:
@@ -111,3 +113,39 @@ def test_a_model_card_says_what_the_run_is(inside: TrainedFolder, tmp_path: Path
         answer = call(*asked, tmp_path / "other.md")
         assert answer.code == 2
         assert "found no scores" in answer.err
+
+
+@pytest.mark.parametrize("formats", ["ctranslate2 argos huggingface", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_a_t5_like_transformer_goes_into_every_format(tmp_path: Path, formats: str) -> None:
+    """Trained on the command line with one vocabulary for both sides."""
+    pairs = tmp_path / "pairs.tsv"
+    rows = "".join(f"{source}\t{target}\n" for source, target in zip(TEXTS["source"], TEXTS["target"], strict=True))
+    pairs.write_text(rows * 10, encoding="utf-8")
+    alike = {name: json.dumps(value) for name, value in T5_LIKE.items()} | {"layers": 2, "width": 32, "feedforward": 48}
+    sides = [f"model.{side}.{name}={value}" for side in ("encoder", "decoder") for name, value in alike.items()]
+    trained = call(
+        "train", pairs, "--run", tmp_path / "run", "preset=transformer-small", f"data.valid={pairs}", "model.tie=all",
+        "tokenizer.source.kind=subwords", "tokenizer.target=none", "tokenizer.source.vocab_size=330", *sides,
+        "train.steps=20", "train.validate_every=20", "train.optimizer.learning_rate=0.02", "train.optimizer.warmup=5",
+        "train.device=cpu", f"data.cache={tmp_path / 'cache'}", "-q",
+    )  # fmt: skip
+    assert trained.code == 0, trained.err
+    for name in formats.split():
+        languages = ["--source-language", "en", "--target-language", "de"] if name == "argos" else []
+        precision = [] if name in ("onnx", "huggingface") else ["--precision", "float32"]
+        exported = call("export", tmp_path / "run", "--to", name, "--output", tmp_path / name, *languages, *precision)
+        assert exported.code == 0, exported.err
+        if name == "huggingface":
+            assert written_by_transformers(tmp_path / name) == [
+                one.text for one in load_predictor(tmp_path / "run", "cpu", beam=1).predict(TEXTS["source"])
+            ]
+            continue
+        same = re.search(r"compared on (\d+) validation lines by greedy search: \1 texts are equal", exported.err)
+        assert same, exported.err
+
+
+def written_by_transformers(folder: Path) -> list[str]:
+    model, tokenizer = (auto.from_pretrained(folder) for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    written = model.generate(**tokenizer(TEXTS["source"], return_tensors="pt", padding=True), num_beams=1)
+    texts: list[str] = tokenizer.batch_decode(written, skip_special_tokens=True)
+    return texts

@@ -6,7 +6,9 @@ import io
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,18 @@ import pytest
 import sentencepiece
 import torch
 import transformers
-from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel, MarianTokenizer
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.errors import DragomanError
+from dragoman.exchange.huggingface import t5_exporting
 from dragoman.exchange.huggingface.importing import import_folder
 from dragoman.inference.load import load_predictor, load_run
+from dragoman.layers.relative_positions import RelativeBiasConfig
+from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 from dragoman.runs.folder import licence_of
 from tests.conftest import call
@@ -113,6 +120,8 @@ def test_marian_splits_texts_as_transformers_does(tmp_path: Path) -> None:
 
 
 VARIANTS = [("pre", "all"), ("pre", "target"), ("post", "all"), ("post", "none")]
+T5_SEEDS = [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12) if seed not in (0, 3))]
+VARIANTS += [("t5", "all"), ("t5", "target"), ("t5", "inputs")]
 
 
 @pytest.mark.parametrize(("norm", "tie"), VARIANTS)
@@ -121,20 +130,13 @@ def test_transformers_opens_an_exported_run(tmp_path: Path, norm: str, tie: str)
 
     run = tiny_run(tmp_path, norm, tie)
     export_run(run, tmp_path / "exported", "huggingface")
-    messages: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logger = transformers.logging.get_logger("transformers")
-    logger.addHandler(handler)
-    theirs, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "exported", output_loading_info=True)
-    logger.removeHandler(handler)
-    assert not messages, messages
-    assert not any(report.values()), report  # missing, unexpected, mismatched
-    theirs.eval()
+    theirs, messages = opened(tmp_path / "exported")
+    # T5 of transformers 5 has no setting for tables that are not tied, and says that it follows the file.
+    assert len(messages) == (norm == "t5" and tie != "all"), messages
     again = import_folder(tmp_path / "exported", tmp_path / "again")
-    assert again.family == ("pegasus" if norm == "pre" else "marian")
+    assert again.family == {"pre": "pegasus", "post": "marian", "t5": "t5"}[norm]
     same_outputs(tmp_path / "trained", tmp_path / "again")
-    tokenizer = MarianTokenizer.from_pretrained(tmp_path / "exported")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exported")
     inputs = tokenizer(TEXTS["source"], text_target=TEXTS["target"], return_tensors="pt", padding=True)
     ours = Run(run).model(torch.device("cpu"))
     source, target = Run(run).tokenizers()
@@ -148,11 +150,26 @@ def test_transformers_opens_an_exported_run(tmp_path: Path, norm: str, tie: str)
     ).logits  # fmt: skip
     found = ours.logits(batch)  # type: ignore[operator]
     torch.testing.assert_close(found, expected[..., : found.shape[-1]], rtol=3e-5, atol=1e-5)
-    written = theirs.generate(**{k: inputs[k] for k in ("input_ids", "attention_mask")}, num_beams=1, max_new_tokens=20)
-    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-    predicted = load_run(run, "cpu", beam=1, max_length=19).predict(TEXTS["source"])
-    assert texts == [one.text for one in predicted]
-    assert EOS in written[0].tolist()
+    for beams in (1, 3):
+        read = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        written = theirs.generate(**read, num_beams=beams, max_new_tokens=40, early_stopping=beams > 1)
+        texts = tokenizer.batch_decode(written, skip_special_tokens=True)
+        predicted = load_run(run, "cpu", beam=beams, max_length=39, stop="complete").predict(TEXTS["source"])
+        assert texts == [one.text for one in predicted]
+        assert EOS in written[0].tolist()
+
+
+def opened(folder: Path) -> tuple[Any, list[str]]:
+    """The model that transformers reads, and what it says of the folder; all weights must be there."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = transformers.logging.get_logger("transformers")
+    logger.addHandler(handler)
+    theirs, report = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+    logger.removeHandler(handler)
+    assert not any(report.values()), report  # missing, unexpected, mismatched
+    return theirs.eval(), messages
 
 
 def same_outputs(first: Path, second: Path) -> None:
@@ -164,6 +181,9 @@ def same_outputs(first: Path, second: Path) -> None:
         assert one.token_scores == pytest.approx(other.token_scores, abs=1e-4)
     losses = [run.evaluate(list(zip(*TEXTS.values(), strict=True)))["loss"] for run in runs]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+T5_LIKE = {"positions": "relative-bias", "norm_kind": "rms", "gated": True, "activation": "silu", "bias": False}
 
 
 def tiny_run(folder: Path, norm: str, tie: str) -> Path:
@@ -179,14 +199,15 @@ def tiny_run(folder: Path, norm: str, tie: str) -> Path:
         "width": 16,
         "heads": 2,
         "feedforward": 32,
-        "norm": norm,
         "dropout": 0.0,
+        **(T5_LIKE if norm == "t5" else {"norm": norm}),
     }
     units = {"kind": "subwords", "vocab_size": 330}
+    target = {"all": {}, "inputs": {}}.get(tie, {"target": units | {"vocab_size": 340 if norm == "t5" else 300}})
     table = {
         "task": "translate",
         "data": dict.fromkeys(("train", "valid"), str(folder / "pairs.tsv")) | {"cache": str(folder / "cache")},
-        "tokenizer": {"source": units} | ({} if tie == "all" else {"target": units | {"vocab_size": 300}}),
+        "tokenizer": {"source": units} | target,
         "model": {"tie": tie, "encoder": side, "decoder": side},
         "train": {"steps": 60, "validate_every": 60, "optimizer": {"learning_rate": 0.02, "warmup": 5}},
     }
@@ -270,6 +291,63 @@ def test_an_imported_model_goes_back_as_it_came(tmp_path: Path) -> None:
         written = model.generate(**inputs, num_beams=1, max_new_tokens=12, bad_words_ids=bad)
         texts.append(tokenizer.batch_decode(written, skip_special_tokens=True))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("seed", T5_SEEDS)
+def test_a_fine_tuned_t5_is_still_a_t5(tmp_path: Path, seed: int) -> None:
+    """Their start symbol <pad> is two tokens of ours, which training moves apart; T5 has no output bias to train."""
+    (tmp_path / "model").mkdir()
+    BUILDERS["t5"](tmp_path / "model", seed)
+    import_folder(tmp_path / "model", tmp_path / "run")
+    rows = "".join(f"{s}\t{t}\n" for s, t in zip(TEXTS["source"], TEXTS["target"], strict=True)) * 10
+    (tmp_path / "pairs.tsv").write_text(rows, encoding="utf-8")
+    options = ["train.steps=4", "train.optimizer.learning_rate=0.01", f"data.cache={tmp_path / 'cache'}"]
+    tuned = call(
+        "train", tmp_path / "pairs.tsv", "--run", tmp_path / "tuned", f"train.start_from={tmp_path / 'run'}", *options,
+        "train.device=cpu", "train.validate_every=4",
+    )  # fmt: skip
+    assert tuned.code == 0, tuned.err
+    for run in ("run", "tuned"):
+        exported = call("export", tmp_path / run, "--to", "huggingface", "--output", tmp_path / f"{run}-exported")
+        assert exported.code == 0, exported.err
+        theirs, _ = opened(tmp_path / f"{run}-exported")
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / f"{run}-exported")
+        inputs = tokenizer(TEXTS["source"], return_tensors="pt", padding=True)
+        labels = tokenizer(text_target=TEXTS["target"], return_tensors="pt", padding=True)
+        padded = labels["input_ids"].masked_fill(labels["attention_mask"] == 0, -100)
+        loss = theirs(**inputs, labels=padded).loss.item()
+        source, target = Run(tmp_path / run).tokenizers()
+        batch = batch_of([source.encode(text) for text in TEXTS["source"]], [target.encode(t) for t in TEXTS["target"]])
+        total, count = Run(tmp_path / run).model(torch.device("cpu"))(batch)
+        assert loss == pytest.approx((total / count).item(), rel=1e-5)
+        written = theirs.generate(**inputs, num_beams=1, max_new_tokens=13)
+        predicted = load_run(tmp_path / run, "cpu", beam=1, max_length=12).predict(TEXTS["source"])
+        texts = [text.replace("\ufffd", "") for text in (one.text for one in predicted)]  # ByT5 leaves out broken bytes
+        assert tokenizer.batch_decode(written[:, :13], skip_special_tokens=True) == texts
+
+
+def test_what_a_t5_cannot_express(tmp_path: Path) -> None:
+    like = TransformerConfig(**{**T5_LIKE, "positions": RelativeBiasConfig()})
+    assert not [*t5_exporting.model_blockers(EncoderDecoderConfig(encoder=like, decoder=replace(like, layers=2)))]
+    other = replace(like, bias=True, norm="post", score="cosine", key_heads=4, heads=16)
+    found = [*t5_exporting.model_blockers(EncoderDecoderConfig(encoder=like, decoder=other))]
+    places = [reason.split(":")[0] for reason in found]
+    sides = [f"model.decoder.{name}" for name in ("norm", "bias", "score", "key_heads")]
+    assert places == [*sides, "model.encoder.heads", "model.encoder.head_width"], found
+    (tmp_path / "model").mkdir()
+    BUILDERS["t5"](tmp_path / "model", 1)
+    import_folder(tmp_path / "model", tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert not [*t5_exporting.weight_blockers(run)]
+    trained = load_file(run.weights_path())
+    trained["output.bias"][10] = 0.1
+    save_file(trained, run.weights_path())
+    answer = call("export", tmp_path / "run", "--to", "huggingface", "--output", tmp_path / "new")
+    assert answer.code == 2
+    assert "model.output_bias: found a trained bias, expected false" in answer.err
+    few = SimpleNamespace(tokenizers=lambda: (range(9), range(8)), config=SimpleNamespace(model=EncoderDecoderConfig()))
+    (reason,) = t5_exporting.weight_blockers(few)  # type: ignore[arg-type]
+    assert "tokenizer.target: found 8 tokens beside 9 of the source" in reason
 
 
 # ---------------------------------------------------------------------- BERT and GPT-2 on the command line

@@ -1,14 +1,14 @@
 """Export a Transformer as a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` of transformers open.
 
-A post-norm model becomes a Marian, a pre-norm model a Pegasus: these two classes have sinusoids, tied or untied tables
-and any number of layers. Both compute all sines first. A model with alternating sines and cosines is
-written with its hidden units in another order, which changes no output.
+A model with a bias of relative positions becomes a T5. With sinusoids a post-norm model becomes a Marian, a pre-norm
+model a Pegasus: these two classes have tied or untied tables and any number of layers. Both compute all sines first. A
+model with alternating sines and cosines is written with its hidden units in another order, which changes no output.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ from torch.nn import functional as F
 
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
+from dragoman.data.tokenizers.characters import ByteTokenizer
 from dragoman.data.tokenizers.subwords import SentencePieceTokenizer, SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.exchange.exporter import PLAIN, Exporter, encoder_decoder, stacks_of, transformer_blockers
-from dragoman.exchange.huggingface.family import bart_layers
+from dragoman.exchange.huggingface import t5_exporting
+from dragoman.exchange.huggingface.family import Converted, bart_layers, split_names
 from dragoman.layers.positions import SinusoidalConfig, sinusoids
+from dragoman.layers.relative_positions import RelativeBiasConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
@@ -40,23 +43,41 @@ class HuggingFaceExporter(Exporter):
     """The exporter of `dragoman export --to huggingface`."""
 
     name = "huggingface"
-    about = "a folder for transformers (Marian or Pegasus class), for Transformers with sub-words that translate"
+    about = "a folder for transformers (Marian, Pegasus or T5 class), for Transformers with sub-words that translate"
 
     def blockers(self, run: Run) -> list[str]:
-        reasons = model_blockers(run.config.model)
-        for side, tokenizer in zip(TOKENIZER_FILES, run.tokenizers(), strict=True):
-            if not isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer):
+        config, tokenizers = run.config.model, run.tokenizers()
+        reasons = [*t5_exporting.model_blockers(config)] if is_t5(config) else model_blockers(config)
+        are_bytes = all(isinstance(tokenizer, ByteTokenizer) for tokenizer in tokenizers)
+        for side, tokenizer in zip(TOKENIZER_FILES, tokenizers, strict=True):
+            if not isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer) and not (
+                is_t5(config) and are_bytes
+            ):
                 reasons.append(f"tokenizer.{side}: found {tokenizer.kind!r}, expected 'subwords' without language tags")
+        if is_t5(config) and not reasons:
+            reasons += t5_exporting.weight_blockers(run)
         return reasons
 
     def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
         path.mkdir()
         model, (source, target) = encoder_decoder(run), run.tokenizers()
-        config = config_table(model, source, target)
-        for name, table in {"config": config, "generation_config": generation_table(config, run)}.items():
+        converted = (t5_exporting.convert if is_t5(model.config) else convert)(model, source, target)
+        tables = {"config": converted.config, "generation_config": generation_table(converted, run)}
+        for name, table in tables.items():
             (path / f"{name}.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
-        save_file(weights(model), path / "model.safetensors", {"format": "pt"})
-        write_tokenizer(path, source, target)
+        tensors = {name: tensor.contiguous().clone() for name, tensor in converted.weights.items()}
+        save_file(tensors, path / "model.safetensors", {"format": "pt"})
+        write_tokenizer(path, (source, target), converted.tokens)
+
+
+def is_t5(config: Any) -> bool:
+    stacks = [getattr(config, side, None) for side in ("encoder", "decoder")]
+    return any(isinstance(getattr(stack, "positions", None), RelativeBiasConfig) for stack in stacks)
+
+
+def convert(model: EncoderDecoder, source: SourceReader, target: Tokenizer) -> Converted:
+    """The run as a Marian or Pegasus."""
+    return Converted(config_table(model, source, target), weights(model), (range(len(source)), range(len(target))))
 
 
 def model_blockers(config: Any) -> list[str]:
@@ -65,7 +86,8 @@ def model_blockers(config: Any) -> list[str]:
     stacks = {side: stack for side, stack in both.items() if isinstance(stack, TransformerConfig)}
     for side, stack in stacks.items():
         if not isinstance(stack.positions, SinusoidalConfig) or stack.positions.layout == "fairseq":
-            reasons.append(f"model.{side}.positions: found {stack.positions.kind!r}, expected 'sinusoidal'")
+            expected = "'sinusoidal' (Marian, Pegasus) or 'relative-bias' (T5)"
+            reasons.append(f"model.{side}.positions: found {stack.positions.kind!r}, expected {expected}")
         if stack.key_heads not in (0, stack.heads):
             reasons.append(f"model.{side}.key_heads: found {stack.key_heads}, expected 0")
     if len(stacks) == 2:
@@ -107,16 +129,17 @@ def config_table(model: EncoderDecoder, source: SourceReader, target: Tokenizer)
     return table
 
 
-def generation_table(config: dict[str, Any], run: Run) -> dict[str, Any]:
+def generation_table(converted: Converted, run: Run) -> dict[str, Any]:
     """The content of generation_config.json: our search settings as far as `generate` has them."""
-    search = run.config.search
-    ids = {name: config[name] for name in config if name.endswith("_token_id")}
-    return ids | {
+    search, config = run.config.search, converted.config
+    same = {name: config[name] for name in config if name.endswith("_token_id") or name == "use_cache"}
+    suppressed = [index for index, token in enumerate(converted.tokens[1]) if token in SUPPRESSED_TOKENS]
+    return same | {
         "num_beams": search.beam,
         "length_penalty": search.length_penalty if search.normalisation == "power" else 0.0,
         "early_stopping": False,
         "max_length": 512,
-        "bad_words_ids": [[token] for token in SUPPRESSED_TOKENS],
+        "bad_words_ids": [[index] for index in suppressed],
     }
 
 
@@ -128,10 +151,7 @@ def weights(model: EncoderDecoder) -> dict[str, Tensor]:
         names |= bart_layers(side, stack.layers, pre_norm)
     own = {name: tensor.detach().float() for name, tensor in model.named_parameters(remove_duplicate=False)}
     order = unit_order(stacks["encoder"])
-    out: dict[str, Tensor] = {}
-    for ours, theirs in names.items():
-        for name, part in zip(theirs, own[ours].chunk(len(theirs)), strict=True):
-            out[name] = reordered(name, part, order)
+    out = split_names(own, names, lambda name, part: reordered(name, part, order))
     tables = {
         "model.shared.weight": own["encoder.input.embedding.weight"],
         "model.encoder.embed_tokens.weight": own["encoder.input.embedding.weight"],
@@ -146,7 +166,7 @@ def weights(model: EncoderDecoder) -> dict[str, Tensor]:
     if pre_norm:  # Pegasus reads its sinusoids from the file; Marian computes them
         for side, stack in stacks.items():
             out[f"model.{side}.embed_positions.weight"] = sinusoids(POSITIONS, stack.width, "halves").float()
-    return {name: tensor.contiguous().clone() for name, tensor in out.items()}
+    return out
 
 
 def unit_order(config: TransformerConfig) -> Tensor | None:
@@ -170,25 +190,30 @@ def reordered(name: str, tensor: Tensor, order: Tensor | None) -> Tensor:
     return tensor[order] if name.endswith(WRITE) else tensor
 
 
-def write_tokenizer(folder: Path, source: SourceReader, target: Tokenizer) -> None:
-    """The files of MarianTokenizer: a SentencePiece model for each side and the ids of the pieces."""
-    separate = source.pieces(range(len(source))) != target.pieces(range(len(target)))
-    vocabularies = {"vocab.json": source, **({"target_vocab.json": target} if separate else {})}
-    for (side, name), tokenizer in zip(TOKENIZER_FILES.items(), (source, target), strict=True):
-        assert isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer), side
-        (folder / name).write_bytes(tokenizer.model)
-    for name, tokenizer in vocabularies.items():
-        pieces = {piece: index for index, piece in enumerate(tokenizer.pieces(range(len(tokenizer))))}
-        (folder / name).write_text(json.dumps(pieces, ensure_ascii=False) + "\n", encoding="utf-8")
-    table = {
-        "tokenizer_class": "MarianTokenizer",
-        "separate_vocabs": separate,
-        "pad_token": SPECIALS[PAD],
-        "unk_token": SPECIALS[UNK],
-        "bos_token": SPECIALS[SOS],  # decoded texts begin with it, and special tokens can be left out
-        "eos_token": SPECIALS[EOS],
-        "model_max_length": POSITIONS,
-        "source_lang": "",
-        "target_lang": "",
-    }
+def write_tokenizer(folder: Path, tokenizers: tuple[SourceReader, Tokenizer], tokens: Sequence[Sequence[int]]) -> None:
+    """The files of MarianTokenizer: a SentencePiece model for each side and the ids of the pieces; of ByT5Tokenizer.
+
+    `tokens` are ours by their ids.
+    """
+    table: dict[str, Any] = {"pad_token": SPECIALS[PAD], "unk_token": SPECIALS[UNK], "eos_token": SPECIALS[EOS]}
+    if SOS in tokens[1]:
+        table["bos_token"] = SPECIALS[SOS]  # decoded texts begin with it, and special tokens can be left out
+    if isinstance(tokenizers[0], ByteTokenizer):
+        table |= {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 0}
+    else:
+        vocabularies = []
+        for name, tokenizer, order in zip(TOKENIZER_FILES.values(), tokenizers, tokens, strict=True):
+            assert isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer), name
+            (folder / name).write_bytes(tokenizer.model)
+            vocabularies.append({piece: index for index, piece in enumerate(tokenizer.pieces(order))})
+        separate = vocabularies[0] != vocabularies[1]
+        for name, pieces in zip(("vocab.json", "target_vocab.json")[: 1 + separate], vocabularies, strict=False):
+            (folder / name).write_text(json.dumps(pieces, ensure_ascii=False) + "\n", encoding="utf-8")
+        table |= {
+            "tokenizer_class": "MarianTokenizer",
+            "separate_vocabs": separate,
+            "model_max_length": POSITIONS,
+            "source_lang": "",
+            "target_lang": "",
+        }
     (folder / "tokenizer_config.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")

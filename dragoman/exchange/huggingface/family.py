@@ -34,6 +34,14 @@ class Imported(NamedTuple):
         return {"train": {}, "valid": {}, "length_ratio": LENGTH_RATIO, "fingerprint": "imported"}
 
 
+class Converted(NamedTuple):
+    """A run as a model of transformers."""
+
+    config: dict[str, Any]  # the content of config.json
+    weights: dict[str, Tensor]  # by their names
+    tokens: tuple[Sequence[int], Sequence[int]]  # our token of every id of theirs, of source and target
+
+
 # Reads settings, tokenizers and weights of a folder; the options are languages and other choices of the user.
 Family = Callable[[Checkpoint, Mapping[str, str]], Imported]
 
@@ -94,6 +102,17 @@ def read_names(
             parts = [change(name, part) for name, part in zip(theirs, parts, strict=True)]
         weights[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
     return weights
+
+
+def split_names(
+    weights: Mapping[str, Tensor], names: Names, change: Callable[[str, Tensor], Tensor] | None = None
+) -> dict[str, Tensor]:
+    """The inverse of `read_names`: their weights by their names; `change` may transform each of them."""
+    out = {}
+    for ours, theirs in names.items():
+        for name, part in zip(theirs, weights[ours].chunk(len(theirs)), strict=True):
+            out[name] = part if change is None else change(name, part)
+    return out
 
 
 @dataclass(frozen=True)
