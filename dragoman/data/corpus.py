@@ -33,7 +33,7 @@ from dragoman.data.config import (
     tag_of,
     weights_of,
 )
-from dragoman.data.crew import WORK, ProcessCrew, WorkerLostError, crew_for, part_folder
+from dragoman.data.crew import WORK, ProcessCrew, WorkerLostError, crew_for, part_folder, remove_shard
 from dragoman.data.examples import Example, Fault, file_of
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
@@ -393,7 +393,10 @@ def _write_shards(
         report["shards"] = rows
         yield crew
     remove_folder(folder / "train")  # of a process that was killed while it joined them
-    join_stores(folder / "train", [part_folder(folder, number) for number in range(len(crew.shards))])
+    shards = range(len(crew.shards))
+    join_stores(folder / "train", [part_folder(folder, number) for number in shards])
+    for number in shards:
+        remove_shard(folder, number)
     return counts
 
 
@@ -552,7 +555,11 @@ def prepare_corpus(
     except StopIteration as end:
         return opened(end.value)
     shown.clear()
-    return _growing_corpus(crew.jobs.folder, final, opened, Preparation(stages, crew))
+    try:
+        return _growing_corpus(crew.jobs.folder, final, opened, Preparation(stages, crew))
+    except BaseException:
+        stages.close()  # else the crew would go on until the process ends
+        raise
 
 
 def _growing_corpus(

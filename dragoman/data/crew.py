@@ -39,7 +39,7 @@ from dragoman.files import sync, write_text
 LARGE = 1 << 26  # bytes of all training files; fewer are prepared before the processes have started
 WORK = "work"  # subfolder of a corpus that is being prepared
 FORMATS = {each.name: each for each in (PAIR_FORMAT, COPY_FORMAT)}
-ERRORS = {each.__name__: each for each in (DataError, ConfigError)}
+ERRORS: dict[str, type[Exception]] = {each.__name__: each for each in (DataError, ConfigError, OSError)}
 
 
 def part_folder(folder: Path, number: int) -> Path:
@@ -57,6 +57,16 @@ def shard_done(folder: Path, number: int) -> bool:
     return finished_job(folder, "write", number).exists()
 
 
+def remove_shard(folder: Path, number: int) -> None:
+    """Remove what the crew wrote of a shard. A process that is killed meanwhile leaves a shard that is not done."""
+    finished_job(folder, "write", number).unlink()
+    part = part_folder(folder, number)
+    gone = part.with_name(f"{part.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)  # of a process that was killed just then
+    part.rename(gone)  # who opened it before now has all of its files
+    shutil.rmtree(gone)
+
+
 class WorkerLostError(DataError):
     """A process of a crew died."""
 
@@ -68,13 +78,15 @@ class Jobs:
         self.config, self.format, self.folder, self.shards = config, example_format, folder, shards
 
     def answer(self, line: str) -> str:
-        """Do the job that a line describes; returns its result, or what is wrong with the data."""
+        """Do the job that a line describes; returns its result, or what is wrong with the data or the disk."""
         kind, arguments = json.loads(line)
         job: Callable[..., Any] = getattr(self, kind)
         try:
             return json.dumps({"result": job(**arguments)})
         except DragomanError as error:
-            return json.dumps({"error": type(error).__name__, "message": str(error)})
+            return json.dumps({"error": type(error).__name__, "arguments": [str(error)]})
+        except OSError as error:  # such as a full disk
+            return json.dumps({"error": OSError.__name__, "arguments": [error.errno, error.strerror or str(error)]})
 
     def scan(self, number: int) -> dict[str, Any]:
         """The first pass: counts, and the examples that may become validation data."""
@@ -138,14 +150,14 @@ class ProcessCrew:
 
     def _start(self) -> None:
         path = os.pathsep.join(filter(None, sys.path))
-        worker = subprocess.Popen(
-            [sys.executable, "-c", "from dragoman.data.crew import serve; serve()"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        self._mine.worker = worker
-        self._workers.append(worker)
-        with suppress(OSError):  # a worker that died is noticed when it does not answer
+        with suppress(OSError):  # a worker that did not start or died is noticed when it does not answer
+            worker = subprocess.Popen(
+                [sys.executable, "-c", "from dragoman.data.crew import serve; serve()"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+                env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+            self._mine.worker = worker
+            self._workers.append(worker)
             print(json.dumps(self._setup), file=worker.stdin, flush=True)
 
     def run(self, kind: str, jobs: Sequence[dict[str, Any]]) -> Iterator[Any]:
@@ -164,15 +176,20 @@ class ProcessCrew:
             )
         content = json.loads(answer)
         if "error" in content:
-            raise ERRORS.get(content["error"], DragomanError)(content["message"])
+            raise ERRORS.get(content["error"], DragomanError)(*content["arguments"])
         write_text(done, json.dumps(content["result"]))
         return content["result"]
 
     def _ask(self, job: str) -> str:
-        """The answer of this thread's worker; empty if it died."""
+        """The answer of this thread's worker; empty if it died or never started."""
+        worker: subprocess.Popen[str] | None = getattr(self._mine, "worker", None)
+        if worker is None:
+            return ""
+        assert worker.stdout is not None
         with suppress(OSError):
-            print(job, file=self._mine.worker.stdin, flush=True)
-            return str(self._mine.worker.stdout.readline())
+            print(job, file=worker.stdin, flush=True)
+            answer = worker.stdout.readline()
+            return answer if answer.endswith("\n") else ""  # part of an answer: it was killed while it wrote
         return ""
 
     def __enter__(self) -> ProcessCrew:

@@ -161,7 +161,7 @@ def _add_rows(
 
 
 def join_stores(folder: Path, parts: Sequence[Path]) -> None:
-    """Write the rows of several stores one after the other, and remove these stores."""
+    """Write the rows of several stores one after the other."""
     folder.mkdir()
     for path in sorted(parts[0].iterdir()):
         with (folder / path.name).open("wb") as file:
@@ -174,6 +174,3 @@ def join_stores(folder: Path, parts: Sequence[Path]) -> None:
                 elif path.name != "store.json" or not number:
                     with (part / path.name).open("rb") as rows:
                         shutil.copyfileobj(rows, file, 1 << 20)
-    for part in parts:
-        gone = part.rename(part.with_name(f"{part.name}.gone"))  # who opened it before now has all of its files
-        shutil.rmtree(gone)

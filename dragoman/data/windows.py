@@ -82,6 +82,9 @@ class Windows(Protocol):
     def open(self, number: int) -> Window:
         """The rows of a window; waits until they are written."""
 
+    def prepared(self) -> bool:
+        """Whether all rows are written; raises what went wrong where they will never be."""
+
     def whole(self) -> TokenStore:
         """All rows; waits until they are written."""
 
@@ -103,6 +106,9 @@ class StoredWindows:
 
     def open(self, number: int) -> Window:
         return Window([(self._store, *self._rows[number])])
+
+    def prepared(self) -> bool:
+        return True
 
     def whole(self) -> TokenStore:
         return self._store
@@ -159,11 +165,18 @@ class GrowingWindows:
         return self._final.exists() and not (self.preparation is not None and self.preparation.is_alive())
 
     def ready(self, number: int) -> bool:
-        if self._finished() or all(shard_done(self.building, shard) for shard in self._windows[number]):
+        return all(shard_done(self.building, shard) for shard in self._windows[number]) or self.prepared()
+
+    def prepared(self) -> bool:
+        if self._finished():
             return True
+        self._check_prepares()
+        return False
+
+    def _check_prepares(self) -> None:
+        """Raise what went wrong if nobody prepares the corpus any more."""
         if self.preparation is not None and not self.preparation.is_alive() and not self._finished():
             raise self.preparation.error or DataError("the preparation of the data was cancelled")
-        return False
 
     def open(self, number: int) -> Window:
         end = None
@@ -175,6 +188,7 @@ class GrowingWindows:
                 try:
                     return self._open_parts(self._windows[number])
                 except FileNotFoundError:  # all shards have just been joined, or the file system is behind
+                    self._check_prepares()
                     end = end or time.monotonic() + LATE
                     if time.monotonic() > end:
                         raise
@@ -192,13 +206,10 @@ class GrowingWindows:
         if self.preparation is not None:
             self.preparation.may_move()
             self.preparation.join()
-        while self._corpus is None:
-            if self._finished():
-                self._corpus = self._opened(self._final)
-            elif self.preparation is not None:
-                self.ready(0)
-            else:
-                time.sleep(WAIT)
+        while not self.prepared():
+            time.sleep(WAIT)
+        if self._corpus is None:
+            self._corpus = self._opened(self._final)
         return self._corpus
 
     def whole(self) -> TokenStore:
@@ -269,10 +280,11 @@ def windowed_epoch(
     plan: Callable[[Any], BatchPlan],
     wait: Callable[[Callable[[], bool]], None] = lambda ready: None,
 ) -> WindowedEpoch:
-    """The first epoch window by window; later ones are shuffled as a whole. `wait` returns when a window is ready."""
+    """The first epoch window by window; later ones are shuffled as a whole. `wait` returns when its argument holds."""
 
     def planned(number: int) -> tuple[Any, BatchPlan, EpochPlan]:
         if epoch:
+            wait(windows.prepared)
             store: Any = windows.whole()
             batches = plan(store)
             return store, batches, batches.epoch(epoch)

@@ -100,7 +100,7 @@ class ShardLoader(KeyedLoader):
         return bool(batches.ends_at(count))
 
     def _wait(self, ready: Callable[[], bool]) -> None:
-        """Until the main process finds a window ready; all processes call this together."""
+        """Until the main process finds the data ready; all processes call this together."""
         is_main = self.processes.is_main
         while True:
             error, state = None, 0

@@ -14,11 +14,12 @@ from dragoman.data import corpus as corpora
 from dragoman.data import crew as crews
 from dragoman.data.config import DataConfig, TokenizersConfig, file_list
 from dragoman.data.corpus import fingerprint, prepare_corpus
-from dragoman.data.crew import WORK, Jobs, ProcessCrew, crew_for
+from dragoman.data.crew import WORK, Jobs, ProcessCrew, crew_for, remove_shard
 from dragoman.data.examples import Pairs
 from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.shards import Shard, cut_shards, read_shard
 from dragoman.data.split import read_examples
+from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer, _sample, sampled_numbers
 from dragoman.errors import DataError
 
@@ -115,6 +116,67 @@ def test_shards_give_the_corpus_of_one_process(
     shards = len(small(DataConfig(**data), PAIR_FORMAT))
     assert shards > 5
     assert 10**9 - Here.left <= 3 * shards - 9  # scan, sample, write
+
+
+def test_a_kill_while_joined_shards_are_removed_loses_nothing(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crews, "LARGE", 0)
+    monkeypatch.setattr(crews, "ProcessCrew", Here)
+    monkeypatch.setattr(crews, "cut_shards", small)
+    data: dict[str, Any] = {"train": files["d.jsonl"]}
+    tokenizers = TokenizersConfig(CharactersConfig())
+    expected = contents(tmp_path, "expected", tokenizers, data)
+
+    rmtree = crews.shutil.rmtree
+
+    def killed(path: Path, *arguments: Any, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise KeyboardInterrupt
+        rmtree(path, ignore_errors=True)  # what an earlier process left
+
+    for module, place in ((Path, "unlink"), (Path, "rename"), (crews.shutil, "rmtree")):
+
+        def remove(folder: Path, number: int, module: Any = module, place: str = place) -> None:
+            with monkeypatch.context() as patch:
+                if number == 2:
+                    patch.setattr(module, place, killed)
+                remove_shard(folder, number)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(corpora, "remove_shard", remove)
+            for _ in range(2):  # the second kill finds what the first has left
+                with pytest.raises(KeyboardInterrupt):
+                    contents(tmp_path, place, tokenizers, data)
+        assert contents(tmp_path, place, tokenizers, data) == expected
+
+
+class DyingCrew(ProcessCrew):
+    """Its processes end in the middle of their answer, or do not even start."""
+
+    program = ""
+
+    def _start(self) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(crews.sys, "executable", self.program)
+            super()._start()
+
+
+@pytest.mark.parametrize("answer", ['{"result": ', None])
+def test_a_process_that_does_not_answer_is_reported(
+    answer: str | None, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    if answer is not None:
+        program.write_text(f"#!/bin/sh\nread setup\nread job\nprintf '%s' '{answer}'\n", encoding="utf-8")
+        program.chmod(0o755)
+    monkeypatch.setattr(DyingCrew, "program", str(program))
+    config = DataConfig(train=files["d.jsonl"])
+    with (
+        DyingCrew(Jobs(config, PAIR_FORMAT, tmp_path, small(config, PAIR_FORMAT)), 1) as crew,
+        pytest.raises(crews.WorkerLostError, match="run the same command again"),
+    ):
+        list(crew.run("scan", [{}]))
 
 
 def test_shards_have_every_line_once(files: dict[str, str]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,11 +16,12 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.data import corpus as corpora
 from dragoman.data import crew as crews
 from dragoman.data.batching import BatchPlan
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import Corpus, prepare_corpus
-from dragoman.data.crew import WORK, ProcessCrew, WorkerLostError
+from dragoman.data.crew import WORK, Jobs, ProcessCrew, WorkerLostError
 from dragoman.data.examples import Pairs
 from dragoman.data.shards import Shard, cut_shards
 from dragoman.data.tokenizers.characters import CharactersConfig
@@ -35,14 +39,21 @@ CHARACTERS = TokenizersConfig(CharactersConfig())
 
 
 class SlowCrew(ProcessCrew):
-    """A crew whose jobs this process does; it writes a shard, from the second one on, only when a test lets it."""
+    """A crew whose jobs this process does; it writes a shard, from the second one on, only when a test lets it.
 
-    allowed = threading.Semaphore(0)
+    A test allows shards by their numbers: which of several threads is first must not decide which shard is written.
+    """
+
+    allowed = 0  # the last shard that may be written
     over = threading.Event()
     fails = False
 
-    def _start(self) -> None:
+    def __init__(self, jobs: Jobs, processes: int) -> None:
         self.killed = threading.Event()
+        super().__init__(jobs, processes)
+
+    def _start(self) -> None:
+        pass
 
     def kill(self) -> None:
         self.killed.set()
@@ -51,14 +62,11 @@ class SlowCrew(ProcessCrew):
     def _ask(self, job: str) -> str:
         kind, arguments = json.loads(job)
         if kind == "write" and arguments["number"]:
-            while not SlowCrew.allowed.acquire(timeout=0.01):
-                if self.killed.is_set() or SlowCrew.over.is_set():
+            while arguments["number"] > SlowCrew.allowed:
+                if self.killed.wait(0.01) or SlowCrew.over.is_set():
                     return ""
-            if self.killed.is_set():  # this permission was for the crew of the next training
-                SlowCrew.allowed.release()
-                return ""
             if SlowCrew.fails:
-                return json.dumps({"error": "DataError", "message": "a bad shard"})
+                return json.dumps({"error": "DataError", "arguments": ["a bad shard"]})
         return self.jobs.answer(job)
 
 
@@ -70,7 +78,7 @@ def shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(crews, "LARGE", 0)
     monkeypatch.setattr(crews, "ProcessCrew", SlowCrew)
     monkeypatch.setattr(crews, "cut_shards", small)
-    monkeypatch.setattr(SlowCrew, "allowed", threading.Semaphore(0))
+    monkeypatch.setattr(SlowCrew, "allowed", 0)
     monkeypatch.setattr(SlowCrew, "over", threading.Event())
     monkeypatch.setattr(SlowCrew, "fails", False)
     yield
@@ -95,7 +103,7 @@ def settings(words: Path, cache: Path) -> Config:
 
 
 def allow(count: int) -> None:
-    SlowCrew.allowed.release(count)
+    SlowCrew.allowed += count
 
 
 def rows_of(corpus: Corpus, epoch: int) -> list[list[tuple[int, ...]]]:
@@ -133,12 +141,10 @@ def test_the_batches_of_an_epoch_do_not_depend_on_when_its_shards_are_ready(word
     times = Counter(row for batch in late for row in batch)
     assert len(times) == len(ready.train)
     assert set(times.values()) == {1, 2}
-    allow(SHARDS)
     plain = prepare_corpus(DataConfig(train=entries, holdout=30, cache=str(tmp_path / "late")), CHARACTERS)
     assert plain.windows is None
 
 
-@pytest.mark.slow  # three trainings
 def test_losses_are_the_same_after_kills_and_when_shards_come_late(words: Path, tmp_path: Path) -> None:
     allow(SHARDS)
     train(settings(words, tmp_path / "first"), tmp_path / "ready")
@@ -154,7 +160,7 @@ def test_losses_are_the_same_after_kills_and_when_shards_come_late(words: Path, 
         return look
 
     config, run = settings(words, tmp_path / "late"), tmp_path / "run"
-    SlowCrew.allowed = threading.Semaphore(0)
+    SlowCrew.allowed = 0
     for step in (3, 7):  # in the first epoch, both times
         allow(2)
         with pytest.raises(KeyboardInterrupt):
@@ -186,6 +192,49 @@ def test_what_is_wrong_with_a_late_shard_ends_training(words: Path, tmp_path: Pa
     assert growing is not None
     assert growing.preparation is not None
     assert isinstance(growing.preparation.error, WorkerLostError | DataError)
+
+
+class MortalCrew(ProcessCrew):
+    """A crew of real processes; the one that is asked for a shard, from the second one on, is killed."""
+
+    def _ask(self, job: str) -> str:
+        kind, arguments = json.loads(job)
+        if kind == "write" and arguments["number"]:
+            os.kill(self._mine.worker.pid, signal.SIGKILL)
+        return super()._ask(job)
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_worker_ends_training(words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings(words, tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr(crews, "ProcessCrew", MortalCrew)
+        with pytest.raises(WorkerLostError, match="run the same command again"):
+            train(config, tmp_path / "run")
+    assert len(list((tmp_path / "cache").glob(f"*/{WORK}/write-*.json"))) == 1
+    allow(SHARDS)
+    assert train(config, tmp_path / "run").step == config.train.steps
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("place", ["a shard", "the whole corpus"])
+def test_a_full_disk_ends_training(place: str, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when training has all shards already and waits only for the corpus that they are joined to."""
+
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write = Jobs.write
+    config = settings(words, tmp_path / "cache")
+    allow(SHARDS)
+    with monkeypatch.context() as patch:
+        if place == "a shard":
+            patch.setattr(Jobs, "write", lambda jobs, number, **job: (full if number else write)(jobs, number, **job))
+        else:
+            patch.setattr(corpora, "join_stores", full)
+        with pytest.raises(DataError, match=r"cannot write the token store here \(No space left"):
+            train(config, tmp_path / "run")
+    assert train(config, tmp_path / "run").step == config.train.steps
 
 
 def test_what_needs_the_whole_corpus_is_refused(words: Path, tmp_path: Path) -> None:
