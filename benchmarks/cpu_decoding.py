@@ -28,10 +28,11 @@ import torch
 import dragoman
 from dragoman.decoding.search import limits_of
 from dragoman.exchange import ctranslate2 as exchange
+from dragoman.exchange import ctranslate2_export
 from dragoman.exchange.engine import EngineSearch
 from dragoman.inference import predictor as prediction
 from dragoman.inference.predictor import Predictor
-from dragoman.models.transformer import TransformerConfig
+from dragoman.models.config import TransformerConfig
 
 Decode = Callable[[int], int]  # beam → tokens written
 BATCH = 64
@@ -64,7 +65,7 @@ def plain(predictor: Predictor, texts: list[str], precision: str) -> Decode:
 
     tokenizers = (predictor.source_tokenizer, predictor.target_tokenizer)
     run = predictor.run
-    folder = exchange.exported(run.folder, run.weights_path(), predictor.model, tokenizers, precision)
+    folder = ctranslate2_export.exported(run.folder, run.weights_path(), predictor.model, tokenizers, precision)
     threads = torch.get_num_threads()
     translator = ctranslate2.Translator(str(folder), compute_type=precision, inter_threads=threads, intra_threads=1)
     names = exchange.names(tokenizers[0])
@@ -123,7 +124,7 @@ def marian(predictor: Predictor, texts: list[str], lengths: list[int]) -> Decode
 
 def ending(predictor: Predictor, texts: list[str], beam: int) -> list[str]:
     """Without the texts on which a model that learned little never ends: the engine leaves those to our own search."""
-    engine = predictor.backend(predictor.defaults).engines.engine(predictor.model)
+    engine = predictor.backend(predictor.defaults).engines.engine(lambda: predictor.model)
     assert engine is not None
     sources = predictor.source_tokenizer.encode_batch(texts)
     config = replace(predictor.config.search, beam=beam)

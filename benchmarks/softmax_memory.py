@@ -34,7 +34,8 @@ def measure(kind: str, vocabulary: int, size: int, places: int, width: int) -> d
     import torch
     from torch import nn
 
-    from dragoman.models.heads.softmax import LOSSES, FullSoftmaxConfig, SampledSoftmaxConfig
+    from dragoman.models.config import FullSoftmaxConfig, SampledSoftmaxConfig
+    from dragoman.models.heads.softmax import LOSSES
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)

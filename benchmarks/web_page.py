@@ -24,7 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.exchange.ctranslate2 import CTranslate2Exporter, names
+from dragoman.exchange.ctranslate2 import names
+from dragoman.exchange.ctranslate2_export import CTranslate2Exporter
 from dragoman.exchange.onnx_greedy import GreedyDecoder
 from dragoman.inference.load import load_predictor
 from dragoman.inference.unseen import told_elsewhere

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from pathlib import Path
 
 try:
     import fcntl
@@ -18,6 +20,8 @@ NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)  # Windows has few symbolic links, 
 BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would turn each \n into \r\n
 # Windows locks bytes, and nobody can read locked ones: this one is behind the end of every file.
 LOCKED_BYTE = 1 << 30
+# What the drivers of NVIDIA, of NVIDIA's boards, of Windows for its Linux, and of AMD make.
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvmap", "/dev/nvgpu", "/dev/dxg", "/dev/kfd")
 PAUSE = 0.05  # seconds between two attempts to lock
 
 
@@ -55,6 +59,13 @@ def _lock_byte(handle: int) -> bool:
     finally:
         os.lseek(handle, before, os.SEEK_SET)
     return True
+
+
+def may_have_gpu() -> bool:
+    """Whether torch may find an NVIDIA or AMD GPU here; on Linux and macOS this needs no import of torch."""
+    if sys.platform == "darwin":
+        return False
+    return sys.platform != "linux" or any(Path(path).exists() for path in GPU_DEVICES)
 
 
 def usable_cores() -> int:

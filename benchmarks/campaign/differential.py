@@ -32,7 +32,8 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.search import search
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 
 VOCABULARY, SOURCES = 24, 5

@@ -29,7 +29,8 @@ from dragoman.decoding.constraints.phrases import RequiredPhrases
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import search
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 
 VOCABULARY = 24

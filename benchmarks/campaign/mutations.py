@@ -258,7 +258,7 @@ class Subjects:
         import torch
 
         from dragoman.config import settings
-        from dragoman.models.encoder_decoder import EncoderDecoderConfig
+        from dragoman.models.config import EncoderDecoderConfig
         from dragoman.tasks import config
         from dragoman.tasks.table import task_of
         from dragoman.training.capacity import is_unusual

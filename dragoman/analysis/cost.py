@@ -12,18 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.layers.cells import Cell, GRUConfig, LSTMConfig
+from dragoman.layers.config import FullConfig, LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.layers.convolution import CharacterConvolution, GatedConvolution
 from dragoman.layers.rnn import Unidirectional
-from dragoman.layers.self_attention import (
-    FullConfig,
-    LinearAttention,
-    LinearConfig,
-    LocalAttention,
-    LocalConfig,
-    SegmentAttention,
-    SegmentsConfig,
-    SelfAttention,
-)
+from dragoman.layers.self_attention import LinearAttention, LocalAttention, SegmentAttention, SelfAttention
 
 WIDTH, HEADS = 64, 4
 WINDOW = 32  # of restricted attention

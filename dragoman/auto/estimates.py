@@ -17,7 +17,7 @@ from dragoman.analysis.cost import saved_bytes, timed
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError
-from dragoman.models.heads.softmax import PartitionedSoftmaxConfig, SampledSoftmaxConfig
+from dragoman.models.config import PartitionedSoftmaxConfig, SampledSoftmaxConfig
 from dragoman.runs.plan import late_warmup
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of

@@ -16,7 +16,7 @@ from dragoman.data.examples import Example
 from dragoman.data.split import source_hash, usable_examples
 from dragoman.errors import DataError
 from dragoman.files import write_text
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
 from dragoman.tasks.config import Config, from_table
 
 TEST_SHARE, MAX_TEST = 0.1, 1000

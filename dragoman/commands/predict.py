@@ -211,11 +211,12 @@ class InputLines:
 
 
 def write_predictions(lines: InputLines, options: DecodingOptions, beam_trace: str | None, device: str) -> None:
-    from dragoman.inference.load import load_labeler, load_predictor
+    from dragoman.inference.load import load_labeler
+    from dragoman.inference.predictor import Predictor
 
     texts, run = lines.texts(options), lines.run
     searches = run.task.head_decoder is None
-    predictor: Any = load_predictor(run.folder, device, options) if searches else load_labeler(run, device)
+    predictor: Any = Predictor(run, device, options) if searches else load_labeler(run, device)
     arguments = {} if searches else {"batch_size": options.batch_size}
     if options.method is not None and options.method.exact:
         lines.shown["probability"] = True

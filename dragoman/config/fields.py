@@ -91,14 +91,14 @@ class Accepted:
         return list(chain.from_iterable(members))
 
     def class_of(self, kind: str) -> Any:
-        """The dataclass of a kind, and the import of no other."""
+        """The dataclass of a kind, and the import of no other; None for an unknown kind."""
         for member in self.classes:
             if isinstance(member, Table):
-                if kind in member:
-                    return member[kind].config
+                if (config := member.config_of(kind)) is not None:
+                    return config
             elif kind_of(member) == kind:
                 return member
-        raise KeyError(kind)
+        return None
 
     @property
     def only_tables(self) -> bool:

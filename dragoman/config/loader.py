@@ -141,6 +141,9 @@ def _choose_class(
     expected: Accepted, table: Mapping[str, object], place: str, errors: list[str], default: object
 ) -> Any:
     """The class that the table's `kind` names; without a kind, the class of the default or the only class."""
+    kind = "none" if "kind" in table and table["kind"] is None else table.get("kind")
+    if isinstance(kind, str) and (chosen := expected.class_of(kind)) is not None:
+        return chosen
     kinds = expected.kinds
     if "kind" not in table or not kinds:
         classes = expected.tables
@@ -148,9 +151,6 @@ def _choose_class(
             return type(default) if type(default) in classes else classes[0]
         errors.append(f"{join_place(place, 'kind')}: missing; expected {one_of(kinds)}")
         return None
-    kind = "none" if table["kind"] is None else table["kind"]
-    if isinstance(kind, str) and kind in kinds:
-        return expected.class_of(kind)
     errors.append(f"{join_place(place, 'kind')}: {wrong(kind, one_of(kinds), kinds)}{broken_note()}")
     return None
 

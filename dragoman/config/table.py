@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
 from dragoman import plugins
@@ -29,15 +30,17 @@ class Table(Mapping[K, E]):
         entries: Iterable[E] = (),
         includes: Table[K, Any] | None = None,
         late: Mapping[K, Callable[[], E]] | None = None,
+        configs: Mapping[K, Any] | None = None,
     ) -> None:
         """`noun` is for errors; `names` gives the names of an entry; `includes` is a table whose entries belong too.
 
-        `late` has functions that import an entry and return it, by its name; these come first.
+        `late` has functions that import an entry and return it, by its name; these come first. `configs` has the
+        settings of late entries that can be read before the import.
         """
         self.noun = noun
         self.names = names
         self.includes = includes
-        self._late = dict(late or {})
+        self._late, self._configs = dict(late or {}), dict(configs or {})
         self._entries: dict[K, E] = {}
         self._modules: dict[K, str] = dict.fromkeys(self._late, "dragoman")  # of all names, in order
         for entry in entries:
@@ -64,6 +67,13 @@ class Table(Mapping[K, E]):
     def module_of(self, name: K) -> str:
         """The module that registered an entry; "dragoman" for those of the package, empty for an unknown name."""
         return self._owner(name) or ""
+
+    def config_of(self, name: K) -> Any:
+        """The settings of an entry; None for an unknown name."""
+        if name in self._configs:
+            return self._configs[name]
+        entry: Any = self.get(name)
+        return entry and entry.config
 
     def of(self, settings: Any, /) -> E:
         """The entry that settings choose by their kind."""
@@ -100,3 +110,31 @@ class Table(Mapping[K, E]):
     # A table is a part of type annotations, which are compared and hashed: two tables are never the same.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+
+class ImportedTable(Table[str, Any]):
+    """A table of another module, which is imported when somebody asks for more than the settings known here."""
+
+    def __init__(self, module: str, name: str, configs: Mapping[str, Any]) -> None:
+        """`configs` are settings that need not be imported, by their kind."""
+        self._place, self._configs = (module, name), dict(configs)
+
+    @property
+    def _table(self) -> Table[str, Any]:
+        module, name = self._place
+        return cast("Table[str, Any]", getattr(import_module(module), name))
+
+    def __getattr__(self, name: str) -> Any:
+        """What the base class sets in `__init__`."""
+        if name in ("_place", "_configs") or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._table, name)
+
+    def add(self, entry: Any, module: str = "dragoman") -> None:
+        self._table.add(entry, module)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._table[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)

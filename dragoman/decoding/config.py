@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -54,6 +55,10 @@ class SearchConfig:
     max_length: Annotated[int, Range(0, MAX_TOKENS)] = setting(
         0, help="maximum number of output tokens; 0 derives it from the source length and the ratio in training"
     )
+
+    def limit(self, length: Any, ratio: float) -> Any:
+        """The maximum number of output tokens for a source of this length, <eos> included; an int or a tensor."""
+        return length * 0 + self.max_length + 1 if self.max_length else length * math.ceil(ratio * 16) // 16 + 12
 
 
 OWN = "own"  # the choice of a setting with named choices; the others have None, which is no name

@@ -35,10 +35,7 @@ DECODERS: dict[type, Any] = {CTCEmissions: decode_ctc, LengthBeam: decode_length
 
 def limits_of(lengths: Tensor, config: SearchConfig, ratio: float, max_positions: int | None = None) -> Tensor:
     """The maximum number of output tokens for sources of these lengths, <eos> included on both sides."""
-    if config.max_length:
-        limits = torch.full_like(lengths, config.max_length + 1)
-    else:
-        limits = (lengths * math.ceil(ratio * 16) // 16) + 12
+    limits: Tensor = config.limit(lengths, ratio)
     return limits if max_positions is None else limits.clamp(max=max_positions)
 
 

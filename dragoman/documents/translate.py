@@ -295,6 +295,6 @@ def rated(
     outputs: list[UnitTranslation | Exception], predictor: Predictor, options: DecodingOptions
 ) -> list[UnitTranslation | Exception]:
     """The outputs, without confidence where the scores of a model are no probabilities, as of phrases or a copy."""
-    if predictor.backend(options).model.likelihood != "none":
+    if predictor.backend(options).traits.likelihood != "none":
         return outputs
     return [output._replace(confidence=None) if isinstance(output, UnitTranslation) else output for output in outputs]

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.errors import ConfigError
-from dragoman.exchange import ctranslate2
+from dragoman.exchange import ctranslate2, ctranslate2_export
 from dragoman.exchange.exporter import Exporter, encoder_decoder
 from dragoman.exchange.minisbd import write_splitter
 from dragoman.runs import Run
@@ -60,7 +60,7 @@ class ArgosExporter(Exporter):
         top = f"translate-{codes[0]}_{codes[1]}"
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, zipfile.ZipFile(path, "w") as archive:
             folder = Path(scratch) / "model"
-            ctranslate2.export(encoder_decoder(run), (source, source), folder, options.get("precision", "int8"))
+            ctranslate2_export.export(encoder_decoder(run), (source, source), folder, options.get("precision", "int8"))
             archive.writestr(f"{top}/metadata.json", json.dumps(metadata, indent=2))
             archive.writestr(f"{top}/sentencepiece.model", source.model)
             splitter = Path(scratch) / "rules.onnx"
@@ -74,4 +74,4 @@ class ArgosExporter(Exporter):
             for member in archive.namelist():
                 if PurePosixPath(member).parent.name == "model":
                     (Path(scratch) / PurePosixPath(member).name).write_bytes(archive.read(member))
-            return ctranslate2.greedy_tokens(run, Path(scratch), sources)
+            return ctranslate2_export.greedy_tokens(run, Path(scratch), sources)

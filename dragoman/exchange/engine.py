@@ -16,27 +16,31 @@ complete, and a source is done when `width` are (`search.stop = "complete"`). It
 from __future__ import annotations
 
 import math
+import os
 import shutil
+import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import limits_of
-from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2 as exchange
 from dragoman.exchange.exporter import stacks_of
-from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.portable import usable_cores
 from dragoman.progress import check_interrupted, stop_check
+from dragoman.tasks.base import length_limit
+
+if TYPE_CHECKING:
+    from dragoman.decoding.shortlist import Shortlist
 
 ALMOST_NO_PENALTY = 1e-30
 LONG = 128  # tokens: only longer searches look whether to stop, which costs a call of Python for every token
@@ -64,6 +68,14 @@ def mapped(folder: Path, shortlist: Shortlist, source: SourceReader, target: Tok
         yield Path(temporary)
 
 
+def num_threads() -> int:
+    """The threads that torch would compute with; torch is not imported for it."""
+    if (torch := sys.modules.get("torch")) is not None:
+        return int(torch.get_num_threads())
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdecimal() and int(setting) else usable_cores()
+
+
 class EngineSearch(NamedTuple):
     """How the engine searches."""
 
@@ -81,7 +93,7 @@ class Engine:
     ) -> None:
         """With `listed` the folder has a vocabulary map, which every search uses."""
         self.precision, self.listed = precision, listed
-        self.translator = exchange.package().Translator(
+        translator = exchange.package().Translator(
             str(folder),
             device="cpu",
             compute_type=precision,
@@ -89,26 +101,31 @@ class Engine:
             intra_threads=1,
             max_queued_batches=-1,
         )
+        # At the end of Python, CTranslate2 aborts where its threads still wait: an engine goes before that.
+        self._translators = [translator]
+        weakref.finalize(self, self._translators.clear)
         self.workers = workers
         self.source, self.target = exchange.names(source), exchange.names(target)
         self.ids = {name: number for number, name in enumerate([*self.target, *exchange.copies()])}
 
+    @property
+    def translator(self) -> Any:
+        return self._translators[0]
+
     @staticmethod
     def of(
         run: Path,
-        weights: Path,
-        model: EncoderDecoder,
+        folder: Path,
         tokenizers: tuple[SourceReader, Tokenizer],
         precision: str,
         shortlist: Shortlist | None = None,
     ) -> Engine:
-        """The engine of a run; writes its model folder if it does not exist."""
-        folder = exchange.exported(run, weights, model, tokenizers, precision)
+        """The engine of a run with this model folder, which is removed where it is not in the run folder."""
         try:
             if shortlist is not None:
                 with mapped(folder, shortlist, *tokenizers) as beside:
-                    return Engine(beside, *tokenizers, precision, torch.get_num_threads(), True)
-            return Engine(folder, *tokenizers, precision, torch.get_num_threads())
+                    return Engine(beside, *tokenizers, precision, num_threads(), True)
+            return Engine(folder, *tokenizers, precision, num_threads())
         finally:
             if folder.parent != run:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -241,16 +258,17 @@ Results = Callable[[Sequence[int]], list[list[Hypothesis] | None]]  # limits →
 
 def search_all(
     engine: Engine,
-    model: EncoderDecoder,
+    config: EncoderDecoderConfig,
     sources: Sequence[Sequence[int]],
     ratio: float,
     how: EngineSearch,
     own_search: Callable[[list[Sequence[int]]], Iterator[tuple[int, list[Hypothesis]]]],
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """(index, hypotheses) for every source; `own_search` does those that the engine leaves."""
-    lengths = torch.tensor([len(row) + 1 for row in sources])
-    limits: list[int] = limits_of(lengths, how.config, ratio, model.max_positions).tolist()
-    known = [exchange.positions_of(stack) or math.inf for stack in stacks_of(model).values()]
+    stacks = stacks_of(config)
+    longest = length_limit(stacks["decoder"])[1] or sys.maxsize
+    limits = [min(how.config.limit(len(row) + 1, ratio), longest) for row in sources]
+    known = [exchange.positions_of(stack) or math.inf for stack in stacks.values()]
     fitting = [index for index, row in enumerate(sources) if len(row) + 1 <= known[0] and limits[index] <= known[1]]
     left = sorted(set(range(len(sources))) - set(fitting))
     for number, hypotheses in engine.search(

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import torch
-
-from dragoman.data.batch import Batch
-from dragoman.layers.relative_positions import RelativeSinusoidalConfig
-from dragoman.layers.self_attention import FullConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.transformer import TransformerConfig
+from dragoman.layers.config import FullConfig, RelativeSinusoidalConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.runs import Run
+
+if TYPE_CHECKING:
+    from dragoman.data.batch import Batch
+    from dragoman.models.encoder_decoder import EncoderDecoder
 
 # Settings of a Transformer for which neither CTranslate2 nor Marian has a layer, and the values that go.
 PLAIN: dict[str, tuple[Any, ...]] = {"head_width": (0,), "embedding_norm": (False,), "norm_epsilon": (0.0,)}
@@ -53,14 +52,18 @@ class Exporter(Protocol):
 
 def encoder_decoder(run: Run) -> EncoderDecoder:
     """The model of a run whose blockers said that it is one."""
+    import torch
+
+    from dragoman.models.encoder_decoder import EncoderDecoder
+
     model = run.model(torch.device("cpu"))
     assert isinstance(model, EncoderDecoder)
     return model
 
 
-def stacks_of(model: EncoderDecoder) -> dict[str, TransformerConfig]:
+def stacks_of(config: EncoderDecoderConfig) -> dict[str, TransformerConfig]:
     """The settings of encoder and decoder, which blockers said are Transformers."""
-    stacks = {"encoder": model.config.encoder, "decoder": model.config.decoder}
+    stacks = {"encoder": config.encoder, "decoder": config.decoder}
     assert all(isinstance(stack, TransformerConfig) for stack in stacks.values())
     return stacks  # type: ignore[return-value]
 

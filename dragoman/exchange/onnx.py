@@ -26,9 +26,16 @@ from dragoman.errors import MissingExtraError
 from dragoman.exchange import onnx_greedy
 from dragoman.exchange.exporter import Exporter, encoder_decoder, not_encoder_decoder
 from dragoman.layers.attention import observe_attention, usual_layer
-from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, Sinusoidal, SinusoidalConfig
-from dragoman.layers.relative_positions import RelativeBiasConfig, RotaryConfig
-from dragoman.layers.self_attention import FullConfig
+from dragoman.layers.config import (
+    FullConfig,
+    LearnedConfig,
+    NoPositionsConfig,
+    RelativeBiasConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+)
+from dragoman.layers.positions import Sinusoidal
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.contracts import State
 from dragoman.models.decoders.copy_transducer import CopyTransducerConfig
 from dragoman.models.decoders.edit_transducer import EditTransducerConfig
@@ -36,9 +43,8 @@ from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
 ENCODERS = (TransformerConfig, RecurrentEncoderConfig)

@@ -18,7 +18,7 @@ from dragoman.config.table import Table
 from dragoman.errors import ConfigError, RunError, hint
 from dragoman.exchange.argos import ArgosExporter
 from dragoman.exchange.card import CARD, CARD_OPTIONS, CardExporter, model_card
-from dragoman.exchange.ctranslate2 import CTranslate2Exporter
+from dragoman.exchange.ctranslate2_export import CTranslate2Exporter
 from dragoman.exchange.exporter import Exporter
 from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
 from dragoman.exchange.onnx import OnnxExporter

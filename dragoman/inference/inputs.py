@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -102,6 +103,7 @@ def reads_tags(run: Run) -> bool:
     return isinstance(run.task.example_format(run.config), TagFormat)
 
 
+@lru_cache(maxsize=1)  # a command asks several times, and every time would load the tokenizers
 def number_of_texts(run: Run) -> int:
     """How many texts a source of the run has: two for a classifier of text pairs."""
     source = run.tokenizers()[0]

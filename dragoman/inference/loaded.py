@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,8 @@ from dragoman.errors import ConfigError, RunError
 from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER, LengthLimits
 from dragoman.inference.prediction import Picture, draw
 from dragoman.inference.unseen import UnseenText
-from dragoman.models.traits import Likelihood
+from dragoman.models.traits import Likelihood, ModelTraits
+from dragoman.portable import may_have_gpu
 from dragoman.runs import Run
 
 if TYPE_CHECKING:
@@ -65,6 +66,13 @@ class LoadedRun:
         from dragoman.training.runtime import resolve_device
 
         return resolve_device(self._device)
+
+    @property
+    def device_name(self) -> str:
+        """The name of the device; torch is not imported where no GPU can be."""
+        if self._device == "cpu" or (self._device == "auto" and not may_have_gpu()):
+            return "cpu"
+        return str(self.device)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.run.folder}: {self.run.task.name}, {self.size} on {self.device}>"
@@ -158,8 +166,11 @@ class Seq2SeqRun(LoadedRun):
 
     searches = True
 
-    def __init__(self, run: Run, device: str = "auto", precision: str = "float32") -> None:
-        """Precision "bfloat16" halves the weights on a GPU; any other leaves them in float32."""
+    def __init__(self, run: Run, device: str = "auto", precision: str = "float32", *, late: bool = False) -> None:
+        """Precision "bfloat16" halves the weights on a GPU; any other leaves them in float32.
+
+        With `late` the model is opened when somebody first asks for it.
+        """
         if run.task.is_language_model:
             raise RunError(f"{run.folder}: this run is a language model; use `dragoman complete`")
         if run.task.head_decoder is not None:
@@ -172,14 +183,22 @@ class Seq2SeqRun(LoadedRun):
         self.members = (run, *run.other_members)
         for other in self.members[1:]:
             check_same_vocabularies(run, other, "an ensemble")
-        self.models = tuple(self._open(member) for member in self.members)
-        self.model = self.models[0] if len(self.models) == 1 else average_models(self.models)
+        if not late:
+            _ = self.model
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
         codecs = [member.task.example_format(member.config).codec(*tokenizers) for member in self.members]
         self.codec = shared_codec(codecs, tokenizers)
         self.unseen = UnseenText(run, self.source_tokenizer, copies=self.codec.copies)
         # target tokens for one source token, in training
         self.length_ratio = max(float(member.data["length_ratio"]) for member in self.members)
+
+    @cached_property
+    def models(self) -> tuple[Any, ...]:
+        return tuple(self._open(member) for member in self.members)
+
+    @cached_property
+    def model(self) -> Any:
+        return self.models[0] if len(self.models) == 1 else average_models(self.models)
 
     @cached_property
     def collator(self) -> Collator:
@@ -246,11 +265,22 @@ def check_same_vocabularies(first: Run, other: Run, purpose: str) -> None:
 class Backend:
     """A model to search with, how long its outputs may become, and the engine that may search in place of torch."""
 
-    model: Any
+    open_model: Callable[[], Any]
     length_ratio: float
     engines: EngineChoice | None  # None: a fitted model, which searches on its own
     codec: PairCodec
     own: bool = True  # the model of the run folder, which a calibration there is for
+
+    @property
+    def model(self) -> Any:
+        """The model; an engine whose folder is written searches without it."""
+        return self.open_model()
+
+    @property
+    def traits(self) -> ModelTraits:
+        """What the model declares; where an engine can search, this is known from the settings of the run."""
+        known = None if self.engines is None else self.engines.traits
+        return self.model if known is None else known
 
 
 def open_backend(first: Seq2SeqRun, options: DecodingOptions) -> Backend:
@@ -261,15 +291,22 @@ def open_backend(first: Seq2SeqRun, options: DecodingOptions) -> Backend:
     runs = [first, *(load_seq2seq(run, str(first.device), options.precision) for run in options.ensemble)]
     for other in runs[1:]:
         check_same_vocabularies(first.run, other.run, "an ensemble")
-    models = [model for run in runs for model in run.models]
-    own = len(runs) == 1 and (len(models) == 1 or options.average == DEFAULT_AVERAGE)
-    model = first.model if own else average_models(models, options.average)
+    several = len(runs) > 1 or len(first.members) > 1
+    own = len(runs) == 1 and (not several or options.average == DEFAULT_AVERAGE)
+    averaged = None if own else average_models([model for run in runs for model in run.models], options.average)
+
+    def open_model() -> Any:
+        return first.model if averaged is None else averaged
+
     codec = first.codec if own else shared_codec([run.codec for run in runs], tokenizers)
     ratio = max(run.length_ratio for run in runs)
     if first.run.is_fitted and options.engine in ("auto", "torch") and options.precision == "float32":
-        return Backend(model, ratio, None, codec, own)
-    from dragoman.exchange.choice import EngineChoice
+        _ = first.model
+        return Backend(open_model, ratio, None, codec, own)
+    from dragoman.exchange.choice import Call, EngineChoice
 
-    several = len(models) > 1
-    engines = EngineChoice(first.run, tokenizers, options.engine, options.precision, first.device, is_ensemble=several)
-    return Backend(model, ratio, engines, codec, own)
+    engines = EngineChoice(first.run, tokenizers, options.engine, options.precision, first.device_name, several)
+    call = Call(options.search_config(first.config.search), options)
+    if several or options.method is not None or not engines.open_written(call):
+        open_model()  # faults in it are errors before any work
+    return Backend(open_model, ratio, engines, codec, own)

@@ -106,7 +106,7 @@ class SearchWork(Work[Prediction]):
     @property
     def constrainable(self) -> bool:
         """Whether the search can force texts into an output: a search token by token, by greedy or beam search."""
-        return self.options.method is None and decodes(self.backend.model) == "stepwise"
+        return self.options.method is None and decodes(self.backend.traits) == "stepwise"
 
     # --- inputs
 
@@ -169,7 +169,7 @@ class SearchWork(Work[Prediction]):
         every = list(range(len(rows)))
         # Rows with constraints are decoded apart: they must not change which engine does the others.
         groups = [[index for index in every if (automata[index] is not None) is kind] for kind in (False, True)]
-        for indices in [every] if self.traced else groups:
+        for indices in filter(None, [every] if self.traced else groups):
             own = [rows[index] for index in indices], [automata[index] for index in indices]
             for number, best in self._decode(*own):
                 hypotheses[indices[number]] = best
@@ -182,7 +182,7 @@ class SearchWork(Work[Prediction]):
 
     def _automata(self, rows: Sequence[Row]) -> Automata:
         """The constraints of each row as an automaton over tokens; None: it has none."""
-        positions, codec = self.backend.model.max_positions, self.backend.codec
+        positions, codec = self.backend.traits.max_positions, self.backend.codec
         max_tokens = min(self.config.max_length or math.inf, math.inf if positions is None else positions - 1)
         compiler = self.run.constraint_compiler if any(row.item.constraints for row in rows) else None
         return [
@@ -196,23 +196,22 @@ class SearchWork(Work[Prediction]):
         """By the engine, or by our own search."""
         backend, options = self.backend, self.options
         sources, constrained, engine = [row.source for row in rows], any(automata), None
-        if rows and self.can_use_engine(constrained=constrained):
-            from dragoman.decoding.shortlist import Shortlist
+        if self.can_use_engine(constrained=constrained):
+            from dragoman.exchange.choice import open_shortlist
 
             assert backend.engines is not None
-            listed = options.method if isinstance(options.method, Shortlist) else None
-            engine = backend.engines.engine(backend.model, listed)
+            engine = backend.engines.engine(backend.open_model, open_shortlist(options))
         if engine is None:
             return self._search(sources, automata if constrained else None, rows if self.traced else ())
         from dragoman.exchange import engine as engines
 
         scores = options.scores or self.reranker is not None
         how = engines.EngineSearch(self.config, self.n_best, options.batch_size, scores)
-        return engines.search_all(engine, backend.model, sources, backend.length_ratio, how, self._search)
+        return engines.search_all(engine, self.run.config.model, sources, backend.length_ratio, how, self._search)
 
     def _search(self, sources: Sequence[Any], automata: Automata | None = None, traced: Sequence[Row] = ()) -> Results:
         """By the model itself, or in batches of like lengths; the rows in `traced` get their traces."""
-        if decodes(self.backend.model) == "own-search":
+        if decodes(self.backend.traits) == "own-search":
             return self._transduce(sources, automata, traced)
         from dragoman.inference.batch_search import BatchSearch
 
@@ -308,9 +307,8 @@ class Predictor(Seq2SeqRun):
 
     def __init__(self, run: Run, device: str = "auto", options: DecodingOptions | None = None) -> None:
         self.defaults = options = options or DecodingOptions()
-        super().__init__(
-            run, "cpu" if device == "auto" and options.engine == "ctranslate2" else device, options.precision
-        )
+        device = "cpu" if device == "auto" and options.engine == "ctranslate2" else device
+        super().__init__(run, device, options.precision, late=True)
         self._opened: dict[Hashable, Any] = {}  # backends, methods and rerankers, by the options that name them
         self.calibration: SavedCalibration | None = None
         self.read_calibration()

@@ -8,68 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, setting
 from dragoman.errors import DataError
 from dragoman.kernels.support import is_exporting
-from dragoman.layers.relative_positions import (
-    Relative,
-    RelativeBias,
+from dragoman.layers.config import (
+    LearnedConfig,
+    Merge,
+    NoPositionsConfig,
+    PositionsConfig,
     RelativeBiasConfig,
     RelativeConfig,
-    RelativePositions,
-    RelativeSinusoidal,
     RelativeSinusoidalConfig,
-    Rotary,
     RotaryConfig,
+    SinusoidalConfig,
 )
-
-Merge = Literal["sum", "mean", "concatenate", "downscaled"]
-MERGE = (
-    "embedding and position are added, averaged, or concatenated and projected back to the width of the model; "
-    "downscaled: the position is divided by √width and added, with scale_embedding = false (Csordás et al. 2021)"
-)
-
-
-@dataclass(frozen=True)
-class SinusoidalConfig:
-    """Sinusoids of growing wave length; any number of positions."""
-
-    kind: ClassVar[str] = "sinusoidal"
-    layout: Literal["interleaved", "halves", "fairseq"] = setting(
-        "interleaved",
-        help="sine and cosine alternate as in the paper, or all sines first (Marian); fairseq: all sines first, with "
-        "other wave lengths, from position 2 on (M2M-100, NLLB)",
-    )
-    merge: Merge = setting("sum", help=MERGE)
-
-
-@dataclass(frozen=True)
-class LearnedConfig:
-    """One learned vector per position, up to a maximum."""
-
-    kind: ClassVar[str] = "learned"
-    max_positions: Annotated[int, Range(1, None)] = setting(1024, help="longest sequence the model can see")
-    merge: Merge = setting("sum", help=MERGE)
-
-
-@dataclass(frozen=True)
-class NoPositionsConfig:
-    """No positions; a causal decoder can still count what it sees."""
-
-    kind: ClassVar[str] = "none"
-
-
-AbsolutePositionsConfig = SinusoidalConfig | LearnedConfig | NoPositionsConfig  # for models without self-attention
-PositionsConfig = (
-    AbsolutePositionsConfig | RotaryConfig | RelativeConfig | RelativeSinusoidalConfig | RelativeBiasConfig
-)
+from dragoman.layers.relative_positions import Relative, RelativeBias, RelativePositions, RelativeSinusoidal, Rotary
 
 
 class NoAbsolutePositions(nn.Module):

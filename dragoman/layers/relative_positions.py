@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, setting
 from dragoman.kernels import fused_layers
+from dragoman.layers.config import RelativeBiasConfig, RelativeConfig, RelativeSinusoidalConfig, RotaryConfig
 from dragoman.layers.linear import Linear, glorot
 
 
@@ -55,16 +54,6 @@ class RelativePositions(nn.Module):
         return None
 
 
-@dataclass(frozen=True)
-class RotaryConfig:
-    """Queries and keys are rotated by their position, so that their product depends on the distance."""
-
-    kind: ClassVar[str] = "rotary"
-    base: Annotated[float, Range(1.0, None, exclusive_minimum=True)] = setting(
-        10000.0, help="the slowest pair rotates once in about 2π × base positions"
-    )
-
-
 class Rotary(RelativePositions):
     """RoPE (Su et al. 2021, eq. 34), with the halves of a head as pairs, as in Llama.
 
@@ -89,14 +78,6 @@ class Rotary(RelativePositions):
         return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1).to(x.dtype)
 
 
-@dataclass(frozen=True)
-class RelativeConfig:
-    """A learned vector per distance, added to the keys; far distances share the last one."""
-
-    kind: ClassVar[str] = "relative"
-    distance: Annotated[int, Range(1, None)] = setting(16, help="maximum distance; farther ones count as this")
-
-
 class Relative(RelativePositions):
     """e_ij = q_i (k_j + a_{j−i})ᵀ / √d (Shaw et al. 2018, eq. 4): keys only, one table for all heads.
 
@@ -113,13 +94,6 @@ class Relative(RelativePositions):
         products = (query * scale) @ self.table.T  # (N, H, T, 2k+1)
         index = distance.clamp(-self.distance, self.ahead) + self.distance  # (T, S)
         return products.gather(-1, index.expand(*products.shape[:-1], -1))
-
-
-@dataclass(frozen=True)
-class RelativeSinusoidalConfig:
-    """Sinusoids of the distance, projected for every head, added to the keys; any distance (Transformer-XL)."""
-
-    kind: ClassVar[str] = "relative-sinusoidal"
 
 
 class RelativeSinusoidal(RelativePositions):
@@ -152,19 +126,6 @@ def signed_sinusoids(distances: Tensor, width: int, dtype: torch.dtype) -> Tenso
     rates = 10000.0 ** (-torch.arange(0, width, 2, device=distances.device, dtype=precise) / width)
     angles = distances.to(precise)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()[:, : width // 2]], -1).to(dtype)
-
-
-@dataclass(frozen=True)
-class RelativeBiasConfig:
-    """A learned bias per head and bucket of distances, as in T5; one table for the whole stack."""
-
-    kind: ClassVar[str] = "relative-bias"
-    buckets: Annotated[int, Range(4, None)] = setting(32, help="buckets of distances")
-    distance: Annotated[int, Range(2, None)] = setting(128, help="distances from here on share a bucket")
-
-    def problems(self) -> Iterator[str]:
-        if self.distance <= self.buckets // 2:
-            yield f"distance: found {self.distance}, expected more than half of buckets = {self.buckets}"
 
 
 class RelativeBias(RelativePositions):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Size, setting
 from dragoman.kernels import short_attention
 from dragoman.layers.attention import SCORES, attend, join_heads, observed, split_heads
+from dragoman.layers.config import FullConfig, LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.layers.kv_cache import FixedCache, GrowingCache, NoCache, SharedCache
 from dragoman.layers.linear import Linear, glorot
 from dragoman.layers.linear_attention import attend_linear, extend_linear
@@ -73,13 +73,6 @@ class Windows:
         """Keys to add before and after, so that every window is complete; negative: keys to leave out."""
         last = self.first + (self.count + self.ahead) * self.block
         return self.cache_start - (self.first - self.block), last - self.end
-
-
-@dataclass(frozen=True)
-class FullConfig:
-    """Every position sees every other; in a decoder, every earlier one."""
-
-    kind: ClassVar[str] = "full"
 
 
 class SelfAttention(nn.Module):
@@ -258,14 +251,6 @@ class SelfAttention(nn.Module):
         return windows.join(out)
 
 
-@dataclass(frozen=True)
-class LocalConfig:
-    """Every position sees those at most `window` away."""
-
-    kind: ClassVar[str] = "local"
-    window: Size = setting(128, help="farthest distance that is seen, to either side; in a decoder, back")
-
-
 class LocalAttention(SelfAttention):
     """Restricted self-attention (Vaswani et al. 2017, section 4): |i − j| ≤ r."""
 
@@ -281,14 +266,6 @@ class LocalAttention(SelfAttention):
 
     def first_visible(self, position: int) -> int:
         return max(0, position - self.block)
-
-
-@dataclass(frozen=True)
-class SegmentsConfig:
-    """Every position sees its own segment and the one before, so that the context grows by a segment per layer."""
-
-    kind: ClassVar[str] = "segments"
-    length: Size = setting(128, help="positions in a segment")
 
 
 class SegmentAttention(SelfAttention):
@@ -310,13 +287,6 @@ class SegmentAttention(SelfAttention):
 
     def first_visible(self, position: int) -> int:
         return max(0, position // self.block - 1) * self.block
-
-
-@dataclass(frozen=True)
-class LinearConfig:
-    """Linear attention: cost linear in length, and the state of a decoder does not grow."""
-
-    kind: ClassVar[str] = "linear"
 
 
 class RunningSum(NamedTuple):
@@ -354,7 +324,6 @@ class LinearAttention(SelfAttention):
         return past
 
 
-SelfAttentionConfig = FullConfig | LocalConfig | SegmentsConfig | LinearConfig
 SELF_ATTENTIONS: dict[type, type[SelfAttention]] = {
     FullConfig: SelfAttention,
     LocalConfig: LocalAttention,

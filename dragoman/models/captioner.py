@@ -14,6 +14,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.attention import observe_attention
 from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Loss, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig
@@ -21,7 +22,6 @@ from dragoman.models.encoders.images import ResNetConfig
 from dragoman.models.heads.decoder_head import DecoderHead, decoder_head_problems
 from dragoman.models.registry import DecoderConfig, FeatureEncoderConfig, has_attention
 from dragoman.models.sources import FeatureModel
-from dragoman.models.transformer import TransformerConfig
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dragoman.data.batch import Batch
 from dragoman.layers.attention import show
 from dragoman.layers.linear import LogProbabilities
-from dragoman.models.traits import ModelTraits
+from dragoman.models.traits import DecoderTraits, EncoderTraits, ModelTraits
 
 
 class Memory(NamedTuple):
@@ -81,58 +81,13 @@ class State(NamedTuple):
         )
 
 
-class EncoderConfig(Protocol):
-    """What other code reads of any encoder's settings."""
-
-    kind: ClassVar[str]
-
-    @property
-    def embedding(self) -> int:
-        """Width of the embeddings that the encoder reads; 0: one-hot vectors."""
-
-
-class WidthEmbedding:
-    """Settings of layers whose embeddings have the width of the hidden vectors."""
-
-    width: int
-
-    @property
-    def embedding(self) -> int:
-        return self.width
-
-
 class FeatureEncoderConfig(Protocol):
     """What other code reads of the settings of an image or audio encoder."""
 
     kind: ClassVar[str]
 
 
-class DecoderConfig(Protocol):
-    """What other code reads of any decoder's settings."""
-
-    kind: ClassVar[str]
-
-    @property
-    def embedding(self) -> int:
-        """Width of the target embeddings; 0: one-hot vectors."""
-
-    @property
-    def output_width(self) -> int:
-        """Width of the hidden vectors that the output layer reads; 0: the size of the target vocabulary."""
-
-
-class CellLayout(NamedTuple):
-    """The recurrent cells of an encoder that reads in one direction, for decoders that start from or share them."""
-
-    cell: Any  # settings of the cells
-    layers: int
-    width: int
-    embedding: int
-    residual_from: int
-    norm: bool
-
-
-class Encoder(nn.Module):
+class Encoder(EncoderTraits, nn.Module):
     """An encoder of text, images or audio. Padding and the other rows of the batch must not change a row's memory.
 
     `__init__` takes the settings and the embedding; an encoder of images or audio takes the number of features instead.
@@ -157,11 +112,6 @@ class Encoder(nn.Module):
         """Load published weights into a new model; says which, empty if there are none."""
         return ""
 
-    @classmethod
-    def cell_layout(cls, config: Any) -> CellLayout | None:
-        """The cells whose states a decoder may start from; None: it has none."""
-        return None
-
     def keep_states(self) -> None:
         """Fill `Memory.states` from now on; for encoders with a cell layout."""
         raise NotImplementedError
@@ -169,14 +119,6 @@ class Encoder(nn.Module):
     def cells(self) -> nn.ModuleList:
         """The cells from bottom to top; for encoders with a cell layout."""
         raise NotImplementedError
-
-
-class Surroundings(NamedTuple):
-    """What the settings of a decoder must go with in a model."""
-
-    cells: CellLayout | None = None  # of the encoder
-    share_cells: bool = False  # encoder and decoder share their cells
-    in_chunks: bool = False  # training reads a target in several calls
 
 
 class Criterion(Protocol):
@@ -193,7 +135,7 @@ class Criterion(Protocol):
         """The loss of every token (N, T), zero on padding, and the log-probabilities (N, T, V)."""
 
 
-class Decoder(nn.Module):
+class Decoder(DecoderTraits, nn.Module):
     """An autoregressive decoder. One call serves training, prefill and decoding: any split gives the same.
 
     A decoder defines `__init__(config, embedding, memory_width)`, `start` and `forward`, which returns hidden vectors;
@@ -211,8 +153,6 @@ class Decoder(nn.Module):
     width: int  # D of the hidden vectors; with a likelihood of its own, the number of target tokens after `set_output`
     max_positions: int | None = None  # how many tokens it can read; None: no limit
     unused_memory: tuple[str, ...] = ()  # fields of Memory it never reads; encoder weights behind them get no gradient
-    own_likelihood: ClassVar[bool] = False  # it needs the full softmax, and gives log-probabilities
-    copies_words: ClassVar[bool] = False  # it can write source words that the target vocabulary lacks
     is_cross_attention: bool = True  # weights that it shows itself align target and source
     graph_blockers: tuple[str, ...] = ()  # why a training step with it cannot be captured as a CUDA graph
     units: Sequence[nn.Module] = ()  # modules whose weights nobody reads outside of their own call: see train.shard
@@ -221,12 +161,6 @@ class Decoder(nn.Module):
     if TYPE_CHECKING:
 
         def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]: ...
-
-    @classmethod
-    def problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
-        """Errors in how its settings go with the rest of the model."""
-        if around.share_cells:
-            yield "share_cells: found true, expected a recurrent encoder and a recurrent decoder"
 
     def connect(self, encoder: Encoder, *, share_cells: bool = False) -> None:
         """Agree with the encoder on what the memory must hold; called once, after `problems` found none."""

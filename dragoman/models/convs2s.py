@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Depth, Share, Size, setting
 from dragoman.layers.attention import attend
+from dragoman.layers.config import AbsolutePositionsConfig, LearnedConfig
 from dragoman.layers.convolution import GatedConvolution, WeightNormConvolution
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
-from dragoman.layers.positions import AbsolutePositionsConfig, LearnedConfig, build_absolute_positions
+from dragoman.layers.positions import build_absolute_positions
 from dragoman.models.contracts import Decoder, Encoder, Memory, State
 
 SQRT_HALF = 0.5**0.5  # keeps the variance of a sum of two

@@ -2,157 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.embeddings import Embedding, Side, WordDropout, build_embedding
 from dragoman.layers.linear import output_layer
-from dragoman.models.contracts import BaseModel, Encoder, Loss, Memory, State, Surroundings, TokenScores
-from dragoman.models.heads.decoder_head import TokenWriter, teacher_inputs
-from dragoman.models.heads.softmax import (
+from dragoman.models.config import (
+    TIES,
+    EncoderDecoderConfig,
     FullSoftmaxConfig,
     PartitionedSoftmaxConfig,
-    SoftmaxConfig,
-    SoftmaxCriterion,
-    full_loss,
-    full_precision,
-    token_scores,
+    TeacherForcingConfig,
 )
+from dragoman.models.contracts import BaseModel, Encoder, Loss, Memory, State, TokenScores
+from dragoman.models.heads.decoder_head import TokenWriter, teacher_inputs
+from dragoman.models.heads.softmax import SoftmaxCriterion, full_loss, full_precision, token_scores
 from dragoman.models.registry import (
-    DecoderConfig,
-    EncoderConfig,
     build_decoder,
     build_encoder,
-    decoder_class,
-    encoder_class,
 )
-from dragoman.models.transformer import TransformerConfig
-
-Probability = Annotated[float, Range(0.0, 1.0)]
-Steps = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
-
-
-@dataclass(frozen=True)
-class TeacherForcingConfig:
-    """Always read the true tokens."""
-
-    kind: ClassVar[str] = "teacher"
-    passes: ClassVar[int] = 1  # one call of the decoder reads the whole target
-
-    def teacher_probability(self, step: int) -> float:
-        return 1.0
-
-
-@dataclass(frozen=True)
-class _ScheduledSamplingConfig:
-    passes: Annotated[int, Range(0, None)] = setting(
-        0,
-        help="0: sample word by word, exact (Bengio et al. 2015); n: sample all words in parallel, n times, each time "
-        "from the mixed words of the last pass, fast (Duckworth et al. 2019)",
-    )
-
-
-@dataclass(frozen=True)
-class LinearDecayConfig(_ScheduledSamplingConfig):
-    """Read the true token with probability max(floor, 1 − step / steps)."""
-
-    kind: ClassVar[str] = "linear"
-    steps: Steps = setting(10_000.0, help="step at which the probability would reach zero without a floor")
-    floor: Probability = setting(0.25, help="smallest probability of the true token")
-
-    def teacher_probability(self, step: int) -> float:
-        return max(self.floor, 1.0 - step / self.steps)
-
-
-@dataclass(frozen=True)
-class ExponentialDecayConfig(_ScheduledSamplingConfig):
-    """Read the true token with probability rate^step."""
-
-    kind: ClassVar[str] = "exponential"
-    rate: Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)] = setting(0.9999, help="base of the power")
-
-    def teacher_probability(self, step: int) -> float:
-        return float(self.rate**step)
-
-
-@dataclass(frozen=True)
-class InverseSigmoidDecayConfig(_ScheduledSamplingConfig):
-    """Read the true token with probability k / (k + exp(step / k))."""
-
-    kind: ClassVar[str] = "inverse-sigmoid"
-    k: Annotated[float, Range(1.0, None)] = setting(1000.0, help="a larger k makes the decay later and slower")
-
-    def teacher_probability(self, step: int) -> float:
-        return self.k / (self.k + math.exp(min(700.0, step / self.k)))
-
-
-ForcingConfig = TeacherForcingConfig | LinearDecayConfig | ExponentialDecayConfig | InverseSigmoidDecayConfig
-
-
-# Which of three weight matrices are one: source embeddings, target embeddings, output layer.
-TIES = {
-    "none": (0, 1, 2),
-    "inputs": (0, 0, 2),
-    "target": (0, 1, 1),
-    "source": (0, 1, 0),
-    "all": (0, 0, 0),
-}
-
-
-@dataclass(frozen=True)
-class EncoderDecoderConfig:
-    """An encoder and an autoregressive decoder."""
-
-    kind: ClassVar[str] = "encoder-decoder"
-    tie: Literal["none", "inputs", "target", "source", "all"] = setting(
-        "target",
-        help="weight tying: target embeddings with the output layer (target), source with target embeddings (inputs), "
-        "source embeddings with the output layer (source), all three (all), or none",
-    )
-    output_bias: bool = setting(False, help="the output layer has a bias")
-    word_dropout: Share = setting(0.0, help="share of input tokens replaced by <unk> during training")
-    label_smoothing: Share = setting(0.1, help="share of the target probability spread over the vocabulary")
-    softmax: SoftmaxConfig = setting(
-        FullSoftmaxConfig(), help="softmax over all words, or in training over a sample or those of a part"
-    )
-    forcing: ForcingConfig = setting(TeacherForcingConfig(), help="teacher forcing or scheduled sampling")
-    truncate: Annotated[int, Range(0, None)] = setting(
-        0, help="truncated back-propagation through time: stop gradients every n target tokens; 0: never"
-    )
-    share_cells: bool = setting(False, help="encoder and decoder share their recurrent layers")
-    prompt: tuple[int, ...] = setting(
-        (), help="token ids that the decoder reads before <sos>; of imported models such as M2M-100"
-    )
-    encoder: EncoderConfig = setting(TransformerConfig(), help="encoder of the source")
-    decoder: DecoderConfig = setting(TransformerConfig(), help="decoder of the target")
-
-    def problems(self) -> Iterator[str]:
-        names = ("the encoder's embeddings", "the decoder's embeddings", "the decoder's output")
-        widths = (self.encoder.embedding, self.decoder.embedding, self.decoder.output_width)
-        ties = TIES[self.tie]
-        for index in (1, 2):
-            first = ties.index(ties[index])
-            if widths[index] != widths[first]:
-                yield (
-                    f"tie: {self.tie!r} needs equal sizes, found {widths[first]} for {names[first]} "
-                    f"and {widths[index]} for {names[index]}"
-                )
-            elif first != index and widths[index] == 0:
-                yield f"tie: {self.tie!r} needs learned embeddings, found one-hot vectors (embedding = 0)"
-        decoder = decoder_class(self.decoder)
-        if decoder.own_likelihood and not isinstance(self.softmax, FullSoftmaxConfig):
-            yield f"softmax: found {self.softmax.kind!r}, expected 'full' with decoder.kind = {self.decoder.kind!r}"
-        cells = encoder_class(self.encoder).cell_layout(self.encoder)
-        in_chunks = bool(self.truncate) or self.forcing.passes == 0
-        yield from decoder.problems(self.decoder, Surroundings(cells, self.share_cells, in_chunks))
 
 
 class EncoderDecoder(TokenWriter, BaseModel):

@@ -18,22 +18,15 @@ from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.errors import DataError
+from dragoman.layers.config import LearnedConfig, SegmentsConfig
 from dragoman.layers.linear import output_layer
-from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.rnn import VariationalDropout
-from dragoman.layers.self_attention import SegmentsConfig
+from dragoman.models.config import FullSoftmaxConfig, SoftmaxConfig, TransformerConfig
 from dragoman.models.contracts import BaseModel, Loss, State, TokenScores, map_tensors
 from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStack, RecurrentStackConfig
 from dragoman.models.decoders.transformer import CausalTransformer, memory_problems
 from dragoman.models.heads.mixture import MixtureOfSoftmaxes
-from dragoman.models.heads.softmax import (
-    CrossEntropy,
-    FullSoftmaxConfig,
-    SoftmaxConfig,
-    SoftmaxCriterion,
-    full_precision,
-)
-from dragoman.models.transformer import TransformerConfig
+from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, full_precision
 
 StackConfig = RecurrentStackConfig | TransformerConfig
 STACKS: dict[type, Any] = {

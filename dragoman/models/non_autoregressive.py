@@ -21,23 +21,14 @@ from dragoman.layers.embeddings import WordDropout, build_embedding
 from dragoman.layers.feed_forward import FeedForward
 from dragoman.layers.linear import output_layer
 from dragoman.layers.masking import masked_mean
-from dragoman.models.contracts import (
-    BaseModel,
-    CTCEmissions,
-    Encoder,
-    LengthBeam,
-    Loss,
-    Memory,
-    TokenScores,
-    WidthEmbedding,
-)
+from dragoman.models.config import TransformerConfig, WidthEmbedding
+from dragoman.models.contracts import BaseModel, CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import IdentityEmbedding
 from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.heads.parallel import CTCConfig, CTCHead, LengthPredictor, LengthPredictorConfig
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.registry import EncoderConfig, build_encoder
-from dragoman.models.transformer import TransformerConfig
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ from typing import Annotated, Any
 from torch import nn
 
 from dragoman.layers.cells import GRUConfig
-from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
+from dragoman.layers.config import LearnedConfig, SinusoidalConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig, MonotonicConfig
+from dragoman.models import config as model_config
 from dragoman.models import contracts
+from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Decoder, Encoder
 from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.copy_transducer import CopyTransducer, CopyTransducerConfig
@@ -40,7 +42,6 @@ from dragoman.models.encoders.images import (
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
 from dragoman.models.entries import DecoderEntry, EncoderEntry, FeatureEncoderEntry, table_of
-from dragoman.models.transformer import TransformerConfig
 
 ENCODERS = table_of(
     "encoder",
@@ -155,9 +156,9 @@ DECODERS = table_of(
 )
 
 # An interface for the type checker; for the settings loader, the settings of any entry of the table.
-EncoderConfig = Annotated[contracts.EncoderConfig, ENCODERS]
+EncoderConfig = Annotated[model_config.EncoderConfig, ENCODERS]
 FeatureEncoderConfig = Annotated[contracts.FeatureEncoderConfig, FEATURE_ENCODERS]
-DecoderConfig = Annotated[contracts.DecoderConfig, DECODERS]
+DecoderConfig = Annotated[model_config.DecoderConfig, DECODERS]
 AnyEncoderConfig = Annotated[Any, ENCODERS, FEATURE_ENCODERS]
 
 
@@ -174,11 +175,6 @@ def build_feature_encoder(config: FeatureEncoderConfig, features: int) -> Encode
 def build_decoder(config: DecoderConfig, embedding: nn.Module, memory_width: int) -> Decoder:
     """Build the decoder that the settings name, over a memory of this width."""
     return DECODERS.of(config).module(config, embedding, memory_width)
-
-
-def encoder_class(config: EncoderConfig) -> type[Encoder]:
-    """The encoder that the settings name."""
-    return ENCODERS.of(config).module
 
 
 def decoder_class(config: DecoderConfig) -> type[Decoder]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, NamedTuple
 
 # What `score` can say of a given target: nothing, the probability of the whole, or one for every token.
 Likelihood = Literal["none", "sequence", "tokens"]
@@ -39,3 +40,44 @@ class ModelTraits:
 
     def set_step(self, step: int) -> None:
         """Learn how many training steps are done, before every step, for schedules inside the model."""
+
+
+class CellLayout(NamedTuple):
+    """The recurrent cells of an encoder that reads in one direction, for decoders that start from or share them."""
+
+    cell: Any  # settings of the cells
+    layers: int
+    width: int
+    embedding: int
+    residual_from: int
+    norm: bool
+
+
+class Surroundings(NamedTuple):
+    """What the settings of a decoder must go with in a model."""
+
+    cells: CellLayout | None = None  # of the encoder
+    share_cells: bool = False  # encoder and decoder share their cells
+    in_chunks: bool = False  # training reads a target in several calls
+
+
+class EncoderTraits:
+    """What settings are checked by, of every encoder: defaults, of which one overrides those that differ."""
+
+    @classmethod
+    def cell_layout(cls, config: Any) -> CellLayout | None:
+        """The cells whose states a decoder may start from; None: it has none."""
+        return None
+
+
+class DecoderTraits:
+    """What settings are checked by, of every decoder: defaults, of which one overrides those that differ."""
+
+    own_likelihood: ClassVar[bool] = False  # it needs the full softmax, and gives log-probabilities
+    copies_words: ClassVar[bool] = False  # it can write source words that the target vocabulary lacks
+
+    @classmethod
+    def problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
+        """Errors in how its settings go with the rest of the model."""
+        if around.share_cells:
+            yield "share_cells: found true, expected a recurrent encoder and a recurrent decoder"

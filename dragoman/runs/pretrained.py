@@ -14,8 +14,8 @@ from dragoman.config import settings
 from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
 from dragoman.files import copy_into
+from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import Encoder
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.encoders.images import TorchvisionConfig, trunk_of
 from dragoman.runs.folder import IMPORTED, Run, licence_of
 from dragoman.tasks.config import Config

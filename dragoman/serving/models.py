@@ -162,7 +162,7 @@ class ServedModel:
             rows = options.method.hypotheses(options.n_best)
         backend = predictor.backend(predictor.defaults)
         lengths = torch.tensor([len(item.text) + 1 for item in inputs])
-        steps = limits_of(lengths, config, backend.length_ratio, getattr(backend.model, "max_positions", None))
+        steps = limits_of(lengths, config, backend.length_ratio, getattr(backend.traits, "max_positions", None))
         return [
             SearchCost(limit + phrases_of(item.constraints), rows * len(self.engine.members))
             for limit, item in zip(steps.tolist(), inputs, strict=True)

@@ -19,7 +19,8 @@ from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.pair_codec import COPYABLE
 from dragoman.data.tokenizers.subwords import SentencePieceConfig
 from dragoman.errors import ConfigError
-from dragoman.models.traits import decodes
+from dragoman.models.config import EncoderDecoderConfig, decoder_traits
+from dragoman.models.traits import DecoderTraits, decodes
 from dragoman.tasks.base import Config, Starter, Task, too_long
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class NetworkEntry(NamedTuple):
 
 
 def _encoder_decoder() -> NetworkEntry:
-    from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+    from dragoman.models.encoder_decoder import EncoderDecoder
 
     return NetworkEntry(EncoderDecoderConfig, EncoderDecoder)
 
@@ -49,11 +50,8 @@ NETWORKS: Table[str, NetworkEntry] = Table(
     "model",
     lambda entry: [entry.config.kind],
     late={"encoder-decoder": _encoder_decoder, "non-autoregressive": _non_autoregressive},
+    configs={"encoder-decoder": EncoderDecoderConfig},
 )
-
-
-def default_model() -> Any:
-    return NETWORKS["encoder-decoder"].config()
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class TranslateConfig(Config):
     """Pairs of text."""
 
     task: Literal["translate"] = setting("translate", help="the kind of problem")
-    model: Annotated[Any, NETWORKS, TRANSDUCERS] = setting(default_factory=default_model, help="the model to train")
+    model: Annotated[Any, NETWORKS, TRANSDUCERS] = setting(EncoderDecoderConfig(), help="the model to train")
     uses_tags = True
     may_resplit = True
 
@@ -117,13 +115,9 @@ def may_share_vocabulary(tokenizer: TokenizersConfig) -> bool:
     return target is None or (isinstance(source, SentencePieceConfig) and isinstance(target, SentencePieceConfig))
 
 
-def decoder_of(config: Config) -> Any:
-    """The class of an autoregressive model's decoder; None for a model without one."""
-    if config.model.kind != "encoder-decoder":
-        return None
-    from dragoman.models.registry import decoder_class
-
-    return decoder_class(config.model.decoder)
+def decoder_of(config: Config) -> type[DecoderTraits] | None:
+    """What the decoder of an autoregressive model declares; None for a model without one."""
+    return decoder_traits(config.model.decoder) if config.model.kind == "encoder-decoder" else None
 
 
 def build_model(

@@ -21,8 +21,9 @@ from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.scorer import Scorer
 from dragoman.kernels.graph_inputs import GraphInputs
+from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import State
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 
 VOCABULARY = 11
 SPACE = 7  # the token between words, for encoders that read characters

@@ -10,7 +10,8 @@ import torch
 from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 
 LearningTask = Literal["copy", "reverse"]

@@ -38,15 +38,15 @@ from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.cells import GRUConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DecoderConfig, EncoderConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score
 from tests.conftest import TrainedFolder, call, quiet_machine
 

@@ -19,14 +19,14 @@ from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.errors import DataError
 from dragoman.layers.attention import CrossAttention
 from dragoman.layers.cells import GRUConfig, LSTMConfig
-from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.config import LearnedConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, SingleHeadAttention
 from dragoman.layers.self_attention import SelfAttention
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DecoderConfig, EncoderConfig
-from dragoman.models.transformer import TransformerConfig
 
 WORDS, HEADS, LAYERS = 13, 2, 2
 SOURCES = [[5, 6, 7, 8, 9], [10, 4], [12]]

@@ -39,17 +39,17 @@ from dragoman.layers.cells import (
     RNNConfig,
     build_cell,
 )
+from dragoman.layers.config import RelativeBiasConfig
 from dragoman.layers.crf import LinearChainCRF
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import ABSOLUTE_POSITIONS, RELATIVE_POSITIONS
-from dragoman.layers.relative_positions import RelativeBiasConfig
 from dragoman.layers.rnn_attention import RNNAttentionConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DECODERS, ENCODERS, has_attention
-from dragoman.models.transformer import TransformerConfig
 from tests.analysis.tempering import tempered
 
 WORDS, SPACE = 13, 7

@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, RNNConfig
-from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.layers.relative_positions import (
+from dragoman.layers.config import (
+    LearnedConfig,
+    LinearConfig,
+    LocalConfig,
+    NoPositionsConfig,
     RelativeBiasConfig,
     RelativeConfig,
     RelativeSinusoidalConfig,
     RotaryConfig,
+    SegmentsConfig,
+    SinusoidalConfig,
 )
 from dragoman.layers.rnn_attention import (
     AdditiveConfig,
@@ -22,7 +27,7 @@ from dragoman.layers.rnn_attention import (
     MultiHeadConfig,
     PredictiveConfig,
 )
-from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
@@ -33,7 +38,6 @@ from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DECODERS, ENCODERS
-from dragoman.models.transformer import TransformerConfig
 from dragoman.testing import laws
 
 # Windows and segments so short that the rows below span several.

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from dragoman.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig
-from dragoman.layers.positions import LearnedConfig
-from dragoman.layers.relative_positions import RotaryConfig
+from dragoman.layers.config import LearnedConfig, LinearConfig, RotaryConfig
 from dragoman.layers.rnn_attention import AdditiveConfig
-from dragoman.layers.self_attention import LinearConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
@@ -28,7 +27,6 @@ from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DECODERS as ALL_DECODERS
 from dragoman.models.registry import ENCODERS as ALL_ENCODERS
 from dragoman.models.registry import DecoderConfig, EncoderConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.testing.learning import LearningTask, learn
 
 GRU = RecurrentEncoderConfig(cell=GRUConfig(), embedding=24, width=32, dropout=0.0)

@@ -28,9 +28,14 @@ from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.layers.embeddings import WordDropout
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.heads.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, SoftmaxConfig
-from dragoman.models.transformer import TransformerConfig
+from dragoman.models.config import (
+    EncoderDecoderConfig,
+    FullSoftmaxConfig,
+    SampledSoftmaxConfig,
+    SoftmaxConfig,
+    TransformerConfig,
+)
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.tasks import config
 from dragoman.training.validation.seq2seq import rows_to_decode
 

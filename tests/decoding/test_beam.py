@@ -23,14 +23,14 @@ from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.errors import DragomanError
 from dragoman.layers.cells import GRUConfig, LSTMConfig
-from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.config import LearnedConfig
 from dragoman.layers.rnn_attention import AdditiveConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.contracts import State
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DecoderConfig, EncoderConfig
-from dragoman.models.transformer import TransformerConfig
 
 CASES = 500
 NEVER = float("-inf")

@@ -19,7 +19,8 @@ from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.decoding.trace import COMPLETE, KEPT, LATE, PRUNED, Trace
 from dragoman.errors import ConfigError
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.decoding.test_beam import DECODERS, ENCODERS, Found, Guess, Prefix, Table, any_case, same, writable
 
 

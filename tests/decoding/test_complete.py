@@ -18,12 +18,10 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.errors import DataError
 from dragoman.inference.completer import CompletionOptions, check_length, complete
 from dragoman.inference.target_scores import mean_log_probabilities
-from dragoman.layers.positions import LearnedConfig
-from dragoman.layers.relative_positions import RotaryConfig
-from dragoman.layers.self_attention import SegmentsConfig
+from dragoman.layers.config import LearnedConfig, RotaryConfig, SegmentsConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
 from dragoman.training.validation.language_model import text_likelihood
 from dragoman.training.validation.result import Interrupted

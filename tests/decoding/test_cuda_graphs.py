@@ -35,7 +35,8 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.layers import positions
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.progress import Interrupted, interruptible
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 

@@ -18,8 +18,9 @@ from dragoman.decoding.mbr import MinimumBayesRisk, expected_costs
 from dragoman.decoding.sampling import draw_samples
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
-from dragoman.layers.positions import LearnedConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.layers.config import LearnedConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from dragoman.scoring.registry import segment_cost_metrics
 from tests.decoding.test_beam import DECODERS, ENCODERS

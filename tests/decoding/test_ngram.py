@@ -12,11 +12,10 @@ from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import joint_ctc
 from dragoman.decoding.joint_ctc import NeuralLM, NGramLM
 from dragoman.errors import DataError
-from dragoman.layers.positions import LearnedConfig
-from dragoman.layers.relative_positions import RotaryConfig
+from dragoman.layers.config import LearnedConfig, RotaryConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
-from dragoman.models.transformer import TransformerConfig
 
 VOCABULARY = 9
 TEXTS = [[4, 5, 4], [4, 5], [6]]

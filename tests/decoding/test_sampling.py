@@ -20,7 +20,8 @@ from dragoman.decoding.method import Request
 from dragoman.decoding.sampling import Sampling, draw_samples, sample_key, sample_token, truncate, uniform
 from dragoman.decoding.search import search
 from dragoman.errors import DragomanError
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.decoding.test_beam import DECODERS, ENCODERS, Table, exhaustive
 
 CONFIG = SearchConfig(max_length=4)

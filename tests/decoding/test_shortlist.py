@@ -20,10 +20,10 @@ from dragoman.decoding.search import limits_for, search
 from dragoman.decoding.shortlist import Shortlist, ShortlistFile
 from dragoman.errors import DataError
 from dragoman.inference.load import load_predictor
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.transformer import TransformerConfig
 from tests.conftest import TrainedFolder, call
 
 VOCABULARY = 60

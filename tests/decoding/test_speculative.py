@@ -17,8 +17,9 @@ from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.search import search
 from dragoman.decoding.speculative import Speculative
 from dragoman.errors import ConfigError
-from dragoman.layers.positions import LearnedConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.layers.config import LearnedConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from tests.contract.conftest import DECODER_CASES
 from tests.decoding.test_beam import DECODERS, ENCODERS

@@ -15,7 +15,8 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.decoding.speculative import Speculative
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 from tests.decoding.test_sampling import model_of, spelled
 from tests.decoding.test_speculative import some_sources

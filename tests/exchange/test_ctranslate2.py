@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 from dataclasses import fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,21 +25,31 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2 as exchange
+from dragoman.exchange import ctranslate2_export
 from dragoman.exchange.choice import Call, chosen, unsupported
 from dragoman.exchange.engine import Engine, EngineSearch
 from dragoman.inference.predictor import Prediction, Predictor
-from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
-from dragoman.layers.self_attention import LinearConfig, LocalConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.layers.config import (
+    LearnedConfig,
+    LinearConfig,
+    LocalConfig,
+    NoPositionsConfig,
+    RelativeBiasConfig,
+    RelativeConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+)
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
+from dragoman.models.decoders.transformer import TransformerDecoder
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.transformer import TransformerConfig
+from dragoman.models.encoders.transformer import TransformerEncoder
+from dragoman.models.traits import DecoderTraits, EncoderTraits
 from dragoman.tasks.config import build
 from tests.conftest import call, words, write_rows
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra 'fast' (ctranslate2) is not installed")
 
-CPU = torch.device("cpu")
 VOCABULARY = 50
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"norm": "post"},
@@ -94,7 +106,7 @@ def rows(count: int, seed: int = 0) -> list[list[int]]:
 
 def engine_of(model: EncoderDecoder, folder: Path, workers: int = 2) -> Engine:
     tokenizer: Any = Numbers()
-    exchange.export(model, (tokenizer, tokenizer), folder, "float32")
+    ctranslate2_export.export(model, (tokenizer, tokenizer), folder, "float32")
     return Engine(folder, tokenizer, tokenizer, "float32", workers)
 
 
@@ -155,7 +167,7 @@ def test_what_reaches_its_longest_length_ends_as_in_our_own_search(beam: int, tm
 
 def test_int8_is_near(tmp_path: Path) -> None:
     model, tokenizer = model_of("paper"), Numbers()
-    exchange.export(model, (tokenizer, tokenizer), tmp_path, "int8")
+    ctranslate2_export.export(model, (tokenizer, tokenizer), tmp_path, "int8")
     engine = Engine(tmp_path, tokenizer, tokenizer, "int8", 1)  # type: ignore[arg-type]
     sources, targets = rows(20), rows(20, seed=1)
     ours = model_of("paper").score(batch_of(sources, targets)).log_probabilities.sum(1).tolist()
@@ -184,9 +196,9 @@ def test_all_reasons_against_a_model_come_at_once() -> None:
     )
     recurrent = EncoderDecoderConfig(encoder=RecurrentEncoderConfig())
     assert exchange.blockers(recurrent) == ["model.encoder.kind: found 'recurrent', expected 'transformer'"]
-    assert chosen("auto", "float32", recurrent, CPU) == "torch"
+    assert chosen("auto", "float32", recurrent, "cpu") == "torch"
     with pytest.raises(ConfigError, match=r"model\.encoder\.kind: found 'recurrent'"):
-        chosen("ctranslate2", "float32", recurrent, CPU)
+        chosen("ctranslate2", "float32", recurrent, "cpu")
 
 
 def test_an_option_that_the_engine_does_not_know_goes_to_our_own_search() -> None:
@@ -234,7 +246,7 @@ def test_searches_it_does_not_do_alike_are_known() -> None:
     assert list(unsupported(sampled, 50)) == ["the method Sampling"]
     assert list(unsupported(Call(complete, DecodingOptions(rerank=RerankModel("back"), n_best=3)), 50)) == []
     with pytest.raises(ConfigError, match="precision: found 'int8', which only the engine ctranslate2 has"):
-        chosen("torch", "int8", EncoderDecoderConfig(), CPU)
+        chosen("torch", "int8", EncoderDecoderConfig(), "cpu")
 
 
 def test_names_of_tokens_are_texts_and_no_two_are_alike() -> None:
@@ -379,13 +391,15 @@ def test_a_run_that_cannot_be_written_to_is_still_searched(
     own = tmp_path / "run"
     shutil.copytree(run, own, ignore=shutil.ignore_patterns("ctranslate2-*"))
     (tmp_path / "moment").mkdir()
-    real = exchange.tempfile.mkdtemp
+    real = ctranslate2_export.tempfile.mkdtemp
 
     def refused(parent: Path, prefix: str) -> Path:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(exchange, "make_temporary", refused)
-    monkeypatch.setattr(exchange.tempfile, "mkdtemp", lambda prefix: real(prefix=prefix, dir=tmp_path / "moment"))
+    monkeypatch.setattr(ctranslate2_export, "make_temporary", refused)
+    monkeypatch.setattr(
+        ctranslate2_export.tempfile, "mkdtemp", lambda prefix: real(prefix=prefix, dir=tmp_path / "moment")
+    )
     expected = dragoman.load(run, engine="torch").predict(["abcde"])[0].text
     assert dragoman.load(own, engine="ctranslate2").predict(["abcde"])[0].text == expected
     assert list((tmp_path / "moment").iterdir()) == []  # it is in memory: nothing is left behind
@@ -439,6 +453,39 @@ def test_the_command_line_gives_the_same_text_by_every_engine(run: Path) -> None
     assert call("predict", run, "--precision", "int8", stdin=stdin).code == 0
     wrong = call("predict", run, "--engine", "torch", "--precision", "int8", stdin=stdin)
     assert (wrong.code, "which only the engine ctranslate2 has" in wrong.err) == (2, True)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # its import raises an error
+from dragoman.cli import guarded
+for line in sys.stdin:
+    assert guarded(line.split()) == 0, line
+assert "torch" not in {name.partition(".")[0] for name, module in sys.modules.items() if module is not None}
+"""
+
+
+def test_a_written_engine_predicts_without_torch(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("".join(f"{word}\n" for word in words(12, seed=4)), encoding="utf-8")
+    ways = ("--beam 1", "search.stop=complete --json --n-best 2", "engine=ctranslate2", "precision=int8 --json")
+    lines = [f"predict {run} {tmp_path}/words.txt {way}" for way in ways]
+    with_torch = [call(*line.split()) for line in lines]  # writes the engines
+    assert [got.code for got in with_torch] == [0] * len(ways)
+    got = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        input="\n".join(lines),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert (got.returncode, got.stderr) == (0, "")
+    assert got.stdout == "".join(each.out for each in with_torch)
+
+
+def test_the_settings_of_a_transformer_say_what_its_modules_declare() -> None:
+    """They are read without the modules, which import torch."""
+    for traits, module in ((DecoderTraits, TransformerDecoder), (EncoderTraits, TransformerEncoder)):
+        assert not {name for name in vars(traits) if not name.startswith("__")} & set(vars(module))
 
 
 def test_without_the_package_auto_is_torch_and_the_name_is_an_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

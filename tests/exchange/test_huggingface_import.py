@@ -25,9 +25,8 @@ from dragoman.errors import DragomanError
 from dragoman.exchange.huggingface import t5_exporting
 from dragoman.exchange.huggingface.importing import import_folder
 from dragoman.inference.load import load_predictor, load_run
-from dragoman.layers.relative_positions import RelativeBiasConfig
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
-from dragoman.models.transformer import TransformerConfig
+from dragoman.layers.config import RelativeBiasConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.runs import Run
 from dragoman.runs.folder import licence_of
 from tests.conftest import call

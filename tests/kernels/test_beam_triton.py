@@ -20,7 +20,8 @@ from dragoman.decoding.beam_state import (
 from dragoman.decoding.config import SearchConfig, StopRule
 from dragoman.decoding.scorer import NEG_INF
 from dragoman.decoding.search import search
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 
 pytestmark = pytest.mark.gpu

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels import cpu_cross_entropy as module
-from dragoman.models.heads.softmax import CrossEntropy, FullSoftmaxConfig, SoftmaxCriterion, full_loss
+from dragoman.models.config import FullSoftmaxConfig
+from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, full_loss
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])

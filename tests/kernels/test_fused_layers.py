@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from dragoman.kernels import fused_layers
 from dragoman.layers.attention import CrossAttention, read_memory
+from dragoman.layers.config import RotaryConfig
 from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.linear import Linear
-from dragoman.layers.relative_positions import Rotary, RotaryConfig
+from dragoman.layers.relative_positions import Rotary
 
 pytestmark = pytest.mark.gpu
 HALF = torch.bfloat16

@@ -15,34 +15,30 @@ from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from dragoman.data.tokenizers.base import PAD
+from dragoman.layers.config import (
+    LearnedConfig,
+    NoPositionsConfig,
+    PositionsConfig,
+    RelativeBiasConfig,
+    RelativeConfig,
+    RelativeSinusoidalConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+)
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import (
     ABSOLUTE_POSITIONS,
     RELATIVE_POSITIONS,
-    LearnedConfig,
-    NoPositionsConfig,
-    PositionsConfig,
-    SinusoidalConfig,
     build_absolute_positions,
     build_relative_positions,
     sinusoid_table,
     sinusoids,
 )
-from dragoman.layers.relative_positions import (
-    Relative,
-    RelativeBias,
-    RelativeBiasConfig,
-    RelativeConfig,
-    RelativePositions,
-    RelativeSinusoidal,
-    RelativeSinusoidalConfig,
-    Rotary,
-    RotaryConfig,
-)
+from dragoman.layers.relative_positions import Relative, RelativeBias, RelativePositions, RelativeSinusoidal, Rotary
+from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoders.transformer import TransformerEncoder
-from dragoman.models.transformer import TransformerConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 

@@ -15,24 +15,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.layers import linear_attention as linear
 from dragoman.layers.attention import Cache, observe_attention
-from dragoman.layers.positions import PositionsConfig, SinusoidalConfig, build_relative_positions
-from dragoman.layers.relative_positions import (
-    Relative,
-    RelativeBias,
-    RelativeBiasConfig,
-    RelativeConfig,
-    RelativePositions,
-    RotaryConfig,
-)
-from dragoman.layers.self_attention import (
-    SELF_ATTENTIONS,
+from dragoman.layers.config import (
     FullConfig,
     LinearConfig,
     LocalConfig,
+    PositionsConfig,
+    RelativeBiasConfig,
+    RelativeConfig,
+    RotaryConfig,
     SegmentsConfig,
-    SelfAttention,
     SelfAttentionConfig,
+    SinusoidalConfig,
 )
+from dragoman.layers.positions import build_relative_positions
+from dragoman.layers.relative_positions import Relative, RelativeBias, RelativePositions
+from dragoman.layers.self_attention import SELF_ATTENTIONS, SelfAttention
 from dragoman.models.contracts import map_tensors
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

@@ -19,13 +19,13 @@ from dragoman.layers.augmentation import ImageAugmentConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig, build_rnn_attention
 from dragoman.models.captioner import Captioner, CaptionerConfig, doubly_stochastic_penalty, with_attention
+from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.images import ResNetConfig
 from dragoman.models.registry import FEATURE_ENCODERS
 from dragoman.models.traits import decodes
-from dragoman.models.transformer import TransformerConfig
 from dragoman.reports.media_plots import draw_attention_over_image, mean_over_heads
 from tests.models.torchvision_stand_in import stand_in
 

@@ -22,6 +22,7 @@ from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.embeddings import TokenEmbedding, WordDropout
+from dragoman.models.config import TransformerConfig
 from dragoman.models.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, split_words
 from dragoman.models.encoders.dense import DenseEncoderConfig
@@ -29,7 +30,6 @@ from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS, SequenceEncoderConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config as configuration
 from tests.conftest import call, write_rows
 from tests.layers.test_convolution import plain_word

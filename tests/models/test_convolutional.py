@@ -14,9 +14,10 @@ from dragoman.config import settings
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
+from dragoman.layers.config import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.layers.convolution import WeightNormConvolution
 from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
+from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.convs2s import (
     ConvS2SDecoder,
     ConvS2SDecoderConfig,
@@ -26,7 +27,7 @@ from dragoman.models.convs2s import (
     ConvS2SEncoderLayer,
     ConvS2SInput,
 )
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder, MultiKernelLayer

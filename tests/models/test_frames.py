@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.layers.cells import GRUConfig
-from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.config import LearnedConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
@@ -27,7 +28,6 @@ from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
-from dragoman.models.transformer import TransformerConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 LENGTHS = [13, 5, 1, 8, 16]

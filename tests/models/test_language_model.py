@@ -24,9 +24,17 @@ from dragoman.inference.dynamic_evaluation import DynamicEvaluation, dynamic_lik
 from dragoman.kernels.cpu_dropout import dropout
 from dragoman.kernels.torch_rnn import BY_TORCH
 from dragoman.layers.cells import GRUConfig, LSTMConfig, MogrifierLSTMConfig
-from dragoman.layers.positions import LearnedConfig, NoPositionsConfig
-from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
-from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
+from dragoman.layers.config import (
+    LearnedConfig,
+    LinearConfig,
+    LocalConfig,
+    NoPositionsConfig,
+    RelativeBiasConfig,
+    RelativeConfig,
+    RotaryConfig,
+    SegmentsConfig,
+)
+from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import map_tensors
 from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStackConfig, WeightDropout
 from dragoman.models.heads.mixture import MAX_LOGITS
@@ -37,7 +45,6 @@ from dragoman.models.language_model import (
     carried_tensors,
     restore_carried,
 )
-from dragoman.models.transformer import TransformerConfig
 from dragoman.scoring.perplexity import TextSize
 
 WORDS = 23

@@ -15,6 +15,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.layers.rnn_attention import GeneralConfig
+from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.copy_transducer import CopyTransducerConfig
 from dragoman.models.decoders.edit_transducer import (
@@ -28,7 +29,7 @@ from dragoman.models.decoders.edit_transducer import (
 from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.monotone import MonotoneDecoder
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.decoder_head import DecoderHead
 
@@ -195,7 +196,7 @@ def test_label_smoothing_uses_the_whole_distribution() -> None:
 
 
 def test_a_sampled_softmax_is_refused() -> None:
-    from dragoman.models.heads.softmax import SampledSoftmaxConfig
+    from dragoman.models.config import SampledSoftmaxConfig
 
     config = EncoderDecoderConfig(decoder=EditTransducerConfig(embedding=512), softmax=SampledSoftmaxConfig())
     assert any("softmax: found 'sampled'" in problem for problem in config.problems())

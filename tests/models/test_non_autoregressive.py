@@ -19,9 +19,10 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
-from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.config import LearnedConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.contracts import CTCEmissions, LengthBeam
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.parallel import Upsample, resize
 from dragoman.models.non_autoregressive import (
@@ -36,7 +37,6 @@ from dragoman.models.non_autoregressive import (
     ParallelDecoderConfig,
 )
 from dragoman.models.traits import decodes
-from dragoman.models.transformer import TransformerConfig
 from tests.contract.conftest import ENCODER_CASES
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

@@ -12,6 +12,7 @@ import torch
 from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
+from dragoman.models.config import TransformerConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import ALIGNMENTS as ALL_ALIGNMENTS
 from dragoman.models.non_autoregressive import (
@@ -25,7 +26,6 @@ from dragoman.models.non_autoregressive import (
     ParallelDecoderConfig,
 )
 from dragoman.models.registry import EncoderConfig
-from dragoman.models.transformer import TransformerConfig
 
 SEEDS = (1, 2, 3)  # CTC models this small now and then start so badly that they stay so: one start of three must do
 

@@ -23,14 +23,15 @@ from dragoman.layers.attention import (
     masked_softmax,
     observe_attention,
 )
+from dragoman.layers.config import SinusoidalConfig
 from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.positions import Sinusoidal, SinusoidalConfig, sinusoids
+from dragoman.layers.positions import Sinusoidal, sinusoids
 from dragoman.layers.self_attention import SelfAttention
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.transformer import TransformerDecoder
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.transformer import TransformerEncoder
-from dragoman.models.transformer import TransformerConfig
 
 Places = dict[tuple[str, ...], tuple[str, ...]]  # our parameters → theirs, below each other on both sides
 

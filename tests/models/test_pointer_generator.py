@@ -23,12 +23,12 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.exchange.ctranslate2 import blockers
 from dragoman.layers.rnn_attention import AdditiveConfig
+from dragoman.models.config import EncoderDecoderConfig, ExponentialDecayConfig, TransformerConfig
 from dragoman.models.decoders.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, ExponentialDecayConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.decoder_head import teacher_inputs
-from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.translate import copied_ids
 
 V = 11  # size of the target vocabulary; the source has two words more

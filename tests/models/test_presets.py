@@ -10,10 +10,9 @@ from transformers import MarianConfig, MarianModel
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.classical.transducers import TRANSDUCERS, build_transducer
 from dragoman.data.tokenizers.characters import BytesConfig, ByteTokenizer
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import NonAutoregressiveConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config
 from dragoman.tasks.translate import build_model
 from dragoman.training.config import LastAverageConfig

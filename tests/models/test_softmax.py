@@ -19,31 +19,25 @@ from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.errors import ConfigError
 from dragoman.kernels.alignment import ALIGNMENT, aligned_logits
+from dragoman.models.config import (
+    EncoderDecoderConfig,
+    ExponentialDecayConfig,
+    ForcingConfig,
+    FullSoftmaxConfig,
+    InverseSigmoidDecayConfig,
+    LinearDecayConfig,
+    PartitionedSoftmaxConfig,
+    SampledSoftmaxConfig,
+    TeacherForcingConfig,
+    TransformerConfig,
+)
 from dragoman.models.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import (
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    ExponentialDecayConfig,
-    ForcingConfig,
-    InverseSigmoidDecayConfig,
-    LinearDecayConfig,
-    TeacherForcingConfig,
-)
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.heads.softmax import (
-    CrossEntropy,
-    FullSoftmaxConfig,
-    PartitionedSoftmaxConfig,
-    SampledSoftmaxConfig,
-    SoftmaxCriterion,
-    full_loss,
-    partitioned_loss,
-    sampled_loss,
-)
-from dragoman.models.transformer import TransformerConfig
+from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, full_loss, partitioned_loss, sampled_loss
 
 
 def test_a_sample_of_everything_is_the_full_loss() -> None:

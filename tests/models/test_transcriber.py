@@ -25,12 +25,12 @@ from dragoman.errors import ConfigError
 from dragoman.layers.augmentation import SpecAugmentConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.rnn_attention import AdditiveConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig, FrameStackingConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.traits import decodes
 from dragoman.models.transcriber import CTCOnlyConfig, JointAttentionConfig, Transcriber, TranscriberConfig
-from dragoman.models.transformer import TransformerConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 VOCABULARY, FEATURES = 7, 5

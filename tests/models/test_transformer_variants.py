@@ -15,14 +15,20 @@ from transformers import LlamaConfig, LlamaModel, T5Config, T5Model
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError
+from dragoman.layers.config import (
+    FullConfig,
+    LinearConfig,
+    LocalConfig,
+    NoPositionsConfig,
+    RelativeBiasConfig,
+    RelativeConfig,
+    RotaryConfig,
+)
 from dragoman.layers.embeddings import TokenEmbedding
-from dragoman.layers.positions import NoPositionsConfig
-from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
-from dragoman.layers.self_attention import FullConfig, LinearConfig, LocalConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoders.transformer import TransformerEncoder
-from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config as whole_config
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

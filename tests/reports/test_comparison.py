@@ -6,8 +6,9 @@ from torch import nn
 
 from dragoman.analysis.cost import benchmarked_layers
 from dragoman.layers.cells import LSTMConfig
+from dragoman.layers.config import FullConfig
 from dragoman.layers.rnn import Unidirectional
-from dragoman.layers.self_attention import FullConfig, SelfAttention
+from dragoman.layers.self_attention import SelfAttention
 from dragoman.reports.comparison import System, chosen_metrics, cost_view, time_to_target
 from dragoman.runs import Run
 from tests.conftest import TrainedFolder

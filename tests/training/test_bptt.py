@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dragoman.data.bptt import BpttPlan, StoredStream
 from dragoman.data.store import StoreWriter, TokenStore
-from dragoman.layers.relative_positions import RotaryConfig
-from dragoman.layers.self_attention import SegmentsConfig
+from dragoman.layers.config import RotaryConfig, SegmentsConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import (
     LanguageModel,
@@ -22,7 +22,6 @@ from dragoman.models.language_model import (
     carried_tensors,
     restore_carried,
 )
-from dragoman.models.transformer import TransformerConfig
 from dragoman.training.config import OptimizerConfig
 from dragoman.training.optimizer import build_optimizer, load_weights, optimizer_tensors, restore_optimizer
 from dragoman.training.step import step_seed

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from dragoman.data.batch import Tokens, batch_of
 from dragoman.data.tokenizers.base import PAD, SOS, SPECIALS, UNK
 from dragoman.errors import ConfigError
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.models.decoders.edit_transducer import EditTransducerConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.decoder_head import teacher_inputs
 from dragoman.models.registry import DECODERS
-from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import train
 from dragoman.testing.laws import SOURCES, TARGETS, VOCABULARY, assert_close, in_float64, small_model
 from dragoman.training.display import Display

@@ -12,9 +12,9 @@ from dragoman.auto.distil import distil
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError, RunError
+from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run, train
 from dragoman.runs.folder import write_members
 from dragoman.testing.laws import SOURCES, TARGETS, assert_close, in_float64, small_model

@@ -16,8 +16,8 @@ from dragoman.errors import ConfigError
 from dragoman.exchange.registry import export_run
 from dragoman.inference.load import load_run
 from dragoman.layers.linear import Linear, LoRALinear
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.transformer import TransformerConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run, train
 from dragoman.tasks.config import build
 from dragoman.training.checkpoints import read_tensors

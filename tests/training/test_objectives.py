@@ -16,8 +16,9 @@ from dragoman.data.batch import batch_of, pad_tokens
 from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.errors import RunError
+from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.runs import Run, train
 from dragoman.scoring.registry import segment_cost_metrics

@@ -17,15 +17,15 @@ from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, RunError
+from dragoman.layers.config import RotaryConfig
 from dragoman.layers.embeddings import build_embedding
-from dragoman.layers.relative_positions import RotaryConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.training.config import OptimizerConfig, RateConfig, StartFromConfig
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.trained_weights import freeze, rate_factors

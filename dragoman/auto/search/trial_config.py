@@ -12,7 +12,7 @@ from dragoman.config import settings
 from dragoman.data.examples import Example
 from dragoman.data.split import read_examples, source_hash
 from dragoman.files import write_text
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.config import EncoderDecoderConfig
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
 from dragoman.training.validation.seq2seq import with_all_references

@@ -25,10 +25,10 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.exchange.exporter import PLAIN, Exporter, encoder_decoder, stacks_of, transformer_blockers
 from dragoman.exchange.huggingface import t5_exporting
 from dragoman.exchange.huggingface.family import Converted, bart_layers, split_names
-from dragoman.layers.positions import SinusoidalConfig, sinusoids
-from dragoman.layers.relative_positions import RelativeBiasConfig
+from dragoman.layers.config import RelativeBiasConfig, SinusoidalConfig
+from dragoman.layers.positions import sinusoids
+from dragoman.models.config import TransformerConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
 ACTIVATIONS = {"silu": "swish", "relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new"}
@@ -98,7 +98,7 @@ def model_blockers(config: Any) -> list[str]:
 
 
 def config_table(model: EncoderDecoder, source: SourceReader, target: Tokenizer) -> dict[str, Any]:
-    encoder = stacks_of(model)["encoder"]
+    encoder = stacks_of(model.config)["encoder"]
     pre_norm = encoder.norm == "pre"
     table: dict[str, Any] = {
         "architectures": ["PegasusForConditionalGeneration" if pre_norm else "MarianMTModel"],
@@ -120,7 +120,7 @@ def config_table(model: EncoderDecoder, source: SourceReader, target: Tokenizer)
         "forced_eos_token_id": EOS,
         "dtype": "float32",
     }
-    for side, stack in stacks_of(model).items():
+    for side, stack in stacks_of(model.config).items():
         table |= {
             f"{side}_layers": stack.layers,
             f"{side}_attention_heads": stack.heads,
@@ -145,7 +145,7 @@ def generation_table(converted: Converted, run: Run) -> dict[str, Any]:
 
 @torch.no_grad()
 def weights(model: EncoderDecoder) -> dict[str, Tensor]:
-    stacks, names = stacks_of(model), dict[str, tuple[str, ...]]()
+    stacks, names = stacks_of(model.config), dict[str, tuple[str, ...]]()
     pre_norm = stacks["encoder"].norm == "pre"
     for side, stack in stacks.items():
         names |= bart_layers(side, stack.layers, pre_norm)

@@ -12,9 +12,9 @@ from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, linear, read_names
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces
 from dragoman.exchange.huggingface.translation import activation
-from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.config import LearnedConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.language_model import LanguageModelConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.language_model import LanguageModelTaskConfig
 from dragoman.training.config import TrainConfig
 

@@ -31,8 +31,9 @@ from dragoman.exchange.huggingface.family import (
 )
 from dragoman.exchange.huggingface.tokenizer_files import byte_pieces, token_id
 from dragoman.exchange.huggingface.translation import activation, language, search_settings, transformer
-from dragoman.layers.positions import LearnedConfig, NoPositionsConfig
+from dragoman.layers.config import LearnedConfig, NoPositionsConfig
 from dragoman.models.captioner import SpeechToTextConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.encoders.frames import (
     Conv1dSubsamplingConfig,
     ConvolutionalPositionsConfig,
@@ -40,7 +41,6 @@ from dragoman.models.encoders.frames import (
     WaveformConvolutionsConfig,
 )
 from dragoman.models.transcriber import TranscriberConfig
-from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks.media import TranscribeConfig
 from dragoman.training.config import TrainConfig
 

@@ -15,9 +15,8 @@ from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Imported, Names, TokenOrder, layer_names, read_names
 from dragoman.exchange.huggingface.translation import search_settings, sentence_piece, vocabularies_of
-from dragoman.layers.relative_positions import RelativeBiasConfig
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
-from dragoman.models.transformer import TransformerConfig
+from dragoman.layers.config import RelativeBiasConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.tasks.translate import TranslateConfig
 from dragoman.training.config import TrainConfig
 

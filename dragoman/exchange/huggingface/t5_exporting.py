@@ -21,9 +21,9 @@ from dragoman.data.tokenizers.characters import ByteTokenizer
 from dragoman.exchange.exporter import encoder_decoder, stacks_of, transformer_blockers
 from dragoman.exchange.huggingface.family import NEVER, Converted, split_names
 from dragoman.exchange.huggingface.t5 import FEED_FORWARD, names
-from dragoman.layers.relative_positions import RelativeBiasConfig
+from dragoman.layers.config import RelativeBiasConfig
+from dragoman.models.config import TransformerConfig
 from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
 # Our setting → the values that the class can express.
@@ -110,7 +110,7 @@ def token_ids(tokenizer: SourceReader, starts_with_pad: bool) -> TokenIds:
 
 @torch.no_grad()
 def convert(model: EncoderDecoder, source: SourceReader, target: Tokenizer) -> Converted:
-    stacks = stacks_of(model)
+    stacks = stacks_of(model.config)
     starts_with_pad = bool(never(output_bias(model))[SOS])
     ids = [token_ids(tokenizer, starts_with_pad) for tokenizer in (source, target)]
     own = {name: tensor.detach().float() for name, tensor in model.named_parameters(remove_duplicate=False)}

@@ -27,9 +27,8 @@ from dragoman.exchange.huggingface.family import (
     read_names,
     tokens_by_id,
 )
-from dragoman.layers.positions import LearnedConfig, PositionsConfig, SinusoidalConfig
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
-from dragoman.models.transformer import TransformerConfig
+from dragoman.layers.config import LearnedConfig, PositionsConfig, SinusoidalConfig
+from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
 from dragoman.tasks.translate import TranslateConfig
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh"}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dragoman.config.settings import setting
 from dragoman.layers.embeddings import Embedding
-from dragoman.models.contracts import Encoder, Memory, State, Surroundings
+from dragoman.models.contracts import Encoder, Memory, State
 from dragoman.models.decoders.recurrent_parts import (
     CellDecoder,
     CellStack,
@@ -20,6 +20,7 @@ from dragoman.models.decoders.recurrent_parts import (
     ReadoutDecoderBase,
     build_dropout,
 )
+from dragoman.models.traits import Surroundings
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,14 @@ from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.data.tokenizers.pair_codec import MAX_COPIES
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.linear import LogProbabilities
-from dragoman.models.contracts import Criterion, Decoder, Encoder, Memory, State, Surroundings
+from dragoman.models.config import TransformerConfig
+from dragoman.models.contracts import Criterion, Decoder, Encoder, Memory, State
 from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.heads.softmax import full_precision
-from dragoman.models.transformer import TransformerConfig
+from dragoman.models.traits import Surroundings
 
 InnerConfig = RecurrentDecoderConfig | LuongDecoderConfig | TransformerConfig | ConvS2SDecoderConfig
 INNER: dict[type, Any] = {

@@ -13,7 +13,8 @@ from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
 from dragoman.layers.rnn import VariationalDropout
-from dragoman.models.contracts import Decoder, Encoder, Memory, Surroundings
+from dragoman.models.contracts import Decoder, Encoder, Memory
+from dragoman.models.traits import Surroundings
 
 
 @dataclass(frozen=True)

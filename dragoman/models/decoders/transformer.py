@@ -10,18 +10,13 @@ from torch import Tensor, nn
 
 from dragoman.kernels.fused_layers import residual_norm
 from dragoman.layers.attention import Cache, read_memory
+from dragoman.layers.config import LinearConfig, LocalConfig, NoPositionsConfig, SegmentsConfig
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.kv_cache import GrowingCache
-from dragoman.layers.positions import RELATIVE_POSITIONS, NoPositionsConfig
-from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
+from dragoman.layers.positions import RELATIVE_POSITIONS
+from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Decoder, Memory, State
-from dragoman.models.transformer import (
-    TransformerBlock,
-    TransformerConfig,
-    TransformerInput,
-    last_norm,
-    relative_positions_of,
-)
+from dragoman.models.transformer import TransformerBlock, TransformerInput, last_norm, relative_positions_of
 
 
 class DecoderBlock(TransformerBlock):

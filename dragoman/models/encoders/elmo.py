@@ -17,7 +17,8 @@ from dragoman.data.tokenizers.base import SOS
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn import Unidirectional, last_output
-from dragoman.models.contracts import Encoder, Memory, WidthEmbedding
+from dragoman.models.config import WidthEmbedding
+from dragoman.models.contracts import Encoder, Memory
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.data.media.images import COLOURS
+from dragoman.layers.config import NoPositionsConfig
 from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.linear import glorot
-from dragoman.layers.positions import NoPositionsConfig
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.images import ResNetConfig, ResNetEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig

@@ -13,7 +13,8 @@ from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.layers.convolution import convolve, pad_same
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import crop_to_maximum
-from dragoman.models.contracts import Encoder, Memory, WidthEmbedding
+from dragoman.models.config import WidthEmbedding
+from dragoman.models.contracts import Encoder, Memory
 
 
 @dataclass(frozen=True)

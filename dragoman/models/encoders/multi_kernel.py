@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Depth, Share, Size, setting
+from dragoman.layers.config import AbsolutePositionsConfig, NoPositionsConfig
 from dragoman.layers.convolution import NonLocal, convolve, pad_same
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
-from dragoman.layers.positions import AbsolutePositionsConfig, NoPositionsConfig, build_absolute_positions
+from dragoman.layers.positions import build_absolute_positions
 from dragoman.models.contracts import Encoder, Memory
 
 

@@ -13,7 +13,8 @@ from dragoman.kernels.cpu_dropout import Dropout
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn import Bidirectional, RecurrentLayer, Unidirectional, VariationalDropout
-from dragoman.models.contracts import CellLayout, Encoder, Memory
+from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.traits import CellLayout
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from dragoman.layers.positions import LearnedConfig
-from dragoman.models.contracts import Encoder, EncoderConfig
+from dragoman.layers.config import LearnedConfig
+from dragoman.models.config import EncoderConfig, TransformerConfig
+from dragoman.models.contracts import Encoder
 from dragoman.models.convs2s import ConvS2SEncoder, ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
@@ -15,7 +16,6 @@ from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernel
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.entries import SequenceEncoderEntry, table_of
-from dragoman.models.transformer import TransformerConfig
 
 SEQUENCE_ENCODERS = table_of(
     "encoder",

@@ -9,14 +9,9 @@ from torch import Tensor, nn
 from dragoman.kernels.fused_layers import residual_norm
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
+from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Encoder, Memory
-from dragoman.models.transformer import (
-    TransformerBlock,
-    TransformerConfig,
-    TransformerInput,
-    last_norm,
-    relative_positions_of,
-)
+from dragoman.models.transformer import TransformerBlock, TransformerInput, last_norm, relative_positions_of
 
 
 class EncoderBlock(TransformerBlock):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels.alignment import aligned_logits
 from dragoman.kernels.cpu_cross_entropy import total_loss
 from dragoman.kernels.fused_layers import cross_entropy
 from dragoman.layers.linear import LogProbabilities
+from dragoman.models.config import FullSoftmaxConfig, PartitionedSoftmaxConfig, SampledSoftmaxConfig, SoftmaxConfig
 from dragoman.models.contracts import TokenScores
 
 
@@ -35,40 +34,6 @@ def log_probabilities(logits: Tensor) -> Tensor:
     """Log-softmax over the last axis in at least float32; half precision is read without a copy."""
     precise = torch.float32 if logits.dtype in (torch.bfloat16, torch.float16) else logits.dtype
     return logits.log_softmax(-1, dtype=precise)
-
-
-@dataclass(frozen=True)
-class FullSoftmaxConfig:
-    """Compare every word of the vocabulary."""
-
-    kind: ClassVar[str] = "full"
-
-
-@dataclass(frozen=True)
-class SampledSoftmaxConfig:
-    """Compare the words of the batch and a random sample of others; evaluation always compares all words.
-
-    Every batch has its own sample (Jean et al. 2015). A sampled word stands for several words that were not sampled:
-    the log of their number is added to its logit, so that the loss estimates the full one.
-    """
-
-    kind: ClassVar[str] = "sampled"
-    size: Annotated[int, Range(1, None)] = setting(8192, help="number of sampled words, besides those of the batch")
-
-
-@dataclass(frozen=True)
-class PartitionedSoftmaxConfig:
-    """Compare the words of a part of the corpus; evaluation always compares all words (Jean et al. 2015).
-
-    The corpus is cut into consecutive parts. Part i has its own vocabulary V_i, which holds all its target words. Every
-    batch is from one part, and its softmax and label smoothing run over V_i.
-    """
-
-    kind: ClassVar[str] = "partitioned"
-    size: Annotated[int, Range(2, None)] = setting(30_000, help="largest number of words of a part")
-
-
-SoftmaxConfig = FullSoftmaxConfig | SampledSoftmaxConfig | PartitionedSoftmaxConfig
 
 
 class CrossEntropy(nn.Module):

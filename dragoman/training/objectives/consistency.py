@@ -15,8 +15,8 @@ from torch import Tensor
 from dragoman.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
+from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import Loss
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.heads.decoder_head import teacher_inputs
 from dragoman.training.objectives.base import Objective, ObjectiveConfig
 

@@ -17,8 +17,8 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.search import limits_for
 from dragoman.errors import hint
+from dragoman.models.config import EncoderDecoderConfig
 from dragoman.models.contracts import Loss
-from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.scoring.registry import metrics_for, segment_cost_metrics
 from dragoman.training.objectives.base import Objective, ObjectiveConfig
 
