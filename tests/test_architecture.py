@@ -115,6 +115,13 @@ def test_scripts_import_what_the_package_has(folder: str) -> None:
                         importlib.import_module(f"{node.module}.{alias.name}")
 
 
+def test_no_file_is_longer_than_600_lines() -> None:
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".js", ".css", ".html")]
+    lengths = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8").count("\n") for path in files}
+    assert len(lengths) > 300
+    assert {name: lines for name, lines in lengths.items() if lines > 600} == {}
+
+
 def test_nothing_is_unpickled_anywhere() -> None:
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman import files, portable
-from dragoman.data.corpus import lock_folder
+from dragoman.data.corpus_cache import lock_folder
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, RunError
 from dragoman.inference.load import load_predictor

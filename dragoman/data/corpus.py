@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import sys
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -33,7 +30,8 @@ from dragoman.data.config import (
     tag_of,
     weights_of,
 )
-from dragoman.data.crew import WORK, ProcessCrew, WorkerLostError, crew_for, part_folder, remove_shard
+from dragoman.data.corpus_cache import cache_folder, cached, cached_in_stages
+from dragoman.data.crew import WORK, ProcessCrew, crew_for, part_folder, remove_shard
 from dragoman.data.examples import Example, Fault, file_of
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
@@ -62,15 +60,12 @@ from dragoman.data.windows import (
     Windows,
     windowed_epoch,
 )
-from dragoman.errors import ConfigError, DataError, DragomanError
-from dragoman.files import cache_home, digest, make_temporary, remove_folder, sync, write_text
-from dragoman.portable import lock
+from dragoman.errors import ConfigError, DataError
+from dragoman.files import digest, remove_folder, write_text
 
 FORMAT = 2  # increase it when stores of older code must not be read any more
 FEATURES = "features"  # subfolder of a corpus of media files
-KEPT_SECONDS = 7 * 24 * 3600.0  # how long unfinished work stays
 TRAINED = "tokenizer.done"  # in the folder of unfinished work
-SIZES = "sizes.json"  # the size of every other file
 REPORT = "report.json"  # of a corpus that is being prepared, with what is known when its first shard is tokenised
 
 
@@ -95,20 +90,18 @@ class Corpus:
 
     @property
     def growing(self) -> GrowingWindows | None:
-        """The windows of a corpus that is still being prepared."""
-        return self.windows if isinstance(self.windows, GrowingWindows) else None
+        """The windows of a corpus that was not prepared when it was opened."""
+        return None if self.windows is None else self.windows.growing
 
     @property
     def failure(self) -> BaseException | None:
         """What is wrong with the data of a corpus whose preparation has removed its files while they were read."""
-        growing = self.growing
-        gone = growing is not None and growing.preparation is not None and not growing.building.exists()
-        return growing.preparation.error if gone else None  # type: ignore[union-attr]
+        return None if self.growing is None else self.growing.failure
 
     def close(self) -> None:
         """End the preparation of a corpus that is not needed any more."""
-        if self.growing is not None and self.growing.preparation is not None:
-            self.growing.preparation.cancel()
+        if self.growing is not None:
+            self.growing.close()
 
     def batches(self, tokens: int = 4096, seed: int = 1, epoch: int = 0) -> Iterator[Batch]:
         """One epoch of training batches of at most `tokens` tokens on either side, for a training loop of your own."""
@@ -400,20 +393,6 @@ def _write_shards(
     return counts
 
 
-def find_damage(folder: Path) -> str | None:
-    """A file of a prepared corpus that is missing or does not have the size that was written; None: all is well."""
-    try:
-        sizes: dict[str, int] = json.loads((folder / SIZES).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        return f"{SIZES}: {error}"
-    for name, size in sizes.items():
-        path = folder / name
-        actual = path.stat().st_size if path.is_file() else 0
-        if actual != size:
-            return f"{name}: found {actual:,} bytes, expected {size:,}"
-    return None
-
-
 def _empty_part(config: DataConfig, split: TrainValidSplit, part: str, too_long: int) -> DataError:
     own_files = config.valid if part == "valid" else None  # otherwise it comes from the training files
     usable = "" if own_files else f"{split.examples} usable, "
@@ -422,103 +401,6 @@ def _empty_part(config: DataConfig, split: TrainValidSplit, part: str, too_long:
         f"{', '.join(files)}: no {split.format.unit} is left for the {part} part ({usable}{too_long} "
         f"longer than data.max_length = {config.max_length} tokens)"
     )
-
-
-def cache_folder(config: DataConfig) -> Path:
-    return Path(config.cache) if config.cache else cache_home()
-
-
-@contextmanager
-def lock_folder(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Try to lock a folder during the block; yields whether this process holds the lock."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # Windows opens no folders: nothing is locked, so that none is taken for abandoned
-        yield False
-        return
-    try:
-        yield lock(handle, wait=wait) is True  # not where the file system (some network ones) has no locks
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def build_folder(cache: Path, key: str) -> Iterator[Path]:
-    """A temporary folder to build in, locked while its process lives.
-
-    Of a large corpus it is the one that a killed process left, with all finished jobs. Other folders of killed
-    processes are removed, those with finished jobs after some days.
-    """
-    cache.mkdir(parents=True, exist_ok=True)
-    with lock_folder(cache, wait=True):  # no process may take a folder for abandoned before its owner has locked it
-        building, locked = None, ExitStack()
-        for folder in cache.glob("[0-9a-f]" * len(key) + ".*"):
-            with suppress(OSError), ExitStack() as held:
-                if not held.enter_context(lock_folder(folder)):
-                    continue
-                if building is None and folder.name.startswith(key) and (folder / WORK).is_dir():
-                    building, locked = folder, held.pop_all()
-                elif not (folder / WORK).is_dir() or time.time() - folder.stat().st_mtime > KEPT_SECONDS:
-                    shutil.rmtree(folder)
-        if building is None:
-            building = make_temporary(cache, f"{key}.")
-            locked.enter_context(lock_folder(building))
-    with locked:
-        try:
-            yield building
-        except BaseException as error:
-            # After Ctrl-C, a full disk or the like, the next process goes on; what is wrong with the data stays wrong.
-            resumable = isinstance(error, WorkerLostError) or not isinstance(error, DragomanError)
-            if not (resumable and (building / WORK).is_dir()):
-                shutil.rmtree(building, ignore_errors=True)
-            raise
-        shutil.rmtree(building, ignore_errors=True)
-
-
-def _cached(cache: Path, key: str, build: Callable[[Path], Iterator[ProcessCrew]]) -> Path:
-    """The folder of this key in the cache; `build` fills a new one if it is missing or damaged."""
-    stages = _cached_in_stages(cache, key, build)
-    while True:
-        try:
-            next(stages)
-        except StopIteration as end:
-            folder: Path = end.value
-            return folder
-
-
-def _cached_in_stages(
-    cache: Path, key: str, build: Callable[[Path], Iterator[ProcessCrew]]
-) -> Generator[ProcessCrew, None, Path]:
-    """As `_cached`; yields whenever `build` does."""
-    folder = cache / key
-    if folder.exists() and find_damage(folder):
-        with lock_folder(cache, wait=True):  # another process may have built it anew meanwhile
-            if folder.exists() and (damage := find_damage(folder)):
-                print(f"{folder}: the token store is damaged ({damage}); it is built anew", file=sys.stderr)
-                remove_folder(folder)
-                if folder.exists():
-                    raise DataError(
-                        f"{folder}: the token store is damaged and cannot be removed; remove it or set data.cache"
-                    )
-    if folder.exists():
-        return folder
-    try:
-        with build_folder(cache, key) as building:
-            yield from build(building)
-            files = [path for path in sorted(building.rglob("*")) if path.is_file()]
-            sizes = {str(path.relative_to(building)): path.stat().st_size for path in files}
-            (building / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
-            for path in (*building.rglob("*"), building):
-                sync(path)
-            try:
-                building.rename(folder)
-            except OSError:
-                # Another process has prepared the same corpus meanwhile; its result is the same.
-                if not folder.exists():
-                    raise
-    except OSError as error:
-        raise DataError(f"{cache}: cannot write the token store here ({error.strerror})") from None
-    return folder
 
 
 def prepare_corpus(
@@ -548,8 +430,8 @@ def prepare_corpus(
     if building is not None:
         return opened(final) if final.exists() else _growing_corpus(building, final, opened, None)
     if not early or os.name == "nt":  # Windows moves no folder of which a file is open
-        return opened(_cached(final.parent, final.name, build))
-    stages = _cached_in_stages(final.parent, final.name, build)
+        return opened(cached(final.parent, final.name, build))
+    stages = cached_in_stages(final.parent, final.name, build)
     try:
         crew = next(stages)
     except StopIteration as end:
@@ -618,5 +500,5 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
         return iter(())
 
     key = _hash([FORMAT, corpus.report["fingerprint"], _digests(files), _layout(files)])
-    folder = _cached(cache_folder(config), store_key(key, example_format), build)
+    folder = cached(cache_folder(config), store_key(key, example_format), build)
     return replace(corpus, valid=open_store(folder / "valid"), valid_texts=folder / "valid.jsonl")

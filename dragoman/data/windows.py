@@ -76,6 +76,10 @@ class Windows(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def growing(self) -> GrowingWindows | None:
+        """These windows, if the corpus was not prepared when it was opened."""
+
     def ready(self, number: int) -> bool:
         """Whether a window can be opened at once; raises what went wrong where it will never be."""
 
@@ -91,6 +95,8 @@ class Windows(Protocol):
 
 class StoredWindows:
     """The windows of a corpus that is prepared."""
+
+    growing = None
 
     def __init__(self, store: TokenStore, shards: Sequence[int]) -> None:
         """`shards`: the rows of each."""
@@ -135,7 +141,6 @@ class Preparation(threading.Thread):
             self._stages.close()
 
     def may_move(self) -> None:
-        """Say that nobody opens a file of the unfinished corpus by its path any more, except for shards."""
         self._read.set()
 
     def cancel(self) -> None:
@@ -160,6 +165,25 @@ class GrowingWindows:
 
     def __len__(self) -> int:
         return len(self._windows)
+
+    @property
+    def growing(self) -> GrowingWindows:
+        return self
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the preparation in this process has removed the files of the corpus."""
+        return None if self.preparation is None or self.building.exists() else self.preparation.error
+
+    def may_move(self) -> None:
+        """Say that no process opens a file of the unfinished corpus by its path any more, except for shards."""
+        if self.preparation is not None:
+            self.preparation.may_move()
+
+    def close(self) -> None:
+        """End the preparation in this process."""
+        if self.preparation is not None:
+            self.preparation.cancel()
 
     def _finished(self) -> bool:
         return self._final.exists() and not (self.preparation is not None and self.preparation.is_alive())
@@ -203,8 +227,8 @@ class GrowingWindows:
 
     def corpus(self) -> Any:
         """The corpus that is prepared by now; waits for it."""
+        self.may_move()
         if self.preparation is not None:
-            self.preparation.may_move()
             self.preparation.join()
         while not self.prepared():
             time.sleep(WAIT)

@@ -88,8 +88,8 @@ class TrainingPlan:
             if self.base:
                 write_tensors(folder / BASE, self.base)
         runtime.processes.barrier()
-        if self.corpus.growing is not None and self.corpus.growing.preparation is not None:
-            self.corpus.growing.preparation.may_move()  # no process opens its files by their paths any more
+        if self.corpus.growing is not None:
+            self.corpus.growing.may_move()
 
     def finish(self, runtime: Runtime) -> None:
         """Complete the record of data that were tokenised during training."""

@@ -22,7 +22,8 @@ import dragoman
 from dragoman.data import split as splits
 from dragoman.data import tokenise
 from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.corpus import SIZES, Corpus, build_folder, cache_folder, fingerprint, prepare_corpus
+from dragoman.data.corpus import Corpus, fingerprint, prepare_corpus
+from dragoman.data.corpus_cache import SIZES, build_folder, cache_folder
 from dragoman.data.examples import Example, Pairs
 from dragoman.data.formats import pairs as pair_format
 from dragoman.data.readers import lines as line_reader
