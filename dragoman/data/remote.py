@@ -53,6 +53,7 @@ def _open_web(url: str, start: int, version: Mapping[str, str]) -> Iterator[Stre
     try:
         answer = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
     except HTTPError as error:
+        error.close()  # it holds the connection
         if error.code != 416:  # nothing is left to send
             raise
         answer = urlopen(Request(url, headers={"Accept-Encoding": "identity"}), timeout=TIMEOUT)
