@@ -80,7 +80,7 @@ def guarded(arguments: list[str]) -> int:
         try:
             with listening(LongWork()), warnings.catch_warnings():
                 warnings.showwarning = show_warning
-                words = [word for word in arguments if word != "--trace"]
+                words = [word for word in arguments if word != "--trace"] or ["--help"]
                 code = cli.main(words, prog_name="dragoman", standalone_mode=False)  # of click's Exit; commands: None
             if sys.stdout is not None:
                 sys.stdout.flush()  # a full disk or a closed pipe raises here, not at exit

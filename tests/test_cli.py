@@ -314,6 +314,8 @@ def test_new_without_a_task_lists_them(inside: TrainedFolder) -> None:
 
 def test_help_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "A first tour" in call("--help").out
+    bare = call()  # what a newcomer types first
+    assert (bare.code, bare.out, bare.err) == (0, call("--help").out, "")
     assert call("--version").out.startswith("dragoman ")
     monkeypatch.setenv("COLUMNS", "80")
     shown = call("--help").out
