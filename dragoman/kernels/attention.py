@@ -21,8 +21,8 @@ def attention(
 ) -> Tensor:
     """softmax(scale · q kᵀ + bias) v → (B, H, T, d); a query that sees no key reads zeros."""
     factor = query.shape[3] ** -0.5 if scale is None else scale
-    if bias is None and cpu_attention.supports(query, key, value, dropout):
-        return cpu_attention.attend_small(query, key, value, mask, causal, dropout, factor)
+    if cpu_attention.supports(query, key, value, dropout):
+        return cpu_attention.attend_small(query, key, value, mask, causal, dropout, factor, bias)
     if bias is None and short_attention.supports(query, key, mask):
         return short_attention.attend_short(query, key, value, mask, causal, dropout, factor)
     return torch_attention(query, key, value, mask, bias, causal, dropout, scale)

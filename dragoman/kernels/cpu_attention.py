@@ -31,9 +31,19 @@ def supports(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
 
 
 def attend_small(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    dropout: float,
+    scale: float,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """Queries (B, H, T, d), keys and values (B, H, S, d), mask True = visible → (B, H, T, d)."""
+    """Queries (B, H, T, d), keys and values (B, H, S, d), mask True = visible → (B, H, T, d).
+
+    The bias is added to the scaled scores (B, H, T, S); torch's kernel has no gradient of it.
+    """
     length, keys = query.shape[2], key.shape[2]
     if causal:
         earlier = torch.ones(length, keys, dtype=torch.bool).tril()
@@ -45,7 +55,8 @@ def attend_small(
         sees = mask.any(-1, keepdim=True)
         sees_any = None if bool(sees.all()) else sees.to(query.dtype)
     drops = cpu_dropout.keep_mask((*query.shape[:2], length, keys), dropout, query) if dropout else None
-    out: Tensor = _Attention.apply(query, key, value, added, drops, scale)  # type: ignore[no-untyped-call]
+    bias = None if bias is None else bias.to(query.dtype)
+    out: Tensor = _Attention.apply(query, key, value, bias, added, drops, scale)  # type: ignore[no-untyped-call]
     return out if sees_any is None else out * sees_any
 
 
@@ -58,16 +69,24 @@ def _joined_layout(x: Tensor) -> Tensor:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, drops: Tensor | None, scale: float
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        added: Tensor | None,
+        drops: Tensor | None,
+        scale: float,
     ) -> Tensor:
         query = torch.mul(query, scale, out=query.new_empty(query.shape))
         key = key.contiguous()
         scores = batched_matmul(query, key.transpose(-2, -1))  # (B, H, T, S)
-        if added is not None:
-            scores += added
+        for part in (bias, added):
+            if part is not None:
+                scores += part
         weights = torch.softmax(scores, -1)
         ctx.save_for_backward(query, key, value, weights, drops)
-        ctx.scale = scale
+        ctx.scale, ctx.bias_shape = scale, None if bias is None else bias.shape
         return batched_matmul(weights if drops is None else weights * drops, value, _joined_layout(query))
 
     @staticmethod
@@ -82,4 +101,5 @@ class _Attention(torch.autograd.Function):
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
         d_query = batched_matmul(d_scores, key, _joined_layout(query)).mul_(ctx.scale)
         d_key = batched_matmul(d_scores.transpose(-2, -1), query, _joined_layout(key))
-        return d_query, d_key, d_value, None, None, None
+        d_bias = None if ctx.bias_shape is None else d_scores.sum_to_size(ctx.bias_shape)
+        return d_query, d_key, d_value, d_bias, None, None, None

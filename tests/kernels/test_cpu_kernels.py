@@ -99,9 +99,10 @@ def masks(rows: int, length: int, seen: int) -> dict[str, Tensor | None]:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("rows", [0, 1, 3], ids=["no bias", "one bias", "a bias of each row"])
 @pytest.mark.parametrize("kind", ["none", "padding", "a row without keys", "pairs", "causal"])
 def test_small_attention_is_torchs(
-    dtype: torch.dtype, tolerance: float, kind: str, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, tolerance: float, kind: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(small_attention, "slow_batched_matmul", lambda x: True)
     torch.manual_seed(1)
@@ -110,12 +111,17 @@ def test_small_attention_is_torchs(
     packed = torch.randn(3, length, 2, 4, dtype=dtype, requires_grad=True)  # heads side by side, as they come
     key = torch.randn(3, 2, seen, 4, dtype=dtype, requires_grad=True)
     value = torch.randn(3, 2, seen, 4, dtype=dtype, requires_grad=True)
-    inputs = [packed, key, value]
+    bias = torch.randn(rows, 2, length, seen, dtype=dtype, requires_grad=True) if rows else None
+    inputs = [packed, key, value, *([] if bias is None else [bias])]
     mask = None if causal else masks(3, length, seen)[kind]
     query = packed.transpose(1, 2)
     assert small_attention.supports(query, key, value, 0.0)
-    ours = attend(nn.Identity(), query, key, value, mask=mask, causal=causal)
-    plain = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
+    ours = attend(nn.Identity(), query, key, value, mask=mask, bias=bias, causal=causal)
+    seen_by = torch.ones(length, seen, dtype=torch.bool).tril() if causal and bias is not None else mask
+    added = seen_by
+    if bias is not None:
+        added = bias if seen_by is None else bias.masked_fill(~seen_by, -torch.inf)
+    plain = F.scaled_dot_product_attention(query, key, value, attn_mask=added, is_causal=causal and bias is None)
     if mask is not None:  # torch itself gives NaN or anything where there is nothing to see
         plain = torch.where(mask.any(-1, keepdim=True), plain.nan_to_num(), 0.0)
     assert torch.allclose(ours, plain, atol=tolerance)
@@ -123,7 +129,8 @@ def test_small_attention_is_torchs(
         for one, other in zip(gradients(ours, inputs), gradients(plain, inputs), strict=True):
             assert torch.allclose(one, other, atol=tolerance)
     assert all(
-        bool(part.isfinite().all()) for part in gradients(attend(nn.Identity(), query, key, value, mask=mask), inputs)
+        bool(part.isfinite().all())
+        for part in gradients(attend(nn.Identity(), query, key, value, mask=mask, bias=bias), inputs)
     )
 
 
