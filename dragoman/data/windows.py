@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.batching import BatchPlan, EpochPlan
+from dragoman.data.corpus_cache import lock_folder
 from dragoman.data.crew import ProcessCrew, part_folder, shard_done
 from dragoman.data.store import Column, TokenStore
 from dragoman.errors import DataError
 
 LARGEST = 8  # shards of a window
 WAIT = 0.05  # seconds between two looks for a shard
-LATE = 120.0  # seconds until a network file system must show a folder that another machine has written
+LATE = 120.0  # seconds until a network file system must show what another machine has written
 
 
 def window_shards(shards: int) -> list[range]:
@@ -162,6 +163,7 @@ class GrowingWindows:
         self._final, self._opened = final, opened
         self._windows = window_shards(shards)
         self._corpus: Any = None  # once it is prepared
+        self._lost: float | None = None  # since when the process that prepares it was not seen
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -199,8 +201,25 @@ class GrowingWindows:
 
     def _check_prepares(self) -> None:
         """Raise what went wrong if nobody prepares the corpus any more."""
-        if self.preparation is not None and not self.preparation.is_alive() and not self._finished():
+        if self.preparation is None:
+            self._check_main_process()
+        elif not self.preparation.is_alive() and not self._finished():
             raise self.preparation.error or DataError("the preparation of the data was cancelled")
+
+    def _check_main_process(self) -> None:
+        """Raise DataError if no process has locked the folder for long: a main process that fails tells why itself."""
+        try:
+            with lock_folder(self.building) as is_free:
+                lost = is_free
+        except FileNotFoundError:  # moved, or removed because of what is wrong with the data
+            lost = True
+        now = time.monotonic()
+        self._lost = (self._lost or now) if lost else None
+        if self._lost is not None and now > self._lost + LATE:
+            raise DataError(
+                f"{self.building}: the process that tokenises the data was lost; run the same command again: it goes "
+                "on where this one stopped"
+            )
 
     def open(self, number: int) -> Window:
         end = None

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 
 from dragoman.data import corpus as corpora
 from dragoman.data import crew as crews
+from dragoman.data import windows
 from dragoman.data.batching import BatchPlan
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.corpus import Corpus, prepare_corpus
@@ -192,6 +194,24 @@ def test_what_is_wrong_with_a_late_shard_ends_training(words: Path, tmp_path: Pa
     assert growing is not None
     assert growing.preparation is not None
     assert isinstance(growing.preparation.error, WorkerLostError | DataError)
+
+
+@pytest.mark.timeout(60)
+def test_the_other_processes_of_a_job_notice_that_the_main_process_was_lost(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "LATE", 0.2)
+    config = DataConfig(train=str(words), shuffle="shards", cache=str(tmp_path / "cache"))
+    corpus = prepare_corpus(config, CHARACTERS, early=True)
+    assert corpus.growing is not None
+    others = [prepare_corpus(config, CHARACTERS, building=corpus.growing.building) for _ in range(2)]
+    threading.Timer(0.6, corpus.close).start()
+    started = time.monotonic()
+    with pytest.raises(DataError, match="the process that tokenises the data was lost"):
+        rows_of(others[0], 0)
+    assert time.monotonic() > started + 0.6
+    with pytest.raises(DataError, match="the process that tokenises the data was lost"):
+        others[1].train.source.lengths()
 
 
 class MortalCrew(ProcessCrew):
