@@ -16,11 +16,11 @@ from dragoman.commands import inputs
 from dragoman.commands.checks import refuse_options, require_search
 from dragoman.commands.options import device_option, tag_option
 from dragoman.commands.printing import as_utf8, print_message
-from dragoman.commands.progress import progress
 from dragoman.data.examples import Fault, Pairs
 from dragoman.data.media.files import is_media
 from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
+from dragoman.progress import progress
 from dragoman.training.display import Display
 
 if TYPE_CHECKING:

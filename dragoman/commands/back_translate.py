@@ -11,13 +11,14 @@ import click
 from dragoman.commands.checks import require_search
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import pair_line, print_message, print_warning
-from dragoman.commands.progress import count_lines, is_watched, progress
+from dragoman.commands.progress import count_lines
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.config.settings import build
 from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write
+from dragoman.progress import is_watched, progress
 
 SCHEMA = Schema(
     DecodingSettings,

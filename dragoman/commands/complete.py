@@ -14,7 +14,6 @@ from dragoman.commands.checks import PREDICT_ARGUMENTS, refuse_options
 from dragoman.commands.inputs import read_examples
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8, print_prompt, print_unseen, print_warning
-from dragoman.commands.progress import progress
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Pairs
@@ -23,6 +22,7 @@ from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.config import MAX_SAMPLES, MAX_TOKENS
 from dragoman.decoding.constraints.spec import object_from_json
 from dragoman.errors import DataError
+from dragoman.progress import progress
 
 if TYPE_CHECKING:
     from dragoman.runs import Run

@@ -14,7 +14,6 @@ from dragoman.commands.complete import evaluate_text
 from dragoman.commands.inputs import ReadingOptions, check_media_options, pair_files, print_unreadable, read_examples
 from dragoman.commands.options import device_option, json_option
 from dragoman.commands.printing import as_utf8, print_label_scores, print_method_report, print_scores, print_warning
-from dragoman.commands.progress import progress
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Example, Fault, Pairs
@@ -22,6 +21,7 @@ from dragoman.data.readers.base import READERS
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write
+from dragoman.progress import progress
 
 FEW_WORDS = 2  # BLEU of single words is 0, since they have no word pairs
 

@@ -24,7 +24,7 @@ from dragoman.commands.printing import (
     print_unseen,
     print_warning,
 )
-from dragoman.commands.progress import count_lines, is_watched, progress_bar
+from dragoman.commands.progress import count_lines
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.commands.shards import ShardSettings, predict_shards
 from dragoman.config.settings import setting
@@ -35,6 +35,7 @@ from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_inp
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import DataError, RunError
 from dragoman.files import atomic_write
+from dragoman.progress import is_watched, progress_bar
 
 if TYPE_CHECKING:
     from dragoman.decoding.labels import LabelPrediction

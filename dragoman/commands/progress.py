@@ -1,59 +1,17 @@
-"""A progress bar on standard error."""
+"""How far long work is: lines of a file, and the time that is left."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from dragoman.data.readers.base import READERS, compression_of
-from dragoman.terminal import in_notebook, unguarded
 from dragoman.training.display import duration
 
 BLOCK = 1 << 20
-
-
-@contextmanager
-def progress_bar(unit: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with the number of items just done; without a total the bar shows a count alone."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    state = TextColumn("{task.fields[state]}")
-    columns = (state,) if total is None else (BarColumn(), TaskProgressColumn(), state, TimeRemainingColumn())
-    whole = "" if total is None else f" of {total:,}"
-    started, count = time.monotonic(), 0
-    # Standard output is data: rich must not redirect it.
-    console = Console(file=unguarded(sys.stderr))
-    bar = Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False)
-    with bar:
-        task = bar.add_task("", total=total, state=f"0{whole} {unit}")
-
-        def done(more: int) -> None:
-            nonlocal count
-            count += more
-            rate = count / max(time.monotonic() - started, 1e-9)
-            bar.update(task, advance=more, state=f"{count:,}{whole} {unit}, {rate:,.0f} a second")
-
-        yield done
-
-
-@contextmanager
-def progress(unit: str, total: int | None = None, output: bool = False) -> Iterator[Callable[[int], None]]:
-    """A progress bar if a person watches; with `output` not where the outputs appear on the same terminal."""
-    if is_watched(output):
-        with progress_bar(unit, total) as done:
-            yield done
-    else:
-        yield lambda count: None
-
-
-def is_watched(output: bool = False) -> bool:
-    return sys.stderr.isatty() and not in_notebook() and not (output and sys.stdout.isatty())
 
 
 class LongWork:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from dragoman.commands.inputs import reads_files
 from dragoman.commands.printing import print_message, print_warning
-from dragoman.commands.progress import progress
 from dragoman.commands.settings import Settings
 from dragoman.config.settings import Range, setting
 from dragoman.errors import ConfigError, DataError
+from dragoman.progress import progress
 
 if TYPE_CHECKING:
     from dragoman.decoding.options import DecodingOptions

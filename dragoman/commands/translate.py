@@ -14,13 +14,13 @@ import click
 from dragoman.commands.checks import require_search
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import print_message, print_warning
-from dragoman.commands.progress import progress
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.data.languages import languages_of_name
 from dragoman.data.readers.lines import check_file
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write, cache_home, check_writable, digest, run_of_part, same_file, write_text
+from dragoman.progress import progress
 
 if TYPE_CHECKING:
     from dragoman.documents.translate import Translation

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import cache_home, digest, sync, write_text
 from dragoman.portable import lock
+from dragoman.progress import progress
 
 PLACES = ("train", "valid", "general")  # settings of data that may name remote files
 REMOTE = "remote"  # subfolder of the cache
@@ -176,8 +177,10 @@ def _download(url: str, stream: Stream, part: Path) -> None:
     print(f"downloading {url}{amount}", file=sys.stderr)
     with part.open("r+b" if stream.start else "wb") as file:
         file.seek(stream.start)
-        while block := stream.file.read(_BLOCK):
-            file.write(block)
+        with progress("bytes", stream.size, start=stream.start) as done:
+            while block := stream.file.read(_BLOCK):
+                file.write(block)
+                done(len(block))
         size = file.tell()
     if stream.size is not None and size != stream.size:
         raise OSError(f"found {size:,} of {stream.size:,} bytes")

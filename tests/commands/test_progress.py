@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.commands.progress import LongWork, count_lines, progress_bar
+from dragoman.commands.progress import LongWork, count_lines
 from dragoman.decoding.mbr import expected_costs
-from dragoman.progress import listening, track
+from dragoman.progress import listening, progress_bar, track
 from dragoman.scoring.significance import bootstrap_sums
 from tests.conftest import TrainedFolder, call
 from tests.processes import Command

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 
+from dragoman import progress
 from dragoman.data.config import TokenizersConfig, paths_of
 from dragoman.data.corpus import prepare_corpus
 from dragoman.data.remote import local_copy, matching_addresses, origins
@@ -28,6 +29,7 @@ class Handler(BaseHTTPRequestHandler):
 
     files: ClassVar[dict[str, bytes]] = {}
     cut = 10**9
+    sized = True
     seen: ClassVar[list[tuple[str, str]]] = []
 
     def do_GET(self) -> None:
@@ -39,7 +41,8 @@ class Handler(BaseHTTPRequestHandler):
         tag = f'"{hash(content)}"'
         start = int(asked[6:-1]) if asked and self.headers["If-Range"] == tag else 0
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(content) - start))
+        if self.sized:
+            self.send_header("Content-Length", str(len(content) - start))
         self.send_header("ETag", tag)
         self.end_headers()
         self.wfile.write(content[start : Handler.cut])
@@ -91,6 +94,33 @@ def test_a_download_goes_on_where_it_stopped_and_happens_once(server: str, cache
     with pytest.raises(DataError, match="no such file on the server"):
         local_copy(url, cache)
     assert not list((cache / "remote").glob("*.part*"))
+
+
+def test_a_download_shows_its_progress_to_a_person(
+    server: str, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Handler.files["/a.tsv"], Handler.cut = bytes(2_500_000), 1_500_000
+    local_copy_or_error(f"{server}/a.tsv", cache)
+    assert " MB," not in capsys.readouterr().err  # nobody watches
+    monkeypatch.setattr(progress, "is_watched", lambda output: True)
+    Handler.cut = 2_000_000
+    local_copy_or_error(f"{server}/a.tsv", cache)
+    said = capsys.readouterr().err
+    assert "downloading http://127.0.0.1" in said
+    assert "2.0 of 2.5 MB, " in said
+    assert " 80%" in said
+    Handler.cut = 10**9
+    local_copy(f"{server}/a.tsv", cache)
+    assert "2.5 of 2.5 MB, " in capsys.readouterr().err
+    monkeypatch.setattr(Handler, "sized", False)
+    Handler.files["/b.tsv"] = bytes(1_200_000)
+    local_copy(f"{server}/b.tsv", cache)
+    assert "1.2 MB, " in capsys.readouterr().err
+
+
+def local_copy_or_error(url: str, cache: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        local_copy(url, cache)
 
 
 def test_an_unreachable_server_leaves_the_copy(server: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
