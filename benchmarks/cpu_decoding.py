@@ -30,7 +30,7 @@ from dragoman.decoding.search import limits_of
 from dragoman.exchange import ctranslate2 as exchange
 from dragoman.exchange import ctranslate2_export
 from dragoman.exchange.engine import EngineSearch
-from dragoman.inference import predictor as prediction
+from dragoman.inference import batch_search
 from dragoman.inference.predictor import Predictor
 from dragoman.models.config import TransformerConfig
 
@@ -53,7 +53,7 @@ def batch_after_batch(decode: Decode) -> Decode:
     """The same without a thread for each batch (`kernels/cpu_workers.py`): all threads share every operation."""
 
     def alone(beam: int) -> int:
-        with patch.object(prediction, "map_batches", lambda work, batches, workers: map(work, batches)):
+        with patch.object(batch_search, "map_batches", lambda work, batches, workers: map(work, batches)):
             return decode(beam)
 
     return alone

@@ -241,10 +241,10 @@ PAIR_COLLATOR = Collator()
 
 
 def batches_by_length(
-    sources: Rows, batch_size: int, collator: Collator = PAIR_COLLATOR
+    sources: Rows, batch_size: int, collator: Collator = PAIR_COLLATOR, *, longest_first: bool = False
 ) -> Iterator[tuple[list[int], Batch]]:
-    """(indices, batch) of sources of like lengths, shortest first; every source is in one batch."""
-    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    """(indices, batch) of sources of like lengths, shortest first by default; every source is in one batch."""
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]), reverse=longest_first)
     for first in range(0, len(order), batch_size):
         indices = order[first : first + batch_size]
         yield indices, collator.collate([sources[index] for index in indices])

@@ -15,7 +15,7 @@ from dragoman.data.source_reader import SourceReader
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.exchange.exporter import PLAIN, transformer_blockers
-from dragoman.files import digests
+from dragoman.files import digest, digests
 from dragoman.layers.config import LearnedConfig
 from dragoman.models.config import TransformerConfig
 
@@ -96,18 +96,43 @@ def files_of(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if path.name != MADE_FROM]
 
 
-def made_from(folder: Path, weights: str, files: Sequence[str]) -> dict[str, Any]:
-    """What a model folder says about itself: hashes of the weights and of its files, which CTranslate2 trusts."""
-    hashes = dict(zip((path.name for path in files_of(folder)), files, strict=True))
-    return {"weights": weights, "format": FORMAT, "ctranslate2": package().__version__, "files": hashes}
+def stats_of(paths: Sequence[Path]) -> list[list[int]]:
+    """Size and time of change of each file, as JSON has them."""
+    return [[stat.st_size, stat.st_mtime_ns] for stat in (path.stat() for path in paths)]
+
+
+def origin(weights: Path) -> dict[str, Any]:
+    """What a model folder says about the weights, as they are before its export begins."""
+    return {
+        "format": FORMAT,
+        "ctranslate2": package().__version__,
+        "stats": stats_of([weights]),
+        "weights": digest(weights),
+    }
+
+
+def made_from(origin: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What a written model folder says about itself, with hashes of its files: CTranslate2 trusts what it reads."""
+    files = files_of(folder)
+    hashes = dict(zip((path.name for path in files), digests(files), strict=True))
+    return origin | {"files": hashes, "stats": origin["stats"] + stats_of(files)}
 
 
 def written_folder(run: Path, weights: Path, precision: str) -> Path | None:
-    """The model folder of a run; None: it was never written, from other weights, or its files have changed."""
+    """The model folder of a run; None: it was never written, from other weights, or its files have changed.
+
+    Hashes decide, unless all sizes and times are those of the moment when the folder was written: to hash a large model
+    takes longer than to load it.
+    """
     folder = folder_of(run, precision)
     try:
         table = json.loads((folder / MADE_FROM).read_text(encoding="utf-8"))
-        own, *others = digests([weights, *files_of(folder)])
-        return folder if table == made_from(folder, own, others) else None
-    except (OSError, ValueError):
+        files = files_of(folder)
+        if (table["format"], table["ctranslate2"]) != (FORMAT, package().__version__):
+            return None
+        same = list(table["files"]) == [path.name for path in files]
+        if same and table.get("stats") != stats_of([weights, *files]):
+            same = [table["weights"], *table["files"].values()] == digests([weights, *files])
+        return folder if same else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

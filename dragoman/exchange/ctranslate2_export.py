@@ -34,15 +34,15 @@ from dragoman.exchange.ctranslate2 import (
     blockers,
     check_exportable,
     copies,
-    files_of,
     folder_of,
     made_from,
     names,
+    origin,
     package,
     written_folder,
 )
 from dragoman.exchange.exporter import Exporter, encoder_decoder, stacks_of
-from dragoman.files import digest, digests, make_temporary, remove_folder
+from dragoman.files import make_temporary, remove_folder
 from dragoman.layers.config import RotaryConfig
 from dragoman.layers.feed_forward import FeedForward
 from dragoman.layers.positions import sinusoids
@@ -220,15 +220,14 @@ def exported(
     """
     if (folder := written_folder(run, weights, precision)) is not None:
         return folder
-    folder, hashed = folder_of(run, precision), digest(weights)
+    folder, table = folder_of(run, precision), origin(weights)
     try:
         beside = make_temporary(run, f".{folder.name}.")
     except OSError:
         beside = folder = Path(tempfile.mkdtemp(prefix="dragoman-"))
     try:
         export(model, tokenizers, beside, precision)
-        table = made_from(beside, hashed, digests(files_of(beside)))
-        (beside / MADE_FROM).write_text(json.dumps(table), encoding="utf-8")
+        (beside / MADE_FROM).write_text(json.dumps(made_from(table, beside)), encoding="utf-8")
         if beside != folder:
             replace_folder(beside, folder)
     except BaseException:

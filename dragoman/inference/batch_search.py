@@ -45,12 +45,13 @@ class BatchSearch:
         plain = automata is None and not traced and self.method is None
         if plain and self.device.type == "cpu" and decodes(self.model) == "stepwise":
             workers = max(1, min(torch.get_num_threads(), len(sources)))
-            size = max(1, min(size, math.ceil(len(sources) / workers)))
+            rounds = math.ceil(len(sources) / (workers * size))
+            size = max(1, math.ceil(len(sources) / (workers * max(1, rounds))))  # no core waits for the last batch
 
         def found(numbered: tuple[list[int], Batch]) -> list[tuple[int, list[Hypothesis]]]:
             return self._search_batch(*numbered, automata, traced)
 
-        batches = batches_by_length(sources, size, self.collator)
+        batches = batches_by_length(sources, size, self.collator, longest_first=workers > 1)
         for results in map_batches(found, batches, workers) if workers > 1 else map(found, batches):
             yield from results
 

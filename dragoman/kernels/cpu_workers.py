@@ -16,6 +16,7 @@ import torch
 
 from dragoman.progress import interruptible, stop_check
 
+READ_AHEAD = 4  # batches for each worker: while the first one takes long, the others go on
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -39,7 +40,7 @@ def map_batches(function: Callable[[T], R], batches: Iterable[T], workers: int) 
     try:
         for batch in batches:
             waiting.append(pool.submit(copy_context().run, work, batch))
-            if len(waiting) > workers:
+            if len(waiting) > READ_AHEAD * workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -383,6 +384,21 @@ def test_a_damaged_model_folder_is_made_anew(run: Path, tmp_path: Path) -> None:
             path.write_bytes(damaged)
             assert dragoman.load(own, engine="ctranslate2").predict(["abcde"])[0].text == first
             assert path.read_bytes() == whole
+
+
+def test_hashes_decide_where_the_times_of_files_have_changed(run: Path, tmp_path: Path) -> None:
+    dragoman.load(run, engine="ctranslate2").predict(["abc"])
+    own = tmp_path / "run"
+    shutil.copytree(run, own)  # copies the times of files too
+    model, weights = own / "ctranslate2-float32" / "model.bin", own / "weights.safetensors"
+    assert exchange.written_folder(own, weights, "float32") == model.parent
+    for path in (model, weights):
+        os.utime(path, (1, 1))
+        assert exchange.written_folder(own, weights, "float32") == model.parent
+        whole = path.read_bytes()
+        path.write_bytes(bytes([whole[0] ^ 255]) + whole[1:])
+        assert exchange.written_folder(own, weights, "float32") is None
+        path.write_bytes(whole)
 
 
 def test_a_run_that_cannot_be_written_to_is_still_searched(

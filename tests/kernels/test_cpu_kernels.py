@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.data.collate import PAIR_COLLATOR
+from dragoman.decoding.config import SearchConfig
+from dragoman.inference.batch_search import BatchSearch
 from dragoman.kernels import cpu_attention as small_attention
 from dragoman.kernels.cpu_dropout import Dropout, dropout, keep_mask
 from dragoman.kernels.cpu_matmul import batched_matmul
@@ -179,3 +183,20 @@ def test_batches_on_all_cores_come_in_order_and_stop_with_their_caller() -> None
     with interruptible(lambda: True), pytest.raises(Interrupted):
         list(map_batches(work, [1, 1], 2))
     assert torch.get_num_threads() == before
+
+
+def test_cores_share_batches_evenly_and_begin_with_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[list[int]] = []
+
+    def search_batch(self: Any, indices: list[int], batch: Any, automata: Any, traced: Any) -> list[Any]:
+        found.append(indices)
+        return [(index, []) for index in indices]
+
+    monkeypatch.setattr(BatchSearch, "_search_batch", search_batch)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    sources = [[5] * length for length in (3, 9, 1, 8, 2, 7, 4, 6, 5)]
+    how = BatchSearch(None, torch.device("cpu"), PAIR_COLLATOR, SearchConfig(), 1.0, 1, 4, None, str)
+    results = list(how.results(sources, None, ()))
+    assert sorted(index for index, _ in results) == list(range(9))
+    lengths = sorted([[len(sources[index]) for index in batch] for batch in found], reverse=True)
+    assert lengths == [[9, 8, 7], [6, 5, 4], [3, 2, 1]]  # 4, 4 and 1 sources would leave a core waiting
