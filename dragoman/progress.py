@@ -77,6 +77,8 @@ def check_interrupted() -> None:
 
 def is_watched(output: bool = False) -> bool:
     """Whether a person sees standard error; with `output` not where the outputs appear on the same terminal."""
+    if sys.stderr is None:  # a Python program without a console
+        return False
     return sys.stderr.isatty() and not in_notebook() and not (output and sys.stdout.isatty())
 
 
