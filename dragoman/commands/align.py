@@ -249,6 +249,7 @@ def align_files(run: Run, file: str | None, options: SimpleNamespace) -> None:
     files = (listed_inputs if options.predicting else manifest_inputs)(run, file, options.media)
     unreadable: list[Any] = []
     too_long: list[str] = []
+    empty: list[str] = []
     unknown: list[str] = []
     as_utf8()
     with progress("files", len(files), output=True) as done:
@@ -256,6 +257,8 @@ def align_files(run: Run, file: str | None, options: SimpleNamespace) -> None:
             for file_input, placed in place_words(predictor, files[first : first + WINDOW], options, unreadable):
                 if not placed.fits:
                     too_long.append(file_input.name)
+                elif not placed.words:
+                    empty.append(file_input.name)
                 else:
                     unknown += [word for word, place in placed.words if place is None]
                 name = inputs.printable(file_input.name)
@@ -264,6 +267,7 @@ def align_files(run: Run, file: str | None, options: SimpleNamespace) -> None:
                 done(1)
     sys.stdout.flush()
     print_first("too few frames for the text, so its words have no positions", too_long)
+    print_first("the text is empty, so there is no word to place", empty)
     words = f"{len(unknown):,} word{'s' * (len(unknown) > 1)}"
     print_first(f"no position for {words} outside the vocabulary", list(dict.fromkeys(unknown)))
     inputs.print_unreadable(unreadable, "nothing is written for them")

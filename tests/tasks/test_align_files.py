@@ -128,6 +128,15 @@ def test_texts_without_room_and_other_faults_of_placing_are_told(folder: Path, t
     assert "list.txt:3: gone.wav: found no such file" in result.err
 
 
+def test_an_empty_transcript_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that has learned nothing writes nothing; silence would look like success."""
+    monkeypatch.setattr("dragoman.analysis.ctc_alignment.transcribe", lambda predictor, paths, *rest: [""] * len(paths))
+    place = f"{folder}/sounds.tar.gz::test0.wav"
+    result = call("align", folder / "speech", place, "--predict")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == f"the text is empty, so there is no word to place: {place}\n"
+
+
 def test_what_the_vocabulary_does_not_know_has_no_place(folder: Path, tmp_path: Path) -> None:
     rows = manifest(folder, "speech", "test").read_text().splitlines()
     name, text = next(row.split("\t") for row in rows if " " in row)
