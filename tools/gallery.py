@@ -109,7 +109,10 @@ class Model:
 
     def training(self, steps: int | None) -> tuple[str, ...]:
         """The command that trains it."""
-        fewer = () if steps is None else (f"train.steps={steps}", f"train.validate_every={steps}", "train.decode=4")
+        fewer: tuple[str, ...] = ()
+        if steps is not None:
+            fewer = (f"train.steps={steps}", f"train.validate_every={steps}")
+            fewer += () if "task=tag" in self.settings else ("train.decode=4",)  # a tagger has no search
         return ("train", self.file, "--run", f"runs/{self.name}", *self.settings, *fewer)
 
     def page(self) -> tuple[str, ...]:
