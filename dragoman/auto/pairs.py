@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.auto.budget import BATCHES, EPOCHS, up_to
-from dragoman.auto.portfolio import Candidate, candidate_table, default_candidate, is_short, is_transformer
+from dragoman.auto.portfolio import Candidate, candidate_table, default_candidate, is_short, is_transformer, size
 from dragoman.auto.profile import PairProfile, SideProfile, percent
 from dragoman.classical.transducers import TRANSDUCERS
 from dragoman.data.config import DataConfig
@@ -21,7 +21,7 @@ SPECIALS = 260  # pieces of every sub-word vocabulary: special tokens and bytes
 MERGES_PER_ROOT = 5  # BPE merges for √(words of the corpus): frequent enough to learn (Gowda and May 2020)
 LARGEST_VOCABULARY = 32_000
 FEW_FORMS, HALLUCINATED = 500, 2000  # pairs with features up to which, and how many, pairs are made up
-DECODED = 1000  # validation inputs that are decoded, if they are short
+DECODED, DECODED_SENTENCES = 1000, 600  # validation inputs that are decoded, if they are short or choose the weights
 LONGEST = 1000  # the most that data.max_length is raised to
 
 
@@ -214,11 +214,14 @@ def choose_budget(
     unit = profile.target.unit
     sentences = "loss" if profile.pairs > 20_000 else "chrf"
     metric = "per" if profile.phonemes else {"subwords": sentences, "words": "wer", "characters": "cer"}[unit]
+    weight = candidate.r_drop if candidate is not None else 0.0
     epochs = steps / steps_per_epoch * profile.pairs / (profile.pairs + made_up)
     reason = (
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {epochs:.0f} epochs, validated "
         f"every {validate_every} steps; training stops after {patience} validations without a better {metric}"
     )
+    if weight:
+        reason += f"; with R-drop (train.objective), which keeps a model from learning {size(profile)} by heart"
     return {
         "steps": steps,
         "batch_tokens": batch_tokens,
@@ -226,6 +229,7 @@ def choose_budget(
         "save_every": validate_every,
         "metric": metric,
         "patience": patience,
-        **({"decode": DECODED} if is_short(profile) else {}),
+        **({"decode": DECODED} if is_short(profile) else {"decode": DECODED_SENTENCES} if metric == "chrf" else {}),
         "optimizer": {"warmup": max(50, min(4000, steps // 10))},
+        **({"objective": {"kind": "r-drop", "weight": weight, "warmup": steps // 4}} if weight else {}),
     }, reason

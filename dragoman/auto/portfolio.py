@@ -35,12 +35,17 @@ MODERN = tuple(
     for side in ("encoder", "decoder")
     for setting in ("positions.kind=rotary", "norm_kind=rms", "gated=true", "activation=silu")
 )
+LIKE_T5 = tuple(
+    f"model.{side}.{setting}"
+    for side in ("encoder", "decoder")
+    for setting in ("positions.kind=relative-bias", "norm_kind=rms", "gated=true", "activation=silu", "bias=false")
+)  # as good as the modern layers, and transformers and Argos Translate can run it
 MORE_DROPOUT = tuple(
     f"model.{side}.{setting}"
     for side in ("encoder", "decoder")
     for setting in ("attention_dropout=0.1", "feedforward_dropout=0.3")
 )
-FAST_RATE = "train.optimizer.learning_rate=3e-3"
+SENTENCES = (*LIKE_T5, *MORE_DROPOUT, "train.optimizer.learning_rate=3e-3")
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Candidate:
     reason: str = ""  # why it is the default model for some data
     smallest_batch: int = 1024  # tokens
     epochs: int = 0  # 0: by the number of pairs
+    r_drop: float = 0.0  # weight of R-drop (Liang et al. 2021), after a quarter of the steps; 0: none
     cpu_steps: int = MOST_STEPS  # without a GPU, for as many pairs: two CPU cores should take about ten minutes
 
     @property
@@ -134,11 +140,12 @@ PORTFOLIO = (
     Candidate("copy-transducer", "copy-transducer-small", fits=is_edited),
     Candidate("convs2s", "convs2s-2017-small"),
     Candidate("transformer-modern", "transformer-small", MODERN, fits=lambda profile: not has_subwords(profile)),
-    Candidate("transformer-modern-dropout", "transformer-small", (*MODERN, *MORE_DROPOUT, FAST_RATE),
+    Candidate("transformer-t5-r-drop", "transformer-small", SENTENCES, fits=has_subwords, r_drop=5.0),
+    Candidate("transformer-t5", "transformer-small", SENTENCES, fits=has_subwords),
+    Candidate("transformer-t5-mild-r-drop", "transformer-small", SENTENCES, fits=has_subwords, r_drop=1.0),
+    Candidate("transformer-t5-128", "transformer-small",
+              (*width(128), "model.encoder.feedforward=512", "model.decoder.feedforward=512", *SENTENCES),
               fits=has_subwords),
-    Candidate("transformer-128-modern-dropout", "transformer-small",
-              (*width(128), "model.encoder.feedforward=512", "model.decoder.feedforward=512", *MODERN, *MORE_DROPOUT,
-               FAST_RATE), fits=has_subwords),
     Candidate("transformer-small", "transformer-small"),
     Candidate("pointer-generator", "pointer-generator-small",
               ("model.encoder.dropout=0.5", "model.decoder.inner.dropout=0.5"), fits=is_copied),
@@ -208,27 +215,20 @@ def up_to_pairs(most: int, *tests: Callable[[PairProfile], bool]) -> Callable[[P
     return lambda profile: profile.pairs <= most and all(test(profile) for test in tests)
 
 
-# The first row that holds decides. docs/explanation/auto.md shows this table; a test keeps both equal.
+# The first row that holds decides; below FEWEST pairs the last. docs/explanation/auto.md shows this table; a test keeps
+# both equal.
 RULES = (
-    Rule("fewer than 50 pairs", up_to_pairs(FEWEST - 1), ""),
-    Rule("formal targets, such as queries with names of the question: up to 60,000 pairs",
-         up_to_pairs(60_000, lambda p: p.formal), "pointer-generator",
+    Rule("formal targets, such as queries with names of the question", lambda p: p.formal, "pointer-generator",
          lambda p: "rare words of the targets are copied from the source", "pointer-generator-256"),
-    Rule("more pairs with formal targets", lambda p: p.formal, "pointer-transformer",
-         lambda p: "rare words of the targets are copied from the source"),
-    Rule("up to 5,000 short pairs with features, up to 40 tokens",
-         up_to_pairs(5000, is_monotone, lambda p: bool(p.features)), "makarov-2020",
-         lambda p: f"{size(p)} with features are few"),
-    Rule("up to 3,000 other short pairs in the same order, at most 30 % copied",
-         up_to_pairs(3000, is_monotone, lambda p: not p.features and p.copied <= 0.3), "makarov-2020",
-         lambda p: f"{order_reason(p)}, and the sides have different letters"),
-    Rule("up to 10,000 other short pairs in the same order, up to 40 tokens",
+    Rule("up to 5,000 short pairs in the same order, up to 40 tokens, with features or at most 30 % copied",
+         up_to_pairs(5000, is_monotone, lambda p: bool(p.features) or p.copied <= 0.3), "makarov-2020",
+         lambda p: f"{size(p)} with features are few" if p.features
+         else f"{order_reason(p)}, and the sides have different letters"),
+    Rule("up to 10,000 other short pairs in the same order, up to 40 tokens, no features",
          up_to_pairs(10_000, is_monotone, lambda p: not p.features), "wu-2019", order_reason),
     Rule("up to 60,000 other short pairs, up to 30 tokens",
          up_to_pairs(60_000, is_short, lambda p: p.longer <= RECURRENT_LENGTH), "luong-512-unsmoothed", short_reason,
          "luong-256-unsmoothed"),
-    Rule("up to 60,000 short pairs of 31 to 60 tokens", up_to_pairs(60_000, is_short), "transformer-small",
-         lambda p: f"there are {size(p)} of {p.longer:.0f} tokens on average"),
     Rule("60,000 to 300,000 short pairs", is_many_short, "transformer-small-large-batch", short_reason),
     Rule("up to 60,000 sentences, 60 % or more copied in order, 10 % of the pairs unchanged",
          up_to_pairs(60_000, is_edited, lambda p: p.identical >= 0.1), "copy-transducer",  # copying all is hard to beat
@@ -238,17 +238,21 @@ RULES = (
     Rule("500 to 5,000 other sentences in about the same order, up to 40 tokens",
          up_to_pairs(5000, are_few_sentences, lambda p: p.pairs >= 500 and p.monotone >= 0.5), "phrase-based",
          lambda p: f"{p.pairs:,} sentences are few for a neural model; preset=transformer-small trains one"),
-    Rule("up to 20,000 other sentences", up_to_pairs(20_000, has_subwords), "transformer-modern-dropout",
-         sentence_reason, "transformer-128-modern-dropout"),
-    Rule("up to 300,000 other sentences", up_to_pairs(300_000, has_subwords), "transformer-modern-dropout",
-         sentence_reason),
-    Rule("up to 5,000 other pairs", up_to_pairs(5000), "transformer-small"),
-    Rule("everything else", lambda p: True, ""),
+    Rule("up to 20,000 other sentences", up_to_pairs(20_000, has_subwords), "transformer-t5-r-drop", sentence_reason,
+         "transformer-t5-128"),
+    Rule("up to 60,000 other sentences", up_to_pairs(60_000, has_subwords), "transformer-t5-mild-r-drop",
+         sentence_reason, "transformer-t5"),
+    Rule("up to 300,000 other sentences", up_to_pairs(300_000, has_subwords), "transformer-t5", sentence_reason),
+    Rule("up to 60,000 other pairs", up_to_pairs(60_000), "transformer-small",
+         lambda p: f"there are {size(p)} of {p.longer:.0f} tokens on average"),
+    Rule("everything else, and fewer than 50 pairs", lambda p: True, ""),
 )  # fmt: skip
 
 
 def rule_for(profile: PairProfile, phrases: bool = False) -> Rule:
     """The first row that holds; the one of phrases only where they may be chosen."""
+    if profile.pairs < FEWEST:
+        return RULES[-1]
     return next(rule for rule in RULES if rule.holds(profile) and (phrases or rule.model != "phrase-based"))
 
 
@@ -267,9 +271,9 @@ def default_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | No
     if rule.on_cpus and gpu and is_short(profile) and not profile.formal:
         reason += " and a GPU"
     name = rule.on_cpus if rule.on_cpus and not gpu else rule.model
-    if not name.endswith("modern-dropout"):
+    if not name.startswith("transformer-t5"):
         return because(name, reason)
-    candidate = because(name, reason, "with rotary positions, RMS norm and gated feed-forward layers, ")
+    candidate = because(name, reason, "with relative positions, RMS norm and gated feed-forward layers, ")
     return replace(candidate, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
 
 

@@ -39,7 +39,7 @@ def read_conll(entry: str | Pairs, options: ReadOptions = DEFAULTS) -> Iterator[
         return _split_sentences(read_pairs(entry, replace(options, lists=True)))
     check_file(path)
     if columns and len(columns) != 2:
-        raise ConfigError(f"columns: found {columns}, expected two (word, tag)")
+        raise ConfigError(f"columns: found {', '.join(columns)}, expected two (word, tag)")
     if layout == "conllu":
         if options.header:
             raise ConfigError(f"data.header: found true for {path}, expected false: CoNLL-U has none")

@@ -64,7 +64,7 @@ def _read(path: str | Path | Pairs, options: ReadOptions) -> Iterator[Example | 
         return _read_parallel(source, target, options)
     if columns and (len(columns) < 2 or (len(columns) > 2 and not options.several_references)):
         wanted = "two or more" if options.several_references else "two"
-        raise ConfigError(f"columns: found {columns}, expected {wanted} (source, target)")
+        raise ConfigError(f"columns: found {', '.join(columns)}, expected {wanted} (source, target)")
     check_file(file)
     reader = READERS.of(file)
     for name, column in options.attributes.items():
