@@ -128,9 +128,11 @@ def like_started_run(
         return table, [f"tokenizers: {origin}", f"preset: {given['preset']}", *kept]
     table = {name: value for name, value in table.items() if name != "preset"} | {"model": theirs.get("model", {})}
     optimizer = {name: value for name, value in theirs["train"].get("optimizer", {}).items() if name != "warmup"}
-    frozen = {"freeze": theirs["train"]["freeze"]} if theirs["train"].get("freeze") else {}  # as an importer set it
-    table["train"] = merge(table["train"], {"optimizer": optimizer, **frozen})
+    table["train"] = merge(table["train"], {"optimizer": optimizer})
     kept = [reason for reason in kept if not reason.startswith("model:")]
+    if frozen := theirs["train"].get("freeze"):  # an imported T5 stays one
+        table["train"]["freeze"] = frozen
+        kept.append(f"frozen as there: {', '.join(frozen)}; train.freeze=[] trains all weights")
     return table, [f"model and tokenizers: {origin}", *kept]
 
 

@@ -119,7 +119,8 @@ def test_marian_splits_texts_as_transformers_does(tmp_path: Path) -> None:
 
 
 VARIANTS = [("pre", "all"), ("pre", "target"), ("post", "all"), ("post", "none")]
-T5_SEEDS = [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12) if seed not in (0, 3))]
+FAST = (0, 3, 9)  # tied; bytes; an output layer of its own and heads that CTranslate2 has
+T5_SEEDS = [*FAST, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12) if seed not in FAST)]
 VARIANTS += [("t5", "all"), ("t5", "target"), ("t5", "inputs")]
 
 
@@ -306,6 +307,7 @@ def test_a_fine_tuned_t5_is_still_a_t5(tmp_path: Path, seed: int) -> None:
         "train.device=cpu", "train.validate_every=4",
     )  # fmt: skip
     assert tuned.code == 0, tuned.err
+    assert "frozen as there: output.bias" in tuned.err
     for run in ("run", "tuned"):
         exported = call("export", tmp_path / run, "--to", "huggingface", "--output", tmp_path / f"{run}-exported")
         assert exported.code == 0, exported.err
