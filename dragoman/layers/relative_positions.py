@@ -135,12 +135,15 @@ class RelativeBias(RelativePositions):
     """
 
     shared = True
+    near: Tensor
 
     def __init__(self, config: RelativeBiasConfig, heads: int, depth: int, causal: bool) -> None:
         super().__init__()
         self.causal, self.distance = causal, config.distance
         self.buckets = config.buckets if causal else config.buckets // 2  # of one direction
         self.table = nn.Parameter(torch.randn(config.buckets, heads) * (heads * depth) ** -0.5)
+        near = torch.arange(-self.distance, self.distance + 1)  # all further ones are in the same buckets as the ends
+        self.register_buffer("near", self.bucket(near), persistent=False)
 
     def bucket(self, distance: Tensor) -> Tensor:
         """The bucket of every distance from query to key."""
@@ -152,4 +155,5 @@ class RelativeBias(RelativePositions):
         return size if self.causal else size + self.buckets * (distance > 0)
 
     def bias(self, query: Tensor, distance: Tensor, scale: float) -> Tensor:
-        return self.table[self.bucket(distance)].permute(2, 0, 1)[None]
+        buckets = self.near[distance.clamp(-self.distance, self.distance) + self.distance]  # a fifth of the kernels
+        return self.table[buckets].permute(2, 0, 1)[None]
