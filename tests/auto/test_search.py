@@ -606,6 +606,36 @@ def test_a_killed_search_goes_on_to_the_same_leaderboard(searched: Path, tmp_pat
     assert scores(run) == scores(searched / "run")
 
 
+LATE_WORKER = """
+import multiprocessing, os, sys, time
+def begin(path):
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()} ")
+    time.sleep(1)  # the search is killed meanwhile
+    from dragoman.auto.search.worker import end_with_parent
+    end_with_parent()
+    time.sleep(100)
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=begin, args=(sys.argv[1],)).start()
+    time.sleep(100)
+"""
+
+
+@pytest.mark.slow  # starts two processes
+@pytest.mark.timeout(60)
+def test_a_worker_that_begins_after_its_search_was_killed_ends(tmp_path: Path) -> None:
+    script, begun = tmp_path / "script.py", tmp_path / "begun"
+    script.write_text(LATE_WORKER)
+    process = subprocess.Popen([sys.executable, script, begun])
+    while not begun.exists() or not begun.read_text().endswith(" "):
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    worker_folder = Path("/proc") / begun.read_text().strip()
+    while worker_folder.exists():  # the test's limit ends an endless wait
+        time.sleep(0.1)
+
+
 def test_ctrl_c_stops_a_search_and_the_same_command_goes_on(searched: Path, tmp_path: Path) -> None:
     """Ctrl-C reaches all processes of a terminal; a search in the background begins with SIGINT ignored."""
     run = tmp_path / "run"

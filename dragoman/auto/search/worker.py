@@ -55,11 +55,11 @@ class Outcome(NamedTuple):
 def end_with_parent() -> None:
     """End this process at once when the search that started it is gone, however it ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the search ends this one
-    parent = os.getppid()
+    search = multiprocessing.parent_process()
+    assert search is not None
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.3)
+        search.join()  # returns at once if the search was killed before this process got so far
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
