@@ -135,6 +135,7 @@ def test_accumulation_and_two_processes_equal_one_big_batch(kind: str, tmp_path:
             torch.testing.assert_close(part, expected[name], rtol=0.0, atol=1e-12)
 
 
+@pytest.mark.slow  # whole trainings; the sums and gradients of two processes are compared above
 @pytest.mark.timeout(300)
 def test_two_processes_train_on_risk_like_one(configure: Configure, pairs: Path, tmp_path: Path) -> None:
     """Samples follow from (seed, step, batch), whichever process draws them."""
