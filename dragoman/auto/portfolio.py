@@ -220,8 +220,9 @@ def up_to_pairs(most: int, *tests: Callable[[PairProfile], bool]) -> Callable[[P
 RULES = (
     Rule("formal targets, such as queries with names of the question", lambda p: p.formal, "pointer-generator",
          lambda p: "rare words of the targets are copied from the source", "pointer-generator-256"),
-    Rule("up to 5,000 short pairs in the same order, up to 40 tokens, with features or at most 30 % copied",
-         up_to_pairs(5000, is_monotone, lambda p: bool(p.features) or p.copied <= 0.3), "makarov-2020",
+    Rule("short pairs in the same order, up to 40 tokens: 5,000 with features, 3,000 others at most 30 % copied",
+         up_to_pairs(5000, is_monotone, lambda p: bool(p.features) or (p.pairs <= 3000 and p.copied <= 0.3)),
+         "makarov-2020",
          lambda p: f"{size(p)} with features are few" if p.features
          else f"{order_reason(p)}, and the sides have different letters"),
     Rule("up to 10,000 other short pairs in the same order, up to 40 tokens, no features",
