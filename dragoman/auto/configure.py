@@ -78,7 +78,7 @@ def configure_pairs(
         preset_text(preset)  # an unknown name is an error before a long file is read
     profile, train, notes = profile_files(files, given, progress)
     gpu = trains_on_gpu(given)
-    kept = None if neural or not is_left_open(given) else phrases_for(profile)
+    kept = None if neural or not is_left_open(given) else phrases_for(profile, gpu)
     kept = kept or resized_transformer(profile, given, gpu)
     table, reasons = choose_pairs(profile, preset, gpu=gpu, transformer=chooses_model(given), candidate=kept)
     table["data"] |= train

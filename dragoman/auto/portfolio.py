@@ -24,6 +24,7 @@ RECURRENT_LENGTH = 30  # tokens on average above which a Transformer learns fast
 MOST_STEPS = 6000  # for up to 10,000 short pairs
 SENTENCE_STEPS, CPU_SENTENCE_STEPS = 12_000, 6000  # fewest steps on sentences, unless they exceed MOST_EPOCHS
 MOST_EPOCHS = 300
+PHRASES_WITH_GPU = 3000  # sentences above which a neural model trained on a GPU is as good as phrases
 FEWEST = 50  # pairs: below, no study says anything
 EPOCHS = ((2000, 150), (10_000, 60), (60_000, 40), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
 SMALL_TRANSFORMER = (
@@ -207,7 +208,7 @@ def order_reason(profile: PairProfile) -> str:
 
 
 def sentence_reason(profile: PairProfile) -> str:
-    tip = "; for so few, preset=phrase-based is often better, and takes minutes" if phrases_for(profile) else ""
+    tip = "; for so few, preset=phrase-based is as good or better, and takes minutes" if phrases_for(profile) else ""
     return f"there are {size(profile)} of sentences{tip}"
 
 
@@ -236,7 +237,7 @@ RULES = (
          lambda p: f"{percent(p.identical)} of the pairs do not change at all"),
     Rule("up to 60,000 other sentences, more than 30 % copied", up_to_pairs(60_000, is_copied), "luong-512",
          lambda p: f"{percent(p.copied)} of the target is copied from the source"),
-    Rule("500 to 5,000 other sentences in about the same order, up to 40 tokens",
+    Rule("500 to 5,000 other sentences (3,000 with a GPU) in about the same order, up to 40 tokens",
          up_to_pairs(5000, are_few_sentences, lambda p: p.pairs >= 500 and p.monotone >= 0.5), "phrase-based",
          lambda p: f"{p.pairs:,} sentences are few for a neural model; preset=transformer-small trains one"),
     Rule("up to 20,000 other sentences", up_to_pairs(20_000, has_subwords), "transformer-t5-r-drop", sentence_reason,
@@ -257,10 +258,12 @@ def rule_for(profile: PairProfile, phrases: bool = False) -> Rule:
     return next(rule for rule in RULES if rule.holds(profile) and (phrases or rule.model != "phrase-based"))
 
 
-def phrases_for(profile: PairProfile) -> Candidate | None:
+def phrases_for(profile: PairProfile, gpu: bool = False) -> Candidate | None:
     """Phrase-based translation, where the study says that it beats neural models; None elsewhere."""
     rule = rule_for(profile, phrases=True)
-    return because(rule.model, rule.reason(profile)) if rule.model == "phrase-based" else None
+    if rule.model != "phrase-based" or (gpu and profile.pairs > PHRASES_WITH_GPU):
+        return None
+    return because(rule.model, rule.reason(profile))
 
 
 def default_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None:

@@ -18,7 +18,7 @@ from dragoman.auto import profile
 from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.pairs import choose_pairs
-from dragoman.auto.portfolio import PORTFOLIO, RULES, by_name, candidates_for, rules_table
+from dragoman.auto.portfolio import PORTFOLIO, RULES, by_name, candidates_for, phrases_for, rules_table
 from dragoman.auto.profile import PairProfile, SideProfile, describe, profile_pairs
 from dragoman.commands.train import longer_line
 from dragoman.config.settings import dump, merge, override
@@ -431,11 +431,17 @@ def test_few_sentences_are_translated_by_phrases(
     path = write_rows(tmp_path / "pairs.tsv", [("a", "b")])
     built, reasons = configure(str(path), overrides)
     assert built.model.kind == kind
-    tip = any("preset=phrase-based is often better" in reason for reason in reasons)
+    tip = any("preset=phrase-based is as good or better" in reason for reason in reasons)
     assert tip == (bool(overrides) and kind == "encoder-decoder")
     assert configure(str(path), overrides, neural=True)[0].model.kind == "encoder-decoder"
     tried = "phrase-based" in configure_candidates(str(path), ["train.device=cpu"])[0]
     assert tried == ("source" not in changed)  # long sentences take seconds each
+
+
+def test_a_gpu_needs_phrases_for_fewer_sentences() -> None:
+    """With 4,000 pairs and R-drop a neural model is as good, and it can be exported."""
+    few, more = (replace(SENTENCES, pairs=pairs, monotone=0.7) for pairs in (3000, 4000))
+    assert [phrases_for(seen, gpu) is not None for seen in (few, more) for gpu in (False, True)] == [True] * 3 + [False]
 
 
 def test_training_starts_with_rate_and_model_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
