@@ -84,7 +84,9 @@ def configure_pairs(
     table["data"] |= train
     theirs = started_settings(given)
     if "train" in table and (theirs or other_kinds(given)):
-        table["train"]["optimizer"].pop("learning_rate", None)  # it was chosen for the automatic model
+        table["train"]["optimizer"].pop("learning_rate", None)  # it was chosen for the automatic model, as R-drop was
+        table["train"].pop("objective", None)
+        reasons = [reason for reason in reasons if not reason.startswith("objective:")]
     if theirs:
         table, reasons = like_started_run(table, reasons, theirs, given)
     elif "train" in table and other_kinds(given):
@@ -169,7 +171,7 @@ def configure_candidates(
             if not configs:  # the default model: an error without a search too
                 raise
             left_out.append(f"search: {name} is left out ({error})")
-    kept = [line for line in reasons if not line.startswith(("model:", "preset:", "budget:"))]
+    kept = [line for line in reasons if not line.startswith(("model:", "preset:", "budget:", "objective:"))]
     return configs, [*notes, *describe(profile), *kept, *advice(profile), *left_out]
 
 

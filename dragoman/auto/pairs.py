@@ -77,6 +77,10 @@ def choose_pairs(
     elif preset is None and is_small(profile):
         train["optimizer"]["learning_rate"] = 4e-3  # a model this narrow tolerates it, and learns twice as fast
     reasons.append(budget)
+    if candidate is not None and candidate.r_drop:
+        r_drop = {"kind": "r-drop", "weight": candidate.r_drop, "warmup": train["steps"] // 4}
+        table["train"]["objective"] = r_drop
+        reasons.append(f"objective: R-drop ({candidate.r_drop:g}), because {size(profile)} are soon known by heart")
     return table, reasons
 
 
@@ -214,14 +218,11 @@ def choose_budget(
     unit = profile.target.unit
     sentences = "loss" if profile.pairs > 20_000 else "chrf"
     metric = "per" if profile.phonemes else {"subwords": sentences, "words": "wer", "characters": "cer"}[unit]
-    weight = candidate.r_drop if candidate is not None else 0.0
     epochs = steps / steps_per_epoch * profile.pairs / (profile.pairs + made_up)
     reason = (
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {epochs:.0f} epochs, validated "
         f"every {validate_every} steps; training stops after {patience} validations without a better {metric}"
     )
-    if weight:
-        reason += f"; with R-drop (train.objective), which keeps a model from learning {size(profile)} by heart"
     return {
         "steps": steps,
         "batch_tokens": batch_tokens,
@@ -231,5 +232,4 @@ def choose_budget(
         "patience": patience,
         **({"decode": DECODED} if is_short(profile) else {"decode": DECODED_SENTENCES} if metric == "chrf" else {}),
         "optimizer": {"warmup": max(50, min(4000, steps // 10))},
-        **({"objective": {"kind": "r-drop", "weight": weight, "warmup": steps // 4}} if weight else {}),
     }, reason

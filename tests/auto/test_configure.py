@@ -364,7 +364,7 @@ def test_r_drop_is_for_few_sentences_on_a_gpu(pairs: int, gpu: bool, objective: 
     table["data"]["train"] = "pairs.tsv"
     found = config.build(table).train
     assert (found.objective.kind, getattr(found.objective, "weight", 0.0)) == (objective, weight)
-    assert any("R-drop" in reason for reason in reasons) == (weight > 0)
+    assert any(reason.startswith("objective: R-drop") for reason in reasons) == (weight > 0)
     if weight:
         assert found.objective.warmup == found.steps // 4
         plain = config.build(override(table, ["train.objective=likelihood"])).train
@@ -450,8 +450,11 @@ def test_training_starts_with_rate_and_model_of_a_run(tmp_path: Path, monkeypatc
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml").write_text(dump(before))
     monkeypatch.setattr("dragoman.auto.configure.profile_pairs", lambda *given: replace(SENTENCES, pairs=29_000))
+    monkeypatch.setattr("dragoman.auto.configure.trains_on_gpu", lambda given: True)
     built, reasons = configure(str(pairs), [f"train.start_from={tmp_path / 'run'}"])
     assert built.model == before.model
+    assert built.train.objective.kind == "likelihood"  # R-drop was chosen for training from random weights
+    assert not any(reason.startswith("objective:") for reason in reasons)
     assert built.train.optimizer.learning_rate == before.train.optimizer.learning_rate
     assert not any(reason.startswith("model:") for reason in reasons)
 
