@@ -283,7 +283,8 @@ def adapted_table(run: Run, entries: list[dict[str, Any]], valid: Any, method: s
     batch = min(own.batch_tokens, max(SMALLEST_BATCH, int(tokens / STEPS_PER_EPOCH)))
     epoch = max(1, round(tokens / batch))
     rate = RATES[method] if method == "adapters" else min(own.optimizer.learning_rate, RATES[method])
-    for name in ("lora", "objective", "average", "rates", "freeze", "vectors"):
+    dropped = ("lora", "objective", "average", "rates", "vectors")
+    for name in (*dropped, "freeze") if method == "adapters" else dropped:  # an imported T5 stays one
         train_table.pop(name, None)
     train_table |= {
         "start_from": str(run.folder.absolute()), "steps": EPOCHS * epoch, "epochs": 0.0, "minutes": 0.0,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dragoman
-from dragoman.auto.adapt import largest_loss
+from dragoman.auto.adapt import adapted_table, largest_loss
 from dragoman.auto.corrections import filter_corrections, read_corrections
 from dragoman.data.examples import Example
 from dragoman.data.readers.base import ReadOptions
@@ -61,6 +62,14 @@ def test_a_better_version_is_kept_listed_and_taken_back(inside: TrainedFolder, a
     assert "none before it" in call("adapt", run, "--rollback").err
     assert call("adapt", run, "--rollback", "2").code == 0
     assert "no version 7" in call("adapt", run, "--rollback", "7").err
+
+
+@pytest.mark.parametrize(("method", "frozen"), [("whole", ["output.bias"]), ("adapters", None)])
+def test_what_an_imported_run_keeps_frozen_stays_so(adapted: Path, method: str, frozen: list[str] | None) -> None:
+    """T5 has no biases, so a trained one could not be exported; adapters leave all other weights alone."""
+    run = Run(adapted / "run")
+    run.config = replace(run.config, train=replace(run.config.train, freeze=("output.bias",)))
+    assert adapted_table(run, [], None, method, 1000)["train"].get("freeze") == frozen
 
 
 def test_a_version_that_forgets_is_not_kept(inside: TrainedFolder, adapted: Path, tmp_path: Path) -> None:
