@@ -153,3 +153,7 @@ def test_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tutorials.recorded("name", cells) == outputs
     (tmp_path / "name.py").write_text(source.replace("two", "three"))
     assert tutorials.recorded("name", tutorials.read("name")) == [None, None, ["2\n"], None]
+    (tmp_path / "name.py").write_text(f"# %% [markdown]\n# # Title\n\n# %%\n{console}\n\n# %%\n{console}\n")
+    cells, twice = tutorials.read("name"), [None, ["1\n", "2\n"], ["3\n", "4\n"]]
+    tutorials.write("name", cells, twice)
+    assert tutorials.recorded("name", cells) == twice

@@ -63,7 +63,7 @@ def shell(folder: Path) -> Callable[[str], str]:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
-        return shortened(done.stdout)
+        return shortened(done.stdout.replace(f"{folder}/", ""))  # a reader has another folder
 
     return run
 

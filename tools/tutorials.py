@@ -126,13 +126,20 @@ def write(name: str, cells: list[Cell], outputs: list[list[str] | None]) -> None
 
 
 def recorded(name: str, cells: list[Cell]) -> list[list[str] | None]:
-    """The outputs in the notebook of the cells that have not changed since; None for others."""
+    """The outputs in the notebook of the cells that have not changed since; None for others.
+
+    Equal cells, such as one evaluation before and one after a training, take theirs in order.
+    """
     file = FOLDER / f"{name}.ipynb"
-    known = {}
+    known: dict[str, list[list[str]]] = {}
     for item in json.loads(file.read_text(encoding="utf-8"))["cells"] if file.exists() else []:
         if item["cell_type"] == "code" and item["execution_count"] is not None:
-            known["".join(item["source"])] = ["".join(output["text"]) for output in item["outputs"]]
-    return [known.get(code(cell)) if cell.kind in ("python", "console") else None for cell in cells]
+            outputs = ["".join(output["text"]) for output in item["outputs"]]
+            known.setdefault("".join(item["source"]), []).append(outputs)
+    waiting = {source: iter(outputs) for source, outputs in known.items()}
+    return [
+        next(waiting.get(code(cell), iter(())), None) if cell.kind in ("python", "console") else None for cell in cells
+    ]
 
 
 def code(cell: Cell) -> str:
@@ -185,7 +192,7 @@ def page(name: str, cells: list[Cell], outputs: list[list[str] | None]) -> str:
     title, _, rest = blocks[0].partition("\n")
     links = (
         f"*This tutorial is also a [script]({name}.py) and a [notebook]({name}.ipynb). Its outputs were recorded on "
-        "one busy CPU core; yours is likely faster.*"
+        "one core of an ARM processor; times differ elsewhere.*"
     )
     return "\n\n".join([title, links, rest.strip(), *blocks[1:]]) + "\n"
 
