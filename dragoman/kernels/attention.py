@@ -23,8 +23,8 @@ def attention(
     factor = query.shape[3] ** -0.5 if scale is None else scale
     if cpu_attention.supports(query, key, value, dropout):
         return cpu_attention.attend_small(query, key, value, mask, causal, dropout, factor, bias)
-    if bias is None and short_attention.supports(query, key, mask):
-        return short_attention.attend_short(query, key, value, mask, causal, dropout, factor)
+    if short_attention.supports(query, key, mask, bias):
+        return short_attention.attend_short(query, key, value, mask, causal, dropout, factor, bias)
     return torch_attention(query, key, value, mask, bias, causal, dropout, scale)
 
 
@@ -38,6 +38,9 @@ def torch_attention(
     dropout: float,
     scale: float | None,
 ) -> Tensor:
+    if causal and bias is not None:  # torch's own takes a mask or `is_causal`, not both
+        earlier = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
+        mask, causal = earlier if mask is None else mask & earlier, False
     sees_any = None
     if mask is not None:
         # A query that sees no key attends to all of them, and its output is then set to zero: of such a row cuDNN's

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from dragoman.kernels.cpu_dropout import dropout
-from dragoman.kernels.short_attention import HALF, contiguous_rows, half_dtype, joined_layout
+from dragoman.kernels.short_attention import HALF, MAX_LENGTH, contiguous_rows, half_dtype, joined_layout
 from dragoman.kernels.support import HAS_TRITON
 
 MAX_WIDTH = 8192  # of a row that one program holds in registers
@@ -244,3 +244,36 @@ class _Rotary(torch.autograd.Function):
         out = joined_layout(above)
         kernels.rotary(above, ctx.saved_tensors[0], ctx.base, -1.0, out)  # the inverse is the transpose
         return out, None, None
+
+
+def distance_bias(query: Tensor, table: Tensor, buckets: Tensor, distance: Tensor) -> Tensor | None:
+    """The entries (1, H, T, S) of a table (buckets, H) for distances (T, S), which are few; None: use the plain code.
+
+    `buckets` has those of the distances −d … d, and further ones belong to the ends. torch would sort all distances to
+    add up the gradient of the table.
+    """
+    if half_dtype(query) in HALF and distance.numel() <= MAX_LENGTH**2 and _fuses(query):
+        return _DistanceBias.apply(table, buckets, distance)  # type: ignore[no-untyped-call]
+    return None
+
+
+class _DistanceBias(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, buckets: Tensor, distance: Tensor) -> Tensor:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        table, distance = table.contiguous(), distance.contiguous()
+        ctx.save_for_backward(buckets, distance)
+        ctx.table = table.shape, table.dtype
+        return kernels.distance_bias(table, buckets, distance)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        from dragoman.kernels import fused_layers_triton as kernels
+
+        buckets, distance = ctx.saved_tensors
+        shape, dtype = ctx.table
+        of_table = above.new_empty(shape, dtype=dtype)
+        kernels.distance_bias_backward(buckets, distance, above.contiguous(), of_table)
+        return of_table, None, None

@@ -268,6 +268,50 @@ def rotary(x: Tensor, positions: Tensor, base: float, sign: float, out: Tensor) 
     )  # fmt: skip
 
 
+@triton.jit(do_not_specialize=["count"])
+def _distance_bias(table, buckets, distances, out, count, furthest, heads, SIZE: tl.constexpr):
+    """One program per head and SIZE distances."""
+    head = tl.program_id(1)
+    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = place < count
+    distance = tl.load(distances + place, mask=inside, other=0)
+    distance = tl.minimum(tl.maximum(distance, -furthest), furthest)
+    bucket = tl.load(buckets + distance + furthest, mask=inside, other=0)
+    tl.store(out + head * count + place, tl.load(table + bucket * heads + head, mask=inside), mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _distance_bias_backward(buckets, distances, above, of_table, count, furthest, heads, SIZE: tl.constexpr):
+    """One program per bucket and head reads all gradients of the head, so that their order is always the same."""
+    bucket, head = tl.program_id(0), tl.program_id(1)
+    total = tl.zeros((SIZE,), dtype=tl.float32)
+    for first in range(0, count, SIZE):
+        place = first + tl.arange(0, SIZE)
+        inside = place < count
+        distance = tl.load(distances + place, mask=inside, other=0)
+        distance = tl.minimum(tl.maximum(distance, -furthest), furthest)
+        here = tl.load(buckets + distance + furthest, mask=inside, other=-1) == bucket
+        total += tl.load(above + head * count + place, mask=here, other=0.0).to(tl.float32)
+    tl.store(of_table + bucket * heads + head, tl.sum(total, 0))
+
+
+def distance_bias(table: Tensor, buckets: Tensor, distance: Tensor) -> Tensor:
+    """The entries (1, H, T, S) of a table (buckets, H) for distances (T, S); `buckets`: those of −d … d."""
+    heads, count = table.shape[1], distance.numel()
+    out = table.new_empty(1, heads, *distance.shape)
+    grid = (triton.cdiv(count, 256), heads)
+    _distance_bias[grid](table, buckets, distance, out, count, len(buckets) // 2, heads, SIZE=256)
+    return out
+
+
+def distance_bias_backward(buckets: Tensor, distance: Tensor, above: Tensor, of_table: Tensor) -> None:
+    """Write the gradient of the table."""
+    count = distance.numel()
+    _distance_bias_backward[tuple(of_table.shape)](
+        buckets, distance, above, of_table, count, len(buckets) // 2, of_table.shape[1], SIZE=1024
+    )
+
+
 @triton.jit(do_not_specialize=["rows", "each"])
 def _column_sums(x, out, rows, width, each, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The sums of `each` consecutive rows."""

@@ -28,8 +28,9 @@ def half_dtype(x: Tensor) -> torch.dtype | None:
     return None
 
 
-def supports(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Whether `attend_short` applies: queries (B, H, T, d), keys (B, K, S, d), a mask per source or none."""
+def supports(query: Tensor, key: Tensor, mask: Tensor | None, bias: Tensor | None = None) -> bool:
+    """Whether `attend_short` applies: queries (B, H, T, d), keys (B, K, S, d), a mask per source or none, and a bias of
+    all queries and keys or none."""
     return (
         query.is_cuda
         and half_dtype(query) in HALF
@@ -37,12 +38,20 @@ def supports(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
         and query.shape[3] in DEPTHS
         and query.shape[0] == key.shape[0]
         and (mask is None or (mask.dim() == 4 and mask.shape[:3] == (key.shape[0], 1, 1)))
+        and (bias is None or (bias.dim() == 4 and bias.shape[2:] == (query.shape[2], key.shape[2])))
         and HAS_TRITON
     )
 
 
 def attend_short(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    dropout: float,
+    scale: float,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Attention (B, H, T, d); arguments as in `kernels.attention`."""
     half = half_dtype(query)
@@ -50,7 +59,9 @@ def attend_short(
     query, key, value = (contiguous_rows(part.to(half)) for part in (query, key, value))
     seed = torch.randint(2**31, (1,), device=query.device) if dropout else None
     flat = None if mask is None else mask[:, 0, 0]
-    return _attention(query, key, value, flat, seed, scale, dropout, causal)
+    if bias is not None:  # rows that share it have the stride 0, and autograd sums their gradients in a fixed order
+        bias = contiguous_rows(bias).expand(*query.shape[:3], key.shape[2])
+    return _attention(query, key, value, flat, bias, seed, scale, dropout, causal)
 
 
 def shares(query: Tensor, key: Tensor) -> bool:
@@ -67,17 +78,20 @@ def attend_shared(
     entries: tuple[Tensor, ...],
     length: Tensor,
     scale: float,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """One decoding step without gradients → (N, H, 1, d).
 
     The new keys and values (N, K, 1, d) are written into the cache at position `length`. A hypothesis sees its own, and
-    the earlier ones of `entries`, after `advance`.
+    the earlier ones of `entries`, after `advance`. The bias of positions broadcasts to (N, H, 1, C).
     """
     from dragoman.kernels import short_attention_triton as triton_kernels
 
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     key, value = (contiguous_rows(part) for part in new)
-    triton_kernels.shared(contiguous_rows(query), key, value, *cache, entries, length, out, scale)
+    if bias is not None:
+        bias = contiguous_rows(bias).expand(*query.shape[:2], -1, -1)
+    triton_kernels.shared(contiguous_rows(query), key, value, *cache, bias, entries, length, out, scale)
     return out
 
 
@@ -103,6 +117,7 @@ def _attention(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
+    bias: Tensor | None,
     seed: Tensor | None,
     scale: float,
     rate: float,
@@ -111,7 +126,7 @@ def _attention(
     from dragoman.kernels import short_attention_triton as triton_kernels
 
     out = joined_layout(query)
-    triton_kernels.forward(query, key, value, mask, seed, out, scale, rate, causal)
+    triton_kernels.forward(query, key, value, mask, bias, seed, out, scale, rate, causal)
     return out
 
 
@@ -121,18 +136,27 @@ def _gradients(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
+    bias: Tensor | None,
     seed: Tensor | None,
     gradient: Tensor,
     scale: float,
     rate: float,
     causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from dragoman.kernels import short_attention_triton as triton_kernels
 
-    gradients = (joined_layout(query), joined_layout(key), joined_layout(value))
+    gradients = _empty_gradients(query, key, value, bias)
     gradient = contiguous_rows(gradient)
-    triton_kernels.backward(query, key, value, mask, seed, gradient, gradients, scale, rate, causal)
+    triton_kernels.backward(query, key, value, mask, bias, seed, gradient, gradients, scale, rate, causal)
     return gradients
+
+
+def _empty_gradients(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """That of the bias is in float32, and empty without a bias."""
+    of_bias = query.new_empty(0 if bias is None else bias.shape, dtype=torch.float32)
+    return joined_layout(query), joined_layout(key), joined_layout(value), of_bias
 
 
 def joined_layout(like: Tensor) -> Tensor:
@@ -147,18 +171,21 @@ def _(query: Tensor, *others: Any) -> Tensor:
 
 
 @_gradients.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return joined_layout(query), joined_layout(key), joined_layout(value)
+def _(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, *others: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _empty_gradients(query, key, value, bias)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    query, key, value, mask, seed, *ctx.numbers = inputs
-    ctx.save_for_backward(query, key, value, mask, seed)
+    query, key, value, mask, bias, seed, *ctx.numbers = inputs
+    ctx.save_for_backward(query, key, value, mask, bias, seed)
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    query, key, value, mask, seed = ctx.saved_tensors
-    return (*_gradients(query, key, value, mask, seed, gradient, *ctx.numbers), None, None, None, None, None)
+    query, key, value, mask, bias, seed = ctx.saved_tensors
+    *found, of_bias = _gradients(query, key, value, mask, bias, seed, gradient, *ctx.numbers)
+    return (*found, None, None if bias is None else of_bias.to(bias.dtype), None, None, None, None)
 
 
 _attention.register_autograd(_backward, setup_context=_save)

@@ -17,9 +17,16 @@ from torch import Tensor
 
 
 @triton.jit
-def _weights(query, key, seen, scale, rate, seed, first, DROPS: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr):
-    """Softmax of the scores (BT, BS), the same after dropout, and which are kept."""
-    scores = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, -1.0e30)
+def _weights(
+    query, key, bias, e2, seen, scale, rate, seed, first,
+    BIASED: tl.constexpr, DROPS: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
+):  # fmt: skip
+    """Softmax of the scores (BT, BS), the same after dropout, and which are kept; `bias` points to that of a head."""
+    scores = tl.dot(query, tl.trans(key)) * scale
+    if BIASED:
+        added = bias + tl.arange(0, BT)[:, None] * e2 + tl.arange(0, BS)[None, :]
+        scores += tl.load(added, mask=seen, other=0.0).to(tl.float32)
+    scores = tl.where(seen, scores, -1.0e30)
     weights = tl.where(seen, tl.exp(scores - tl.max(scores, 1)[:, None]), 0.0)
     total = tl.sum(weights, 1)
     weights = weights / tl.where(total > 0.0, total, 1.0)[:, None]  # a query that sees no key reads zeros
@@ -32,13 +39,13 @@ def _weights(query, key, seen, scale, rate, seed, first, DROPS: tl.constexpr, BT
     return weights, dropped, kept
 
 
-@triton.jit(do_not_specialize=["length", "read", "m0"])
+@triton.jit(do_not_specialize=["length", "read", "m0", "e0", "e1", "e2"])
 def _forward(
-    query, key, value, mask, out, seeds, scale, rate,
+    query, key, value, mask, bias, out, seeds, scale, rate,
     length, read, key_heads, groups,
-    q0, q1, q2, k0, k1, k2, v0, v1, v2, o0, o1, o2, m0,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, o0, o1, o2, m0, e0, e1, e2,
     D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
     row, head = (pid // key_heads).to(tl.int64), pid % key_heads
@@ -60,19 +67,20 @@ def _forward(
             query + row * q0 + number * q1 + t[:, None] * q2 + d[None, :], mask=t[:, None] < length, other=0.0
         )
         first = (pid * groups + group) * (BT * BS)
-        _, dropped, _ = _weights(queries, keys, seen, scale, rate, seed, first, DROPS, BT, BS)
+        added = bias + row * e0 + number * e1
+        _, dropped, _ = _weights(queries, keys, added, e2, seen, scale, rate, seed, first, BIASED, DROPS, BT, BS)
         found = tl.dot(dropped.to(values.dtype), values)
         place = out + row * o0 + number * o1 + t[:, None] * o2 + d[None, :]
         tl.store(place, found.to(values.dtype), mask=t[:, None] < length)
 
 
-@triton.jit(do_not_specialize=["length", "read", "m0"])
+@triton.jit(do_not_specialize=["length", "read", "m0", "e0", "e1", "e2"])
 def _backward(
-    query, key, value, mask, gradient, of_query, of_key, of_value, seeds, scale, rate,
+    query, key, value, mask, bias, gradient, of_query, of_key, of_value, of_bias, seeds, scale, rate,
     length, read, key_heads, groups,
-    q0, q1, q2, k0, k1, k2, v0, v1, v2, g0, g1, g2, a0, a1, a2, b0, b1, b2, c0, c1, c2, m0,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, g0, g1, g2, a0, a1, a2, b0, b1, b2, c0, c1, c2, m0, e0, e1, e2,
     D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
     row, head = (pid // key_heads).to(tl.int64), pid % key_heads
@@ -96,13 +104,19 @@ def _backward(
         queries = tl.load(query + row * q0 + number * q1 + t[:, None] * q2 + d[None, :], mask=inside, other=0.0)
         above = tl.load(gradient + row * g0 + number * g1 + t[:, None] * g2 + d[None, :], mask=inside, other=0.0)
         first = (pid * groups + group) * (BT * BS)
-        weights, dropped, kept = _weights(queries, keys, seen, scale, rate, seed, first, DROPS, BT, BS)
+        added = bias + row * e0 + number * e1
+        weights, dropped, kept = _weights(
+            queries, keys, added, e2, seen, scale, rate, seed, first, BIASED, DROPS, BT, BS
+        )
         sum_value += tl.dot(tl.trans(dropped.to(above.dtype)), above)
         of_weights = tl.dot(above, tl.trans(values))
         if DROPS:
             of_weights = tl.where(kept, of_weights / (1.0 - rate), 0.0)
-        of_scores = weights * (of_weights - tl.sum(weights * of_weights, 1)[:, None]) * scale
-        of_scores = of_scores.to(keys.dtype)
+        of_scores = weights * (of_weights - tl.sum(weights * of_weights, 1)[:, None])
+        if BIASED:
+            place = ((row * key_heads * groups + number) * length + t[:, None]) * read + s[None, :]
+            tl.store(of_bias + place, of_scores, mask=inside & (s[None, :] < read))
+        of_scores = (of_scores * scale).to(keys.dtype)
         sum_key += tl.dot(tl.trans(of_scores), queries)
         found = tl.dot(of_scores, keys)
         tl.store(of_query + row * a0 + number * a1 + t[:, None] * a2 + d[None, :], found.to(keys.dtype), mask=inside)
@@ -142,11 +156,11 @@ def advance(visible: Tensor, listed: Tensor, counts: Tensor, parents: Tensor, le
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["width"])
+@triton.jit(do_not_specialize=["width", "e0", "e1"])
 def _shared(
-    query, new_key, new_value, key, value, seen, listed, counts, out, lengths, scale, key_heads, groups, width,
-    q0, q1, a0, a1, b0, b1, k0, k1, k2, v0, v1, v2, s0, o0, o1,
-    D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, LISTED: tl.constexpr,
+    query, new_key, new_value, key, value, bias, seen, listed, counts, out, lengths, scale, key_heads, groups, width,
+    q0, q1, a0, a1, b0, b1, k0, k1, k2, v0, v1, v2, s0, o0, o1, e0, e1,
+    D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, LISTED: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
     row, head = (pid // key_heads).to(tl.int64), pid % key_heads
@@ -163,6 +177,9 @@ def _shared(
     tl.store(key + row * k0 + head * k1 + there * k2 + d[None, :], own_key, mask=r[:, None] < width)
     tl.store(value + row * v0 + head * v1 + there * v2 + d[None, :], own_value, mask=r[:, None] < width)
     highest = tl.sum(queries.to(tl.float32) * own_key.to(tl.float32), 1) * scale
+    added = bias + mine * e0 + number * e1  # one number per position, of which each hypothesis has an entry
+    if BIASED:
+        highest += tl.load(added + tl.load(lengths), mask=inside, other=0.0).to(tl.float32)
     total = tl.full((BT,), 1.0, dtype=tl.float32)
     sums = own_value.to(tl.float32)
     count = last
@@ -176,7 +193,10 @@ def _shared(
         sees = tl.load(seen + mine[:, None] * s0 + s[None, :], mask=inside[:, None] & real[None, :], other=0) != 0
         keys = tl.load(key + row * k0 + head * k1 + s[:, None] * k2 + d[None, :], mask=real[:, None], other=0.0)
         values = tl.load(value + row * v0 + head * v1 + s[:, None] * v2 + d[None, :], mask=real[:, None], other=0.0)
-        scores = tl.where(sees, tl.dot(queries, tl.trans(keys)) * scale, -1.0e30)
+        scores = tl.dot(queries, tl.trans(keys)) * scale
+        if BIASED:
+            scores += tl.load(added[:, None] + (s // width)[None, :], mask=sees, other=0.0).to(tl.float32)
+        scores = tl.where(sees, scores, -1.0e30)
         new = tl.maximum(highest, tl.max(scores, 1))
         weights = tl.where(sees, tl.exp(scores - new[:, None]), 0.0)
         shrunk = tl.exp(highest - new)
@@ -189,55 +209,65 @@ def _shared(
 
 
 def shared(
-    query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, entries: tuple[Tensor, ...],
-    length: Tensor, out: Tensor, scale: float,
+    query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, bias: Tensor | None,
+    entries: tuple[Tensor, ...], length: Tensor, out: Tensor, scale: float,
 ) -> None:  # fmt: skip
     """Write attention of hypotheses (N, H, 1, d) over themselves and what those of a source wrote before to `out`.
 
-    New keys and values (N, K, 1, d) go into the cache (B, K, C·k, d) at position `length`; `entries`: SharedEntries.
+    New keys and values (N, K, 1, d) go into the cache (B, K, C·k, d) at position `length`; `entries`: SharedEntries;
+    bias (N, H, 1, C).
     """
     rows, heads = query.shape[:2]
     sources, key_heads = key.shape[:2]
     width, groups = rows // sources, heads // key_heads
     strides = [step for part in (query, new_key, new_value) for step in part.stride()[:2]]
     strides += [*key.stride()[:3], *value.stride()[:3], entries[0].stride(0), *out.stride()[:2]]
+    strides += [0, 0] if bias is None else bias.stride()[:2]
     _shared[(sources * key_heads,)](
-        query, new_key, new_value, key, value, *entries, out, length, scale, key_heads, groups, width, *strides,
+        query, new_key, new_value, key, value, query if bias is None else bias, *entries, out, length, scale,
+        key_heads, groups, width, *strides,
         D=query.shape[3], BT=max(16, triton.next_power_of_2(width * groups)), BS=16,
-        LISTED=width > 1, num_warps=1, num_stages=3 if width > 1 else 2,
+        LISTED=width > 1, BIASED=bias is not None, num_warps=1, num_stages=3 if width > 1 else 2,
     )  # fmt: skip
 
 
-def _sizes(query: Tensor, key: Tensor, mask: Tensor | None, rate: float, causal: bool) -> dict[str, Any]:
+def _sizes(
+    query: Tensor, key: Tensor, mask: Tensor | None, bias: Tensor | None, rate: float, causal: bool
+) -> dict[str, Any]:
     block = {name: max(16, triton.next_power_of_2(part.shape[2])) for name, part in (("BT", query), ("BS", key))}
-    flags = {"D": query.shape[3], "CAUSAL": causal, "MASKED": mask is not None, "DROPS": rate > 0.0}
-    return {**block, **flags, "num_warps": 4 if max(block.values()) > 32 else 2}
+    flags = {"CAUSAL": causal, "MASKED": mask is not None, "BIASED": bias is not None, "DROPS": rate > 0.0}
+    return {**block, **flags, "D": query.shape[3], "num_warps": 4 if max(block.values()) > 32 else 2}
+
+
+def _strides(parts: tuple[Tensor, ...], mask: Tensor | None, bias: Tensor | None) -> list[int]:
+    steps = [step for part in parts for step in part.stride()[:3]]
+    return [*steps, 0 if mask is None else mask.stride(0), *((0, 0, 0) if bias is None else bias.stride()[:3])]
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, out: Tensor,
-    scale: float, rate: float, causal: bool,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, seed: Tensor | None,
+    out: Tensor, scale: float, rate: float, causal: bool,
 ) -> None:  # fmt: skip
-    """Write attention of (B, H, T, d) over (B, K, S, d) to `out`; mask (B, S)."""
+    """Write attention of (B, H, T, d) over (B, K, S, d) to `out`; mask (B, S), bias (B, H, T, S)."""
     rows, heads, length, _ = query.shape
     key_heads, read = key.shape[1:3]
-    strides = [step for part in (query, key, value, out) for step in part.stride()[:3]]
     _forward[(rows * key_heads,)](
-        query, key, value, query if mask is None else mask, out, seed, scale, rate, length, read, key_heads,
-        heads // key_heads, *strides, 0 if mask is None else mask.stride(0), **_sizes(query, key, mask, rate, causal),
+        query, key, value, query if mask is None else mask, query if bias is None else bias, out, seed, scale, rate,
+        length, read, key_heads, heads // key_heads, *_strides((query, key, value, out), mask, bias),
+        **_sizes(query, key, mask, bias, rate, causal),
     )  # fmt: skip
 
 
 def backward(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, gradient: Tensor,
-    found: tuple[Tensor, Tensor, Tensor], scale: float, rate: float, causal: bool,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, seed: Tensor | None,
+    gradient: Tensor, found: tuple[Tensor, Tensor, Tensor, Tensor], scale: float, rate: float, causal: bool,
 ) -> None:  # fmt: skip
-    """Write the gradients of queries, keys and values to `found`."""
+    """Write the gradients of queries, keys, values and bias to `found`."""
     rows, heads, length, _ = query.shape
     key_heads, read = key.shape[1:3]
-    strides = [step for part in (query, key, value, gradient, *found) for step in part.stride()[:3]]
-    sizes = _sizes(query, key, mask, rate, causal) | {"num_warps": 4}
+    strides = _strides((query, key, value, gradient, *found[:3]), mask, bias)
+    sizes = _sizes(query, key, mask, bias, rate, causal) | {"num_warps": 4}
     _backward[(rows * key_heads,)](
-        query, key, value, query if mask is None else mask, gradient, *found, seed, scale, rate, length, read,
-        key_heads, heads // key_heads, *strides, 0 if mask is None else mask.stride(0), **sizes,
+        query, key, value, query if mask is None else mask, query if bias is None else bias, gradient, *found, seed,
+        scale, rate, length, read, key_heads, heads // key_heads, *strides, **sizes,
     )  # fmt: skip

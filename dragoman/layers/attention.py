@@ -154,7 +154,7 @@ def attend(
         query = query[:, :, :, 0] if length == 1 else query.reshape(-1, heads, hypotheses * length, depth)
         if bias is not None and bias.shape[0] == rows:  # a bias of each query moves with it
             bias = bias.view(-1, hypotheses, heads, length, key.shape[2]).transpose(1, 2).flatten(2, 3)
-    if causal and (bias is not None or observed()):
+    if causal and observed():
         mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
     if observed():
         out, weights = plain_attention(query, key, value, mask, bias, dropout, scale)

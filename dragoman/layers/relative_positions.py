@@ -155,5 +155,8 @@ class RelativeBias(RelativePositions):
         return size if self.causal else size + self.buckets * (distance > 0)
 
     def bias(self, query: Tensor, distance: Tensor, scale: float) -> Tensor:
+        bias = fused_layers.distance_bias(query, self.table, self.near, distance)
+        if bias is not None:
+            return bias
         buckets = self.near[distance.clamp(-self.distance, self.distance) + self.distance]  # a fifth of the kernels
         return self.table[buckets].permute(2, 0, 1)[None]

@@ -150,7 +150,8 @@ class SelfAttention(nn.Module):
         query, key, value = self.split_projection(self.project(x), positions)
         if isinstance(past, SharedCache) and self._shares_in_kernel(query, past):
             scale = query.shape[3] ** -0.5 if self.score.scale is None else self.score.scale
-            shared = short_attention.attend_shared(query, (key, value), past[:2], past.entries, positions, scale)
+            bias = self._shared_bias(query, past, positions, scale)
+            shared = short_attention.attend_shared(query, (key, value), past[:2], past.entries, positions, scale, bias)
             return self.output(join_heads(shared)), past
         seen = past.update(key, value, positions)
         key, value, mask, cache = seen.keys, seen.values, seen.visible, seen.cache
@@ -170,8 +171,15 @@ class SelfAttention(nn.Module):
         return self.output(join_heads(out)), cache
 
     def _shares_in_kernel(self, query: Tensor, past: SharedCache) -> bool:
-        unbiased = type(self.relative).bias is RelativePositions.bias
-        return unbiased and short_attention.shares(query, past.keys) and not observed()
+        return short_attention.shares(query, past.keys) and not observed()
+
+    def _shared_bias(self, query: Tensor, past: SharedCache, positions: Tensor, scale: float) -> Tensor | None:
+        """The bias of all positions for which a shared cache has room, for queries at `positions` (1,)."""
+        if type(self.relative).bias is RelativePositions.bias:
+            return None
+        capacity = past.keys.shape[2] * past.keys.shape[0] // query.shape[0]
+        distance = torch.arange(capacity, device=query.device) - positions[:, None]
+        return self.relative.bias(query, distance, scale)
 
     def init_cache(self, rows: int, capacity: int | None, like: Tensor) -> Any:
         """An empty cache: growing, or with room for `capacity` positions."""

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from dragoman.kernels import fused_layers
 from dragoman.layers.attention import CrossAttention, read_memory
-from dragoman.layers.config import RotaryConfig
+from dragoman.layers.config import RelativeBiasConfig, RotaryConfig
 from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.linear import Linear
-from dragoman.layers.relative_positions import Rotary
+from dragoman.layers.relative_positions import RelativeBias, Rotary
 
 pytestmark = pytest.mark.gpu
 HALF = torch.bfloat16
@@ -125,6 +125,19 @@ def test_rotations(heads: int, depth: int) -> None:
     found, expected = rotary.rotate(x, positions), rotary.rotate(x.float(), positions)
     check([found], [expected])
     check(gradients([found], [projected]), gradients([expected], [projected]))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(32, 32), (17, 40), (64, 64), (1, 300)])
+def test_biases_of_distances(queries: int, keys: int, causal: bool) -> None:
+    torch.manual_seed(1)
+    layer = RelativeBias(RelativeBiasConfig(), 6, 64, causal).cuda()
+    distance = torch.arange(keys, device="cuda") - torch.arange(queries, device="cuda")[:, None] - keys // 2
+    half = drawn(1)
+    found, expected = layer.bias(half, distance, 1.0), layer.bias(half.float(), distance, 1.0)
+    assert type(found.grad_fn).__name__ != type(expected.grad_fn).__name__, "both are the plain code"
+    assert torch.equal(found, expected)
+    check(gradients([found], [layer.table]), gradients([expected], [layer.table]), exact=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 40), (64, 512), (65, 512), (32768, 1536)])

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.auto.portfolio import LIKE_T5
 from dragoman.errors import RunError
 from dragoman.files import COMPILER_CACHES, set_compiler_caches
+from dragoman.kernels import short_attention
 from dragoman.layers import positions
 from dragoman.runs import train
 from dragoman.training.checkpoints import read_tensors
@@ -21,6 +23,7 @@ from tests.conftest import write_rows
 from tests.training.conftest import Configure
 
 on_gpu = pytest.mark.gpu
+DEEP_HEADS = ("model.encoder.width=32", "model.decoder.width=32")  # heads of 16 numbers, for the attention kernel
 STEPS = ("train.steps=40", "train.validate_every=20", "train.save_every=40", "train.device=cuda")
 
 
@@ -32,6 +35,27 @@ def test_captured_steps_give_the_same_weights(
     """Bit for bit, dropout, clipping and average included, and with every shape first plain and then captured."""
     config = configure(*STEPS, "train.compile=graphs", "train.accumulate=1", case=case)
     check_captured_steps(config, tmp_path, monkeypatch)
+
+
+@on_gpu
+def test_captured_steps_with_a_bias_of_positions_give_the_same_weights(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    biased, attend_short = [], short_attention.attend_short
+
+    def watched(*given: Any) -> Any:
+        biased.append(given[7] is not None)
+        return attend_short(*given)
+
+    monkeypatch.setattr(short_attention, "attend_short", watched)
+    more = (
+        "train.compile=graphs",
+        "train.accumulate=1",
+        "train.precision=bfloat16",
+        "model.encoder.attention_dropout=0.1",
+    )
+    check_captured_steps(configure(*STEPS, *LIKE_T5, *DEEP_HEADS, *more), tmp_path, monkeypatch)
+    assert any(biased), "the kernel did not run"
 
 
 def check_captured_steps(config: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,14 +86,18 @@ def test_captured_steps_survive_rows_beyond_every_table(
 
 
 @on_gpu
-def test_fused_layers_learn_what_plain_ones_learn(configure: Configure, tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [(), (*LIKE_T5, *DEEP_HEADS)], ids=["default", "like T5"])
+def test_fused_layers_learn_what_plain_ones_learn(
+    configure: Configure, tmp_path: Path, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     still = ("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "model.word_dropout=0.0")
     losses = {}
     for way in ("graphs", "off"):
         more = ("train.accumulate=1", "train.precision=bfloat16", f"train.compile={way}")
-        train(configure(*STEPS, *still, *more), tmp_path / way)
+        train(configure(*STEPS, *still, *more, *settings), tmp_path / way)
         rows = [json.loads(line) for line in (tmp_path / way / "metrics.jsonl").read_text().splitlines()]
         losses[way] = [row["loss"] for row in rows if "loss" in row]
+        monkeypatch.setattr(short_attention, "supports", lambda *given: False)
     # Weights would be too much to ask: where a gradient is noise around zero, Adam makes steps of its sign.
     assert losses["graphs"] != losses["off"]
     assert losses["graphs"] == pytest.approx(losses["off"], rel=1e-2)
