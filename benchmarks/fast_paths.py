@@ -29,6 +29,7 @@ import gpu_training  # noqa: E402
 
 from dragoman.kernels import (  # noqa: E402
     deferred_gradients,
+    fused_layers,
     fused_rnn,
     short_attention,
     topk,
@@ -69,6 +70,18 @@ PATHS: dict[str, tuple[Callable[[], Any], Callable[[], Callable[[], Any]]]] = {
     "attention over a shared cache, beam 5": (
         lambda: off(short_attention, "shares", lambda *given: False),
         lambda: gpu_decoding.ours(512, 5, False),
+    ),
+    "short attention, training like T5": (
+        lambda: off(short_attention, "supports", lambda *given: False),
+        lambda: training_step(gpu_training.transformer("t5")),
+    ),
+    "attention over a shared cache, beam 5 like T5": (
+        lambda: off(short_attention, "shares", lambda *given: False),
+        lambda: gpu_decoding.ours(512, 5, False, "t5"),
+    ),
+    "bias of distances in a kernel, training like T5": (
+        lambda: off(fused_layers, "distance_bias", lambda *given: None),
+        lambda: training_step(gpu_training.transformer("t5")),
     ),
     "top-k and beam update, beam 5": (
         lambda: off(topk, "supports", lambda *given: False),

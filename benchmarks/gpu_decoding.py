@@ -1,6 +1,6 @@
 """Decoding on one GPU, side by side with Hugging Face Marian's generate: same sizes, bfloat16, same number of tokens.
 
-    python benchmarks/gpu_decoding.py [--sentences 512] [--json FILE]
+    python benchmarks/gpu_decoding.py [--sentences 512] [--kind plain] [--json FILE]
 
 The weights are random and never choose the end of a sentence, so all outputs have 32 tokens. Both read tokens from GPU
 memory and return rows of tokens; ours are plain Python values with scores.
@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TOKENS = 32
 
 
-def ours(sentences: int, beam: int, plain: bool) -> Callable[[], Any]:
-    """Our search over a model in half precision; `plain`: without captured steps."""
+def ours(sentences: int, beam: int, plain: bool, kind: str = "plain") -> Callable[[], Any]:
+    """Our search over a model in half precision; `plain`: without captured steps; `kind`: of Transformer."""
     from dragoman.decoding.config import SearchConfig
     from dragoman.decoding.cuda_graphs import _DECODERS, GraphDecoder
     from dragoman.decoding.search import search
@@ -35,7 +35,7 @@ def ours(sentences: int, beam: int, plain: bool) -> Callable[[], Any]:
 
     stack = {
         "kind": "transformer", "width": training.WIDTH, "layers": training.LAYERS, "heads": training.HEADS,
-        "feedforward": training.INNER,
+        "feedforward": training.INNER, **training.KINDS[kind],
     }  # fmt: skip
     table = {"tie": "all", "output_bias": True, "encoder": stack, "decoder": stack}
     torch.manual_seed(1)
@@ -76,6 +76,7 @@ def main() -> None:
     """Measure, print, write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=512)
+    parser.add_argument("--kind", choices=training.KINDS, default="plain", help="of our Transformer")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "results" / "gpu_decoding.json")
     options = parser.parse_args()
@@ -85,8 +86,8 @@ def main() -> None:
     for beam in (1, 5):
         ways = {
             "Hugging Face Marian": marian(options.sentences, beam),
-            "dragoman, plain steps": ours(options.sentences, beam, True),
-            "dragoman": ours(options.sentences, beam, False),
+            "dragoman, plain steps": ours(options.sentences, beam, True, options.kind),
+            "dragoman": ours(options.sentences, beam, False, options.kind),
         }
         for decode in ways.values():
             for _ in range(4):

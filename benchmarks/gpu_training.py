@@ -1,9 +1,11 @@
 """Whole training steps on one GPU, side by side with Hugging Face Marian and torch.nn.Transformer of the same sizes.
 
     python benchmarks/gpu_training.py [--rows 128 1024] [--json FILE]
+    python benchmarks/gpu_training.py --ways graphs --kinds plain t5 rotary --no-peers --json FILE
 
 Forward, backward, clipping and a fused AdamW update under bfloat16 autocast; the same dropout everywhere. Our steps
-copy their batch from host memory, as in training; the peers' batches are on the GPU already.
+copy their batch from host memory, as in training; the peers' batches are on the GPU already. The second command
+compares kinds of Transformers of the same sizes with each other; gated layers have a third matrix.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 WIDTH, LAYERS, HEADS, INNER, VOCABULARY, LENGTH, DROPOUT, SMOOTHING = 512, 6, 8, 1024, 10112, 32, 0.1, 0.1
+MODERN = {"norm_kind": "rms", "gated": True, "activation": "silu"}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "t5": MODERN | {"positions": "relative-bias", "bias": False},  # what the automatic choice trains for sentences
+    "rotary": MODERN | {"positions": "rotary"},
+}
 Step = Callable[[], None]
 
 
@@ -36,8 +46,17 @@ def batch(rows: int) -> Any:
     return token_batch(source, target)
 
 
+def transformer(kind: str = "plain") -> dict[str, Any]:
+    """The settings of a Transformer."""
+    stack = {
+        "kind": "transformer", "width": WIDTH, "layers": LAYERS, "heads": HEADS, "feedforward": INNER,
+        "dropout": DROPOUT, "attention_dropout": DROPOUT, "feedforward_dropout": DROPOUT, **KINDS[kind],
+    }  # fmt: skip
+    return {"tie": "all", "label_smoothing": SMOOTHING, "encoder": stack, "decoder": stack}
+
+
 def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:
-    """A training step as the trainer makes it; `model`: settings of another model than the Transformer."""
+    """A training step as the trainer makes it; `model`: settings of another model than the plain Transformer."""
     from dragoman.tasks import config as configuration
     from dragoman.tasks.translate import build_model
     from dragoman.training.display import Display
@@ -45,11 +64,7 @@ def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:
     from dragoman.training.runtime import Runtime
     from dragoman.training.step import build_step
 
-    stack = {
-        "kind": "transformer", "width": WIDTH, "layers": LAYERS, "heads": HEADS, "feedforward": INNER,
-        "dropout": DROPOUT, "attention_dropout": DROPOUT, "feedforward_dropout": DROPOUT,
-    }  # fmt: skip
-    model = model or {"tie": "all", "label_smoothing": SMOOTHING, "encoder": stack, "decoder": stack}
+    model = model or transformer()
     config = configuration.build({"data": {"train": "none.tsv"}, "model": model, "train": {"compile": way}})
     torch.manual_seed(1)
     built = build_model(config, VOCABULARY, VOCABULARY).cuda().train()
@@ -135,11 +150,12 @@ def torch_loss(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
     return smoothed(model(source, inputs), target)
 
 
-def operations(rows: int) -> float:
+def operations(rows: int, gated: bool) -> float:
     """Of the matrix products of one step, three times those of the forward pass."""
     tokens = rows * LENGTH
-    encoder = LAYERS * (4 * WIDTH**2 + 2 * WIDTH * INNER)
-    decoder = LAYERS * (8 * WIDTH**2 + 2 * WIDTH * INNER) + WIDTH * VOCABULARY
+    inner = (3 if gated else 2) * WIDTH * INNER
+    encoder = LAYERS * (4 * WIDTH**2 + inner)
+    decoder = LAYERS * (8 * WIDTH**2 + inner) + WIDTH * VOCABULARY
     attention = LAYERS * 3 * 2 * LENGTH * WIDTH  # products with keys and with values
     return 3 * 2 * tokens * (encoder + decoder + attention)
 
@@ -160,13 +176,23 @@ def milliseconds(step: Callable[[], Any], count: int) -> float:
     return 1000 * (time.perf_counter() - started) / count
 
 
-def measured(rows: int, ways: list[str], rounds: int, most: float) -> dict[str, dict[str, float]]:
+PEERS: dict[str, Callable[[int], Step]] = {
+    "Hugging Face Marian": lambda rows: peer(rows, marian, marian_loss),
+    "torch.nn.Transformer": lambda rows: peer(rows, TorchTransformer, torch_loss),
+}
+
+
+def our_name(kind: str, way: str) -> str:
+    return f"dragoman, {way}" if kind == "plain" else f"dragoman {kind}, {way}"
+
+
+def measured(
+    rows: int, peers: list[str], kinds: list[str], ways: list[str], rounds: int, most: float
+) -> dict[str, dict[str, float]]:
     """Milliseconds a step of everybody, in turns."""
-    contenders: dict[str, Callable[[], Step]] = {
-        "Hugging Face Marian": lambda: peer(rows, marian, marian_loss),
-        "torch.nn.Transformer": lambda: peer(rows, TorchTransformer, torch_loss),
-        **{f"dragoman, {way}": lambda way=way: ours(rows, way) for way in ways},  # type: ignore[misc]
-    }
+    contenders: dict[str, Callable[[], Step]] = {name: partial(PEERS[name], rows) for name in peers}
+    for kind, way in product(kinds, ways):
+        contenders[our_name(kind, way)] = partial(ours, rows, way, transformer(kind))
     steps, first = {}, {}
     for name, build in contenders.items():
         started = time.perf_counter()
@@ -193,22 +219,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[128, 1024])
     parser.add_argument("--ways", nargs="+", default=["off", "graphs"])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["plain"], help="of our Transformers")
+    parser.add_argument("--no-peers", action="store_true", help="compare our own with the first of them")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=float, default=400, help="milliseconds of one timing")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "results" / "gpu_training.json")
     options = parser.parse_args()
+    peers = [] if options.no_peers else list(PEERS)
+    base = "the best peer" if peers else our_name(options.kinds[0], options.ways[0])
+    gated = [our_name(kind, way) for kind in options.kinds if KINDS[kind] for way in options.ways]
     found: dict[str, Any] = {"machine": torch.cuda.get_device_name(), "torch": torch.__version__, "peak": peak()}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     found["commit"] = commit.stdout.strip()
     with torch.cuda.stream(torch.cuda.Stream()):
         for rows in options.rows:
-            times = measured(rows, options.ways, options.rounds, options.most)
-            best = min(one["median"] for name, one in times.items() if not name.startswith("dragoman"))
-            print(f"| {rows} × {LENGTH} | ms a step | least to most | times the best peer | of the matrix peak |")
+            times = measured(rows, peers, options.kinds, options.ways, options.rounds, options.most)
+            best = min(times[name]["median"] for name in peers or [base])
+            print(f"| {rows} × {LENGTH} | ms a step | least to most | times as fast as {base} | of the matrix peak |")
             print("|---|---|---|---|---|")
             for name, one in times.items():
                 one["ratio"] = best / one["median"]
-                one["share_of_peak"] = operations(rows) / (one["median"] / 1000) / found["peak"]
+                one["share_of_peak"] = operations(rows, name in gated) / (one["median"] / 1000) / found["peak"]
                 print(
                     f"| {name} | {one['median']:.2f} | {one['least']:.2f} to {one['most']:.2f} | {one['ratio']:.2f} "
                     f"| {100 * one['share_of_peak']:.1f} % |"
