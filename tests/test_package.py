@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dragoman.commands import installation
 from dragoman.commands.installation import CORE, EXTRAS, installation_lines
@@ -104,6 +105,16 @@ def test_the_workflows_are_sound() -> None:
     named = {target for line in re.findall(r"run: make ([a-z -]+)$", text, re.MULTILINE) for target in line.split()}
     assert named <= targets
     assert {"docs", "release-check"} <= named
+
+
+def test_the_issue_forms_are_sound() -> None:
+    """GitHub shows no form whose YAML is wrong, such as a question in braces without quotes."""
+    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"):
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert {"name", "description", "body"} <= form.keys()
+        for item in form["body"]:
+            assert item["attributes"].keys() <= {"label", "description", "placeholder", "value", "render"}
+            assert all(isinstance(text, str) for text in item["attributes"].values())
 
 
 def test_the_owner_is_written_by_one_command(tmp_path: Path) -> None:
