@@ -1,4 +1,4 @@
-"""The checklist of a release: prints one line for each point and exits with 1 if one fails.
+"""The checklist of a release: prints one line for each point, goes on where one fails, and then exits with 1.
 
 python tools/release_check.py                  all points
 python tools/release_check.py version wheel    these alone
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -19,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
+LINES = 12  # of what a command that fails said
 PERMISSIVE = re.compile(
     r"\b(MIT|BSD|0BSD|Apache|PSF|Python Software Foundation|ISC|Zlib|CC0|BSL|Unlicense|HPND|CNRI|MPL)\b", re.IGNORECASE
 )
@@ -30,6 +32,16 @@ LOOKED_AT = {
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def failure(*command: str) -> Iterator[str]:
+    """The last lines of a command that fails; the first tells how to repeat it."""
+    done = run(*command)
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        yield "\n           ".join(
+            [f"{shlex.join(command)} ends with {done.returncode}; it said last:", *said[-LINES:]]
+        )
 
 
 def read(name: str) -> str:
@@ -91,21 +103,17 @@ def check_owner() -> Iterator[str]:
 
 def check_docs() -> Iterator[str]:
     """Links, names and commands of the pages; the site."""
-    if run("make", "docs").returncode:
-        yield "make docs fails; run it"
+    yield from failure("make", "docs")
 
 
 def check_wheel() -> Iterator[str]:
     """The wheel holds what git has, is small, and works in a fresh environment with and without extras."""
-    done = run(sys.executable, "-m", "pytest", "-q", "tests/test_package.py")
-    if done.returncode:
-        yield f"pytest tests/test_package.py fails: {done.stdout.strip().splitlines()[-1]}"
+    yield from failure(sys.executable, "-m", "pytest", "-q", "tests/test_package.py")
 
 
 def check_tests() -> Iterator[str]:
     """Lint, types and all tests."""
-    if run("make", "test").returncode:
-        yield "make test fails; run it"
+    yield from failure("make", "test")
 
 
 def check_licences() -> Iterator[str]:
@@ -153,14 +161,17 @@ def main(names: list[str]) -> int:
     if unknown := [name for name in names if name not in POINTS]:
         print(f"found {unknown[0]!r}, expected some of {', '.join(POINTS)}", file=sys.stderr)
         return 2
-    failed = 0
+    failed = []
     for name in names or POINTS:
         problems = list(POINTS[name]())
-        failed += bool(problems)
+        failed += [name] if problems else []
         print(f"{'FAILS' if problems else 'well '}  {name:<10} {POINTS[name].__doc__}", flush=True)
         for problem in problems:
             print(f"         {problem}", flush=True)
-    print(f"{failed} points fail" if failed else f"ready: git tag v{version()} && git push origin v{version()}")
+    if failed:
+        print(f"{len(failed)} of {len(names or POINTS)} points fail: {', '.join(failed)}")
+    elif not names:
+        print(f"ready: git tag v{version()} && git push origin v{version()}")
     return 1 if failed else 0
 
 
