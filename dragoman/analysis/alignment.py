@@ -19,13 +19,13 @@ from dragoman.data.batch import Batch, batch_of
 from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.examples import Fault, Pairs
 from dragoman.data.readers.lines import read_lines
+from dragoman.data.rows import batches_of_indices
 from dragoman.data.source_reader import Span
 from dragoman.data.split import read_examples, summarize_faults
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.inputs import WINDOW
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import batches_of_indices
 from dragoman.layers.attention import usual_layer
 from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, links_text, swap_direction
 from dragoman.scoring.symmetrization import METHODS, symmetrize_links

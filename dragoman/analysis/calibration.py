@@ -17,6 +17,7 @@ from dragoman.analysis.alignment import FilePairs
 from dragoman.data.batch import batch_of
 from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Pairs
+from dragoman.data.rows import batches_of_indices
 from dragoman.data.store import source_rows
 from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.decoding.search import search
@@ -24,7 +25,7 @@ from dragoman.errors import DataError
 from dragoman.files import write_text
 from dragoman.inference.confidence import CALIBRATION, log_probability
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import batches_of_indices, token_confidences
+from dragoman.inference.target_scores import token_confidences
 from dragoman.models.heads.softmax import full_precision
 from dragoman.runs.resume import check_same_data
 from dragoman.scoring.calibration import (

@@ -12,6 +12,7 @@ from typing import Any
 
 from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, lower_rate, started_settings, up_to
 from dragoman.auto.derived import finish
+from dragoman.config.fields import default_of, fields_of
 from dragoman.config.settings import merge, override
 from dragoman.data.config import Files
 from dragoman.data.examples import Example, Pairs
@@ -55,7 +56,7 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
     """A configuration with `place=value` overrides, and the reasons."""
     given: dict[str, Any] = override({}, list(overrides))
     model = given.get("model", {})
-    default = task.config.model.kind
+    default = default_of(fields_of(task.config)["model"]).kind
     other_model = isinstance(model, Mapping) and model.get("kind", default) != default
     theirs = started_settings(given)
 

@@ -6,23 +6,35 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
-from dragoman.classical.model import Arrays, FittedModel, Note, TensorSpec, Tokens, row_arrays, row_specs, stored_rows
+from dragoman.classical.model import (
+    Arrays,
+    FittedLabeler,
+    LabelOutput,
+    Note,
+    TensorSpec,
+    Tokens,
+    row_arrays,
+    row_specs,
+    stored_rows,
+)
 from dragoman.classical.rows import Bools, Floats, Ints, Ragged
 from dragoman.config.settings import Range, setting
-from dragoman.data.batch import Batch
-from dragoman.data.collate import NO_TAG
-from dragoman.data.corpus import Corpus
+from dragoman.data.rows import NO_TAG, Rows
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.errors import DataError, RunError
-from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dragoman.data.batch import Batch
+    from dragoman.data.corpus import Corpus
+    from dragoman.models.contracts import TokenScores
 
 MAX_TAGS = 150  # trigrams of tags are a table of their third power
 CHUNK = 4096  # sentences read at a time
@@ -44,7 +56,7 @@ class HMMTaggerConfig:
     rare: Annotated[int, Range(1)] = setting(10, help="words seen at most so often teach suffixes")
 
 
-class HMMTagger(FittedModel):
+class HMMTagger(FittedLabeler):
     """p(words, tags) = Π p(tag | two tags before) · p(word | tag). Words are rows of tokens, best characters."""
 
     def __init__(self, config: HMMTaggerConfig, source: SourceReader, tags: int) -> None:
@@ -157,15 +169,20 @@ class HMMTagger(FittedModel):
             return np.asarray(self.emissions[row])
         return np.asarray(self.endings[self.longest_suffix(word, self.known_suffixes)])
 
-    def lattice(self, batch: Batch) -> tuple[Floats, Ints, Bools]:
-        """Log-emissions (B, W, K), tags (B, W) and mask (B, W)."""
-        target = batch.target.cpu().numpy()
-        tags, starts = target[:, 0], target[:, 1]
-        mask = tags != NO_TAG
+    def rows(self, batch: Batch) -> tuple[Rows, Rows]:
+        targets = batch.target.cpu().numpy()  # (B, 2, W)
+        return batch.source.data.tolist(), [target[:, target[0] != NO_TAG].ravel() for target in targets]
+
+    def lattice(self, sources: Rows, targets: Rows) -> tuple[Floats, Ints, Bools]:
+        """Log-emissions (B, W, K), tags (B, W) and mask (B, W) of rows of n tags and n starts of words."""
+        counts = np.array([len(target) // 2 for target in targets])
+        mask = np.arange(counts.max()) < counts[:, None]
+        tags = np.full(mask.shape, NO_TAG, np.int64)
         out = np.zeros((*mask.shape, self.tags))
-        for row, source in enumerate(batch.source.data.tolist()):
-            words = self.words_of(source, starts[row][mask[row]].tolist())
-            for place, word in enumerate(words):
+        for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            own, starts = np.split(np.asarray(target, np.int64), 2)
+            tags[row, : len(own)] = own
+            for place, word in enumerate(self.words_of(list(source), starts.tolist())):
                 out[row, place] = self.emission(word)
         return out, tags, mask
 
@@ -175,22 +192,24 @@ class HMMTagger(FittedModel):
         for first in range(0, len(mask), size):
             yield emissions[first : first + size], self.transitions, mask[first : first + size]
 
-    def predict(self, batch: Batch) -> ClassifierOutput:
+    def predict_rows(self, sources: Rows, targets: Rows | None) -> LabelOutput:
         """The most probable tag sequence (B, W), and p(tag | sentence) (B, W, K)."""
-        emissions, _, mask = self.lattice(batch)
+        assert targets is not None
+        emissions, _, mask = self.lattice(sources, targets)
         values = np.concatenate([second_order_viterbi(*part) for part in self.parts(emissions, mask)])
         shares = np.concatenate([second_order_posteriors(*part)[0] for part in self.parts(emissions, mask)])
-        device = batch.source.device
-        return ClassifierOutput(*(torch.from_numpy(array).to(device) for array in (values, shares, mask)))
+        return LabelOutput(values, shares, mask)
 
-    def forward(self, batch: Batch) -> Loss:
-        emissions, tags, mask = self.lattice(batch)
+    def total_loss(self, sources: Rows, targets: Rows) -> tuple[float, int]:
+        emissions, tags, mask = self.lattice(sources, targets)
         joint = second_order_score(emissions, self.transitions, tags, mask)
         total = np.concatenate([second_order_posteriors(*part)[1] for part in self.parts(emissions, mask)])
-        return Loss(torch.tensor((total - joint).sum()), torch.tensor(int(mask.sum())))
+        return float((total - joint).sum()), int(mask.sum())
 
     def score(self, batch: Batch) -> TokenScores:
         """The log-probability of every tag given the sentence, and whether it is the prediction."""
+        from dragoman.models.contracts import TokenScores
+
         output, tags = self.predict(batch), batch.target[:, 0]
         assert output.probabilities is not None
         chosen = output.probabilities.gather(2, tags.clamp(min=0)[:, :, None])[:, :, 0]

@@ -8,18 +8,19 @@ Series are rows of a batch; NaN is a missing value, which the filter skips and t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from dragoman.classical.model import Arrays, FittedModel, Note, TensorSpec
+from dragoman.classical.model import Arrays, FittedLabeler, LabelOutput, Note, TensorSpec
 from dragoman.classical.rows import Bools, Floats
 from dragoman.config.settings import Range, setting
-from dragoman.data.batch import Batch
-from dragoman.data.corpus import Corpus
-from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
+from dragoman.data.rows import Rows
+
+if TYPE_CHECKING:
+    from dragoman.data.batch import Batch
+    from dragoman.data.corpus import Corpus
+    from dragoman.models.contracts import TokenScores
 
 NAMES = ("transition", "observation", "state_noise", "observation_noise", "first_mean", "first_covariance")
 MAX_SERIES = 2000  # series that EM reads at most
@@ -153,7 +154,7 @@ class KalmanConfig:
     iterations: Annotated[int, Range(1)] = setting(30, help="EM iterations")
 
 
-class KalmanRegressor(FittedModel):
+class KalmanRegressor(FittedLabeler):
     """The next value of a series of numbers."""
 
     def __init__(self, config: KalmanConfig, channels: int = 1, steps: int = 1) -> None:
@@ -202,27 +203,41 @@ class KalmanRegressor(FittedModel):
         super().load(tensors)
         self.model = KalmanModel(*(tensors[name] for name in NAMES))
 
-    def outputs(self, batch: Batch) -> Tensor:
-        """Forecasts (B, n·p); a missing value is NaN."""
-        assert self.model is not None
-        source = batch.source.data.double().cpu().numpy()
-        source = np.where(np.isfinite(source), source, np.nan).reshape(*source.shape[:2], self.channels)
-        lengths = batch.source.mask.sum(1).cpu().numpy()
-        out = np.zeros((len(source), self.steps * self.channels))
-        for length in np.unique(lengths):  # a series starts with its own first value: rows are filtered by length
-            rows = lengths == length
-            forecasts = self.model.forecast(source[rows, :length], self.steps)[0]
-            out[rows] = forecasts.reshape(len(forecasts), -1)
-        return torch.from_numpy(out).to(batch.source.device)
+    def rows(self, batch: Batch) -> tuple[Rows, Rows]:
+        sources = batch.source.data.flatten(1).cpu().numpy()  # (B, S · p)
+        lengths = batch.source.mask.sum(1).tolist()
+        rows = [row[: length * self.channels] for row, length in zip(sources, lengths, strict=True)]
+        return rows, list(batch.target.cpu().numpy())
 
-    def forward(self, batch: Batch) -> Loss:
-        error = self.outputs(batch) - batch.target
-        return Loss(error.square().sum(), torch.tensor(error.numel()))
+    def forecasts(self, sources: Rows) -> Floats:
+        """The next values (B, n·p) of series; a missing value is NaN."""
+        assert self.model is not None
+        series = [np.asarray(row, np.float32).astype(np.float64).reshape(-1, self.channels) for row in sources]
+        lengths = np.array([len(steps) for steps in series])
+        out = np.zeros((len(series), self.steps * self.channels))
+        for length in np.unique(lengths):  # a series starts with its own first value: rows are filtered by length
+            rows = np.flatnonzero(lengths == length)
+            values = np.stack([series[row] for row in rows])
+            values = self.model.forecast(np.where(np.isfinite(values), values, np.nan), self.steps)[0]
+            out[rows] = values.reshape(len(rows), -1)
+        return out
+
+    def errors(self, sources: Rows, targets: Rows) -> Floats:
+        """Forecasts minus targets (B, n·p)."""
+        return self.forecasts(sources) - np.stack([np.asarray(row, np.float32) for row in targets])
+
+    def predict_rows(self, sources: Rows, targets: Rows | None) -> LabelOutput:
+        values = self.forecasts(sources)
+        return LabelOutput(values, None, np.ones(values.shape, np.bool_))
+
+    def total_loss(self, sources: Rows, targets: Rows) -> tuple[float, int]:
+        errors = self.errors(sources, targets)
+        return float(np.square(errors).sum()), errors.size
 
     def score(self, batch: Batch) -> TokenScores:
-        error = self.outputs(batch) - batch.target
-        return TokenScores(-error.square(), torch.zeros_like(error).bool(), torch.ones_like(error).bool())
+        import torch
 
-    def predict(self, batch: Batch) -> ClassifierOutput:
-        outputs = self.outputs(batch)
-        return ClassifierOutput(outputs, None, torch.ones_like(outputs).bool())
+        from dragoman.models.contracts import TokenScores
+
+        squares = torch.from_numpy(-np.square(self.errors(*self.rows(batch)))).to(batch.source.device)
+        return TokenScores(squares, torch.zeros_like(squares).bool(), torch.ones_like(squares).bool())

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from dragoman.data.batch import Batch
     from dragoman.data.corpus import Corpus
-    from dragoman.models.contracts import TokenScores
+    from dragoman.data.rows import Rows
+    from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
 
 Note = Callable[[str, int], None]  # (what is being done, how many so far)
 Tokens = tuple[int, ...]
@@ -140,6 +141,50 @@ class Transducer(FittedModel):
         logs = torch.where((target == EOS) & mask, totals[:, None], 0.0)
         device = batch.target.device
         return TokenScores(logs.to(device), torch.zeros_like(mask).to(device), mask.to(device))
+
+
+class LabelOutput(NamedTuple):
+    """What a model predicts without a search, as `ClassifierOutput` has it, in NumPy arrays."""
+
+    values: NDArray[Any]  # (B, N)
+    probabilities: NDArray[Any] | None  # (B, N, K)
+    mask: NDArray[np.bool_]  # (B, N)
+
+
+class FittedLabeler(FittedModel):
+    """A fitted model that predicts tags or numbers. It reads rows of a store, so that it needs no batch of tensors."""
+
+    def predict_rows(self, sources: Rows, targets: Rows | None) -> LabelOutput:
+        """The predictions for sources; targets say where words begin, where a task has words."""
+        raise NotImplementedError
+
+    def total_loss(self, sources: Rows, targets: Rows) -> tuple[float, int]:
+        """The sum of the losses of all targets, and how many there are."""
+        raise NotImplementedError
+
+    def rows(self, batch: Batch) -> tuple[Rows, Rows]:
+        """The stored rows of a batch: sources and targets."""
+        raise NotImplementedError
+
+    def predict(self, batch: Batch) -> ClassifierOutput:
+        import torch
+
+        from dragoman.models.contracts import ClassifierOutput
+
+        device, (values, shares, mask) = batch.source.device, self.predict_rows(*self.rows(batch))
+        return ClassifierOutput(
+            torch.from_numpy(values).to(device),
+            None if shares is None else torch.from_numpy(shares).to(device),
+            torch.from_numpy(mask).to(device),
+        )
+
+    def forward(self, batch: Batch) -> Loss:
+        import torch
+
+        from dragoman.models.contracts import Loss
+
+        total, count = self.total_loss(*self.rows(batch))
+        return Loss(torch.tensor(total, dtype=torch.float64), torch.tensor(count))
 
 
 def rows_of(tokens: Tensor) -> list[Tokens]:

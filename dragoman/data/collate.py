@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.data.batch import Batch, Frames, Numbers, Pictures, Source, Tokens, copies_of, pad_tokens
-from dragoman.data.rows import Rows, pad_rows, round_up_lengths
+from dragoman.data.rows import NO_TAG, Rows, pad_rows, round_up_lengths
 from dragoman.data.tokenizers.base import EOS, SPECIALS
 
-NO_TAG = -1  # pads rows of tags
 Lengths = NDArray[np.int32]
 LossTerms = Callable[[Lengths, Lengths], NDArray[Any]]
 

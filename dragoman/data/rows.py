@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.progress import check_interrupted
+
+NO_TAG = -1  # pads rows of tags
 Rows = Sequence[Sequence[Any] | NDArray[Any]]
 
 
@@ -33,3 +36,11 @@ def round_up_lengths(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     step = 2 ** np.maximum(np.ceil(np.log2(lengths)).astype(np.int64) - 3, 0)
     out: NDArray[np.int64] = -(-lengths // step) * step
     return out
+
+
+def batches_of_indices(lengths: Sequence[Any], batch_size: int) -> Iterator[list[int]]:
+    """Indices of rows of like lengths, shortest first, `batch_size` in a batch."""
+    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
+    for first in range(0, len(order), batch_size):
+        check_interrupted()
+        yield order[first : first + batch_size]

@@ -8,20 +8,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from dragoman.data.batch import Batch
+from dragoman.classical.model import LabelOutput
 from dragoman.data.formats.texts import MASK_ID
 from dragoman.data.tokenizers.base import PAD, SPECIALS
 from dragoman.data.tokenizers.numbers import parse_steps
 from dragoman.decoding.hypothesis import split_at_eos
 from dragoman.errors import ConfigError, DragomanError
-from dragoman.models.contracts import ClassifierModel, ClassifierOutput
 from dragoman.scoring.label_metrics import classification_report
 from dragoman.scoring.metric import OutputKind
+
+if TYPE_CHECKING:
+    from dragoman.data.batch import Batch
+    from dragoman.models.contracts import ClassifierModel
 
 NUM_SHOWN = 5  # candidates per [MASK]
 
@@ -50,9 +53,13 @@ class HeadDecoder(ABC):
 
     outputs: OutputKind  # the metrics of this kind score the predictions
 
-    @abstractmethod
     def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
         """The predictions of a batch."""
+        return self.predictions(output_of(model, batch), codec)
+
+    @abstractmethod
+    def predictions(self, output: LabelOutput, codec: Any) -> list[LabelPrediction]:
+        """The predictions from the outputs of a model; an error if these are NaN or infinite."""
 
     @abstractmethod
     def references(self, batch: Batch, codec: Any) -> list[Any]:
@@ -67,17 +74,26 @@ class HeadDecoder(ABC):
         return {}
 
 
-def check_finite(numbers: Tensor) -> None:
-    if not bool(numbers.isfinite().all()):
+def check_finite(numbers: NDArray[Any]) -> None:
+    if not np.isfinite(numbers).all():
         raise DragomanError("found no answer: the model's outputs are NaN or infinite; its weights are broken")
 
 
-@torch.no_grad()
-def finite_outputs(model: ClassifierModel, batch: Batch) -> ClassifierOutput:
-    """The model's outputs; an error if they are NaN or infinite."""
-    output = model.predict(batch)
-    check_finite(output.values if output.probabilities is None else output.probabilities)
-    return output
+def output_of(model: ClassifierModel, batch: Batch) -> LabelOutput:
+    import torch
+
+    with torch.no_grad():
+        output = model.predict(batch)
+    shares = output.probabilities
+    return LabelOutput(
+        output.values.cpu().numpy(), None if shares is None else shares.cpu().numpy(), output.mask.cpu().numpy()
+    )
+
+
+def checked_probabilities(output: LabelOutput) -> NDArray[Any]:
+    assert output.probabilities is not None
+    check_finite(output.probabilities)
+    return output.probabilities
 
 
 class LabelDecoder(HeadDecoder):
@@ -85,11 +101,10 @@ class LabelDecoder(HeadDecoder):
 
     outputs = "labels"
 
-    def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
-        output = finite_outputs(model, batch)
-        assert output.probabilities is not None
+    def predictions(self, output: LabelOutput, codec: Any) -> list[LabelPrediction]:
+        shares = checked_probabilities(output)
         predictions = []
-        for label, row in zip(output.values[:, 0].tolist(), output.probabilities[:, 0].tolist(), strict=True):
+        for label, row in zip(output.values[:, 0].tolist(), shares[:, 0].tolist(), strict=True):
             name, probabilities = codec.names[label], dict(zip(codec.names, row, strict=True))
             predictions.append(LabelPrediction(name, name, {"probabilities": probabilities}))
         return predictions
@@ -113,9 +128,10 @@ class NumberDecoder(HeadDecoder):
 
     outputs = "numbers"
 
-    def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
+    def predictions(self, output: LabelOutput, codec: Any) -> list[LabelPrediction]:
+        check_finite(output.values)
         predictions = []
-        for row in finite_outputs(model, batch).values.cpu().double().tolist():
+        for row in output.values.tolist():
             values = codec.unscale(row)
             details = {"value": values[0]} if len(values) == 1 else {"values": values}
             predictions.append(LabelPrediction(codec.text(values), number_or_numbers(values), details))
@@ -133,10 +149,8 @@ class TagDecoder(HeadDecoder):
 
     outputs = "tags"
 
-    def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
-        output = finite_outputs(model, batch)
-        assert output.probabilities is not None
-        chosen = output.probabilities.gather(2, output.values[:, :, None])[:, :, 0]
+    def predictions(self, output: LabelOutput, codec: Any) -> list[LabelPrediction]:
+        chosen = np.take_along_axis(checked_probabilities(output), output.values[:, :, None], 2)[:, :, 0]
         predictions = []
         rows = zip(output.values.tolist(), chosen.tolist(), output.mask.sum(1).tolist(), strict=True)
         for values, probabilities, count in rows:
@@ -164,14 +178,16 @@ class MaskDecoder(HeadDecoder):
 
     outputs = "masked tokens"
 
-    @torch.no_grad()
     def decode(self, model: Any, batch: Batch, codec: Any) -> list[LabelPrediction]:
+        import torch
+
         if not hasattr(model, "fill"):
             kind = model.config.kind
             raise ConfigError(f'model.kind: found "{kind}", which cannot fill [MASK], expected "masked-lm"')
         masked = (batch.source.data == MASK_ID) & batch.source.mask
-        scores = model.fill(batch.source.data, batch.source.mask, masked)
-        check_finite(scores[masked])
+        with torch.no_grad():
+            scores = model.fill(batch.source.data, batch.source.mask, masked)
+        check_finite(scores[masked].cpu().numpy())
         scores[:, :, : len(SPECIALS)] = -math.inf  # they are no text
         best = scores.topk(min(NUM_SHOWN, scores.shape[2] - len(SPECIALS)), -1)
         predictions = []
@@ -193,6 +209,9 @@ class MaskDecoder(HeadDecoder):
             text = "\t".join(codec.decode(tokens) for tokens in ([*texts, rest] if rest else texts))
             predictions.append(LabelPrediction(text, text, {"masks": masks}))
         return predictions
+
+    def predictions(self, output: LabelOutput, codec: Any) -> list[LabelPrediction]:
+        raise NotImplementedError("candidates of masks are no labels: see `decode`")
 
     def references(self, batch: Batch, codec: Any) -> list[Any]:
         return [None] * len(batch.source)

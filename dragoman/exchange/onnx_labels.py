@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from dragoman.data.batch import Batch, token_batch
-from dragoman.data.collate import NO_TAG
+from dragoman.data.rows import NO_TAG
 from dragoman.data.tokenizers.base import EOS
 from dragoman.exchange.onnx import ENCODERS, prepare, quiet, stack_blockers
 from dragoman.models.classifier import Classifier

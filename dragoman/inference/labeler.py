@@ -5,18 +5,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
-import torch
 
-from dragoman.data.batch import Batch
+from dragoman.classical.model import FittedLabeler
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import Row as ExampleRow
 from dragoman.data.formats.labels import frame_tags
 from dragoman.data.formats.texts import MASK
+from dragoman.data.rows import Rows, batches_of_indices
 from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNKNOWN_SURFACE
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.labels import LabelPrediction
@@ -27,14 +28,16 @@ from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError, Part
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
-from dragoman.inference.target_scores import batches_of_indices
 from dragoman.models.traits import Likelihood
 from dragoman.progress import check_interrupted
 from dragoman.runs import Run
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.base import encoder_of, length_limit
-from dragoman.training.validation.language_model import masked_lm_scores
+
+if TYPE_CHECKING:
+    from dragoman.data.batch import Batch
+    from dragoman.data.collate import Collator
 
 T = TypeVar("T")  # a token, or the features of a frame
 
@@ -75,8 +78,7 @@ class LabelWork(Work[LabelPrediction]):
         run, predictions = self.run, [self.empty] * len(rows)
         for indices in self._batches([len(row.source[0]) for row in rows]):
             sources, targets = zip(*(rows[index].source for index in indices), strict=True)
-            batch = run.collator.collate(sources, None if targets[0] is None else targets).to(run.device)
-            decoded = run.head_decoder.decode(run.model, batch, run.target_tokenizer)
+            decoded = run.decode(sources, None if targets[0] is None else targets)
             for index, prediction in zip(indices, decoded, strict=True):
                 predictions[index] = run.restore(rows[index].text, prediction)
                 done(rows[index])
@@ -106,8 +108,19 @@ class Labeler(LoadedRun):
         self.head_decoder = head_decoder
         self.labels = self.target_tokenizer.names
         self.example_format = run.task.example_format(run.config)
-        self.collator = run.task.collator(run.config, self.source_tokenizer)
-        self.model = run.model(self.device)
+        self.model = run.model(None if run.is_fitted else self.device)
+
+    @cached_property
+    def collator(self) -> Collator:
+        """How rows become batches of tensors, which a fitted model does without."""
+        return self.run.task.collator(self.config, self.source_tokenizer)
+
+    def decode(self, sources: Rows, targets: Rows | None) -> list[LabelPrediction]:
+        """The predictions for rows; the targets of a tagger say where words begin."""
+        if isinstance(self.model, FittedLabeler):
+            return self.head_decoder.predictions(self.model.predict_rows(sources, targets), self.target_tokenizer)
+        batch = self.collator.collate(sources, targets).to(self.device)
+        return self.head_decoder.decode(self.model, batch, self.target_tokenizer)
 
     @property
     def likelihood(self) -> Likelihood:
@@ -167,9 +180,11 @@ class Labeler(LoadedRun):
         """What is wrong with a source of so many tokens; empty if the model can read it."""
         setting, positions = length_limit(encoder_of(self.config))
         steps = getattr(getattr(self.config.model, "pooling", None), "steps", 0)
-        count = int(self.collator.source.padded_lengths(np.array([length], np.int32))[0])
         for name, maximum in ((f"model.encoder.{setting}", positions), ("model.pooling.steps", steps or None)):
-            if maximum is not None and count > maximum:
+            if maximum is None:
+                continue
+            count = int(self.collator.source.padded_lengths(np.array([length], np.int32))[0])
+            if count > maximum:
                 return f"found a length of {count}, expected at most the {maximum} of {name}"
         return ""
 
@@ -187,17 +202,23 @@ class Labeler(LoadedRun):
                 tokens.append((self.readable_part(row[0], example.location, lambda line: None), row[1]))  # told later
         return known, tokens, errors
 
-    def batches(self, rows: Sequence[ExampleRow], lengths: Sequence[int], batch_size: int) -> Iterator[Batch]:
-        """Examples in batches of like lengths, on the device of the run."""
-        for indices in batches_of_indices(lengths, batch_size):
-            sources, targets = zip(*(rows[index] for index in indices), strict=True)
-            yield self.collator.collate(sources, targets).to(self.device)
-
-    @torch.no_grad()
     def loss(self, rows: Sequence[ExampleRow], batch_size: int = 64) -> float:
         """The mean loss per label, number or word."""
-        losses = [self.model(batch) for batch in self.batches(rows, [len(source) for source, _ in rows], batch_size)]
-        return sum(float(loss.total) for loss in losses) / sum(int(loss.count) for loss in losses)
+        total, count = 0.0, 0
+        for indices in batches_of_indices([len(source) for source, _ in rows], batch_size):
+            sources, targets = zip(*(rows[index] for index in indices), strict=True)
+            own_total, own_count = self._total_loss(sources, targets)
+            total, count = total + own_total, count + own_count
+        return total / count
+
+    def _total_loss(self, sources: Rows, targets: Rows) -> tuple[float, int]:
+        if isinstance(self.model, FittedLabeler):
+            return self.model.total_loss(sources, targets)
+        import torch
+
+        with torch.no_grad():
+            loss = self.model(self.collator.collate(sources, targets).to(self.device))
+        return float(loss.total), int(loss.count)
 
     def evaluate(
         self,
@@ -293,12 +314,15 @@ class MaskFiller(Labeler):
             raise DataError(f"nothing to evaluate: no text among {len(readable)} is long enough")
         stream.done(len(readable) - len(usable))
 
-        def counted() -> Iterator[Batch]:
-            for batch in self.batches(usable, [len(source) + len(target) for source, target in usable], batch_size):
-                yield batch
-                stream.done(len(batch.source))
+        def batches() -> Iterator[Batch]:
+            for indices in batches_of_indices([len(source) + len(target) for source, target in usable], batch_size):
+                sources, targets = zip(*(usable[index] for index in indices), strict=True)
+                yield self.collator.collate(sources, targets).to(self.device)
+                stream.done(len(indices))
 
-        scores = masked_lm_scores(self.model, counted())
+        from dragoman.training.validation.language_model import masked_lm_scores
+
+        scores = masked_lm_scores(self.model, batches())
         wanted = {"loss", *(names if names and "all" not in names else scores)}
         for name in names:
             if name != "all" and name not in scores:

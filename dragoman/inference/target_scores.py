@@ -9,22 +9,13 @@ from typing import Any
 import torch
 
 from dragoman.data.batch import Batch, batch_of
-from dragoman.data.rows import Rows
+from dragoman.data.rows import Rows, batches_of_indices
 from dragoman.inference.evaluation import ReferenceLoss
 from dragoman.kernels.support import wide
 from dragoman.models.contracts import TokenScores
 from dragoman.models.heads.softmax import full_precision
-from dragoman.progress import check_interrupted
 
 Collate = Callable[[Any, Any], Batch]
-
-
-def batches_of_indices(lengths: Sequence[Any], batch_size: int) -> Iterator[list[int]]:
-    """Indices of rows of like lengths, shortest first, `batch_size` in a batch."""
-    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
-    for first in range(0, len(order), batch_size):
-        check_interrupted()
-        yield order[first : first + batch_size]
 
 
 @torch.no_grad()

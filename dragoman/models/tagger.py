@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Share, setting
 from dragoman.data.batch import Batch
-from dragoman.data.collate import NO_TAG
+from dragoman.data.rows import NO_TAG
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
 from dragoman.layers.crf import LinearChainCRF

@@ -464,7 +464,7 @@ def _labels(subject: Subject, beam: int | None) -> Iterator[View]:
     chain = model.chain if isinstance(model, Tagger) else None
     emissions = model.outputs(subject.batch)[0][0] if isinstance(model, Tagger) else None
     if isinstance(model, HMMTagger):
-        emissions = torch.from_numpy(model.lattice(subject.batch)[0][0])
+        emissions = torch.from_numpy(model.lattice(*model.rows(subject.batch))[0][0])
     data: dict[str, Any] = {
         "labels": list(loaded.labels),
         "rows": list(words),
@@ -488,7 +488,7 @@ def _tables(subject: Subject, beam: int | None) -> Iterator[View]:
     model, loaded = subject.model, subject.loaded
     if isinstance(model, HMMTagger):
         words = [label.rpartition("/")[0] for label in subject.target.tokens]
-        path = hmm_table(model.transitions, model.lattice(subject.batch)[0][0])
+        path = hmm_table(model.transitions, model.lattice(*model.rows(subject.batch))[0][0])
         about = "log-probability of the best path that ends in this tag, up to a term that all paths share"
         tables.append(table_data("Viterbi", about, path, list(loaded.labels), words))
     if isinstance(model, Tagger) and model.chain is not None and not isinstance(loaded, Predictor | Completer):

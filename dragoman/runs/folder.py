@@ -105,15 +105,16 @@ class Run:
                 f"model of them: dragoman distil {self.folder}"
             )
 
-    def model(self, device: torch.device, weights: Path | None = None) -> Any:
-        """The trained model in evaluation mode; an ensemble is refused."""
+    def model(self, device: torch.device | None, weights: Path | None = None) -> Any:
+        """The trained model in evaluation mode, a fitted one on no device; an ensemble is refused."""
         self.check_single()
         return self.own_model(device, weights)
 
-    def own_model(self, device: torch.device, weights: Path | None = None) -> Any:
+    def own_model(self, device: torch.device | None, weights: Path | None = None) -> Any:
         """The trained model of this folder in evaluation mode, which may be the first member of an ensemble."""
         if self.is_fitted:
             return self.fitted_model(weights)
+        assert device is not None, "a network computes on a device"
         from dragoman.runs.network import open_network
 
         tensors = read_tensors(weights) if weights is not None else self._own_weights(read_tensors)
@@ -127,7 +128,7 @@ class Run:
         return getattr(self.config.model, "fitted", False)
 
     def fitted_model(self, weights: Path | None = None) -> Any:
-        """The model of a run that `is_fitted`. Those of task `translate` need no torch."""
+        """The model of a run that `is_fitted`; it needs no torch."""
         source, target = self.tokenizers()
         model: Any = self.task.model(self.config, source, target)
         model.load(read_arrays(weights) if weights is not None else self._own_weights(read_arrays))

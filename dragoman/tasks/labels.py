@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-import torch
-from torch import nn
-
-from dragoman.classical.hmm_tagger import HMMTagger, HMMTaggerConfig
-from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
 from dragoman.config.settings import setting
-from dragoman.data import collate
-from dragoman.data.corpus import Corpus
+from dragoman.config.table import Table
 from dragoman.data.formats import labels as label_formats
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.media.feature_extractor import extractor_of
@@ -23,20 +17,65 @@ from dragoman.data.tokenizers.base import PAD, Tokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
 from dragoman.decoding.labels import LabelDecoder, NumberDecoder, TagDecoder
 from dragoman.errors import ConfigError
-from dragoman.layers.augmentation import NoAugmentationConfig
-from dragoman.layers.embeddings import build_embedding
-from dragoman.layers.pooling import StepWeightsConfig, TimeAttentionConfig
-from dragoman.models.classifier import Classifier, ClassifierConfig, Regressor
-from dragoman.models.encoders.bert import BertEncoderConfig
-from dragoman.models.encoders.character_words import CharacterWordsConfig
-from dragoman.models.encoders.elmo import ElmoEncoderConfig
-from dragoman.models.sources import FeatureInput, SeriesInput
-from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.tasks.base import MEDIA, Automatic, Config, Starter, Task, encoder_of, too_long
-from dragoman.tasks.media import READ_BY, feature_collator, feature_problems
 from dragoman.tasks.translate import set_lower_case
-from dragoman.training.validation.labels import LabelValidator
-from dragoman.training.validation.result import Validator
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from dragoman.data import collate
+    from dragoman.data.corpus import Corpus
+    from dragoman.training.validation.result import Validator
+
+# Nothing here imports torch before a network needs it: a fitted model predicts without.
+
+
+class LabelModelEntry(NamedTuple):
+    """A kind of model: its settings, and its class."""
+
+    config: Any
+    # A network: (config, module that reads the sources, number of outputs, keep_from=…). A fitted model: its own.
+    model: Callable[..., Any]
+
+
+def _classifier() -> LabelModelEntry:
+    from dragoman.models.classifier import Classifier, ClassifierConfig
+
+    return LabelModelEntry(ClassifierConfig, Classifier)
+
+
+def _regressor() -> LabelModelEntry:
+    from dragoman.models.classifier import ClassifierConfig, Regressor
+
+    return LabelModelEntry(ClassifierConfig, Regressor)
+
+
+def _kalman() -> LabelModelEntry:
+    from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
+
+    return LabelModelEntry(KalmanConfig, KalmanRegressor)
+
+
+def _tagger() -> LabelModelEntry:
+    from dragoman.models.tagger import Tagger, TaggerConfig
+
+    return LabelModelEntry(TaggerConfig, Tagger)
+
+
+def _hmm() -> LabelModelEntry:
+    from dragoman.classical.hmm_tagger import HMMTagger, HMMTaggerConfig
+
+    return LabelModelEntry(HMMTaggerConfig, HMMTagger)
+
+
+def _table(**late: Callable[[], LabelModelEntry]) -> Table[str, LabelModelEntry]:
+    return Table("model", lambda entry: [entry.config.kind], late=late)
+
+
+CLASSIFIERS = _table(classifier=_classifier)
+REGRESSORS = _table(classifier=_regressor, kalman=_kalman)
+TAGGERS = _table(tagger=_tagger, hmm=_hmm)
 
 
 @dataclass(frozen=True)
@@ -58,6 +97,9 @@ class NoSearchConfig(Config):
         encoder = getattr(self.model, "encoder", None)
         if encoder is None:  # a fitted model
             return
+        from dragoman.layers.augmentation import NoAugmentationConfig
+        from dragoman.tasks.media import READ_BY, feature_problems
+
         features = media or type(encoder) in READ_BY
         if (features or numbers) and getattr(self.model, "word_dropout", False):
             units = "features" if features else "numbers"
@@ -67,7 +109,7 @@ class NoSearchConfig(Config):
             return
         if getattr(self.model, "augment", NoAugmentationConfig()) != NoAugmentationConfig():
             yield "model.augment: changes recordings and pictures, not text or numbers; leave it out"
-        if numbers and (isinstance(encoder, CharacterWordsConfig) or encoder.embedding == 0):
+        if numbers and (encoder.kind == "character-words" or encoder.embedding == 0):
             yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
         ends = 0 if numbers else 1 + getattr(self.model, "next_sentence", False)  # <eos> of each text
         yield from too_long(self, "encoder", encoder, ends + getattr(encoder, "separators", 1) - 1)
@@ -75,16 +117,20 @@ class NoSearchConfig(Config):
 
 def read_tokenizer(config: Config, source: SourceReader) -> SourceReader:
     """The tokenizer of the model's input: a pre-trained encoder separates two texts by <eos>, not by a separator."""
-    pretrained = isinstance(encoder_of(config), BertEncoderConfig | ElmoEncoderConfig)
+    pretrained = getattr(encoder_of(config), "kind", "") in ("bert", "elmo")
     return source.innermost if pretrained else source
 
 
 def source_collator(config: Config, source: SourceReader) -> collate.SourceCollator:
+    from dragoman.data import collate
+
     if source.reads_files:
+        from dragoman.tasks.media import feature_collator
+
         return feature_collator(extractor_of(source))
     if isinstance(config.tokenizer.source, NumbersConfig):
         return collate.SeriesCollator(source.channels)
-    if isinstance(config.model, ClassifierConfig) and config.model.texts == "apart":
+    if getattr(config.model, "texts", "joined") == "apart":
         assert source.separator is not None
         return collate.SeparateTextsCollator(source.separator)
     if source.separator is not None and read_tokenizer(config, source) is not source:
@@ -95,18 +141,26 @@ def source_collator(config: Config, source: SourceReader) -> collate.SourceColla
 class LabelTask(Task):
     """A task whose model reads text, numbers or features and answers without a search."""
 
-    model_class: ClassVar[Any]
+    models: ClassVar[Table[str, LabelModelEntry]]
     formats: ClassVar[tuple[ExampleFormat, ExampleFormat, ExampleFormat]]  # of texts, series and media
-    targets: ClassVar[collate.ColumnCollator]
+
+    def target_collator(self) -> collate.ColumnCollator:
+        """How target rows become a tensor."""
+        raise NotImplementedError
 
     def example_format(self, config: Config) -> ExampleFormat:
         source, (text, series, media) = config.tokenizer.source, self.formats
         return series if isinstance(source, NumbersConfig) else media if isinstance(source, MEDIA) else text
 
     def collator(self, config: Config, source: SourceReader) -> collate.Collator:
-        return collate.Collator(source_collator(config, source), self.targets)
+        from dragoman.data.collate import Collator
+
+        return Collator(source_collator(config, source), self.target_collator())
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
+        from dragoman.layers.embeddings import build_embedding
+        from dragoman.models.sources import FeatureInput, SeriesInput
+
         inputs: nn.Module
         if source.reads_files:
             inputs = FeatureInput(len(source), config.model.augment, extractor_of(source).scale)
@@ -116,10 +170,12 @@ class LabelTask(Task):
             width = encoder_of(config).embedding
             inputs = build_embedding(len(read_tokenizer(config, source)), width, PAD, source.space, sides=("source",))
         words = len(source) if source.separator is None else source.separator
-        model: nn.Module = self.model_class(config.model, inputs, len(target), keep_from=words)
+        model: nn.Module = self.models.of(config.model).model(config.model, inputs, len(target), keep_from=words)
         return set_lower_case(model, read_tokenizer(config, source))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
+        from dragoman.training.validation.labels import LabelValidator
+
         assert self.head_decoder is not None
         return LabelValidator(corpus, self.head_decoder, config.train.metric, device)
 
@@ -128,19 +184,20 @@ class LabelTask(Task):
 class PooledTaskConfig(NoSearchConfig):
     """Settings of a task with one answer per example."""
 
-    model: ClassifierConfig = setting(ClassifierConfig(), help="the model to train")
+    model: Annotated[Any, CLASSIFIERS] = setting(
+        default_factory=lambda: CLASSIFIERS["classifier"].config(), help="the model to train"
+    )
     may_resplit = True
     reads_media = True
     reads_series = True
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        if not isinstance(self.model, ClassifierConfig):
+        if self.model.kind != "classifier":
             return
         if self.model.texts == "apart" and max(1, len(self.data.columns) - 1) != 2:
             yield 'model.texts: found "apart", expected two texts: name both in data.columns, and the target last'
-        pooling, numbers = self.model.pooling, self.tokenizer.source.kind == "numbers"
-        limit = pooling.steps if isinstance(pooling, TimeAttentionConfig | StepWeightsConfig) else 0
+        numbers, limit = self.tokenizer.source.kind == "numbers", getattr(self.model.pooling, "steps", 0)
         if limit and self.data.max_length + (not numbers) > limit:
             eos = "" if numbers else ", <eos> included"
             yield (
@@ -161,9 +218,8 @@ class Classify(LabelTask):
     """Texts, series, recordings or pictures to labels."""
 
     config = ClassifyConfig
-    model_class = Classifier
+    models = CLASSIFIERS
     formats = (label_formats.LabelFormat(), label_formats.SeriesLabelFormat(), label_formats.MediaLabelFormat())
-    targets = collate.ScalarCollator()
     head_decoder = LabelDecoder()
     loss_unit = "example (nats)"
     starter = Starter(
@@ -171,7 +227,7 @@ class Classify(LabelTask):
         {
             "data": {"train": "labelled.tsv"},
             "tokenizer": {"source": {"kind": "words"}},
-            "model": {"kind": ClassifierConfig.kind, "dropout": 0.4, "encoder": {"kind": "recurrent"}},
+            "model": {"kind": "classifier", "dropout": 0.4, "encoder": {"kind": "recurrent"}},
             "train": {"steps": 3000, "metric": "accuracy"},
         },
     )
@@ -196,18 +252,25 @@ class Classify(LabelTask):
         "model: a bidirectional LSTM of 64 over the numbers with attention pooling, because every source is a series",
     )
 
+    def target_collator(self) -> collate.ColumnCollator:
+        from dragoman.data.collate import ScalarCollator
+
+        return ScalarCollator()
+
 
 @dataclass(frozen=True)
 class RegressConfig(PooledTaskConfig):
     """Texts, series, recordings or pictures with numbers."""
 
     task: Literal["regress"] = setting("regress", help="the kind of problem")
-    model: ClassifierConfig | KalmanConfig = setting(ClassifierConfig(), help="the model to train")  # type: ignore[assignment]
+    model: Annotated[Any, REGRESSORS] = setting(
+        default_factory=lambda: REGRESSORS["classifier"].config(), help="the model to train"
+    )
     output = "numbers"
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        if isinstance(self.model, KalmanConfig):
+        if self.model.kind == "kalman":
             if not isinstance(self.tokenizer.source, NumbersConfig):
                 yield f'model.kind: "kalman" reads numbers, found tokenizer.source = "{self.tokenizer.source.kind}"'
             return
@@ -219,9 +282,8 @@ class Regress(LabelTask):
     """Texts, series, recordings or pictures to numbers."""
 
     config = RegressConfig
-    model_class = Regressor
+    models = REGRESSORS
     formats = (label_formats.NumberFormat(), label_formats.SeriesFormat(), label_formats.MediaNumberFormat())
-    targets = collate.ScalarCollator(torch.float32)
     head_decoder = NumberDecoder()
     loss_unit = "number (squared error)"
     starter = Starter(
@@ -229,7 +291,7 @@ class Regress(LabelTask):
         {
             "data": {"train": "numbers.tsv"},
             "tokenizer": {"source": {"kind": "numbers"}},
-            "model": {"kind": ClassifierConfig.kind, "encoder": {"kind": "recurrent", "embedding": 1, "width": 32}},
+            "model": {"kind": "classifier", "encoder": {"kind": "recurrent", "embedding": 1, "width": 32}},
             "train": {"steps": 3000, "metric": "mse"},
         },
     )
@@ -252,19 +314,26 @@ class Regress(LabelTask):
         "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
     )
 
+    def target_collator(self) -> collate.ColumnCollator:
+        import torch
+
+        from dragoman.data.collate import ScalarCollator
+
+        return ScalarCollator(torch.float32)
+
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
-        if isinstance(config.model, KalmanConfig):
+        if config.model.kind == "kalman":
             assert isinstance(target, NumberScaler)
             if target.channels != source.channels:
                 raise ConfigError(
                     f'model.kind: "kalman" forecasts all series, found {source.channels} numbers in a step of the '
                     f"source and {target.channels} in one of the target"
                 )
-            return KalmanRegressor(config.model, source.channels, max(1, target.steps))
+            return self.models.of(config.model).model(config.model, source.channels, max(1, target.steps))
         return super().model(config, source, target)
 
     def example_format(self, config: Config) -> ExampleFormat:
-        is_kalman = isinstance(config.model, KalmanConfig)  # it reads series with gaps
+        is_kalman = config.model.kind == "kalman"  # it reads series with gaps
         return label_formats.SeriesFormat(missing=True) if is_kalman else super().example_format(config)
 
 
@@ -273,7 +342,9 @@ class TagConfig(NoSearchConfig):
     """Tagged sentences, series or recordings."""
 
     task: Literal["tag"] = setting("tag", help="the kind of problem")
-    model: TaggerConfig | HMMTaggerConfig = setting(TaggerConfig(), help="the model to train")
+    model: Annotated[Any, TAGGERS] = setting(
+        default_factory=lambda: TAGGERS["tagger"].config(), help="the model to train"
+    )
     output = "tags"
     reads_media = True
     reads_series = True
@@ -285,7 +356,7 @@ class TagConfig(NoSearchConfig):
             yield f'tokenizer.source: found "{source.kind}", which has no frames to tag; expected recordings or text'
         if isinstance(source, NumbersConfig) and getattr(model, "read", "first") != "first":
             yield "model.read: found 'mean', but steps have one vector each; leave it out"
-        if isinstance(model, HMMTaggerConfig) and isinstance(source, (NumbersConfig, *MEDIA)):
+        if model.kind == "hmm" and isinstance(source, (NumbersConfig, *MEDIA)):
             yield f'model.kind: "hmm" reads words, found tokenizer.source = "{source.kind}"'
 
 
@@ -293,9 +364,8 @@ class Tag(LabelTask):
     """Words to tags."""
 
     config = TagConfig
-    model_class = Tagger
+    models = TAGGERS
     formats = (label_formats.TagFormat(), label_formats.SeriesTagFormat(), label_formats.MediaTagFormat())
-    targets = collate.TagCollator()
     head_decoder = TagDecoder()
     loss_unit = "word (nats)"
     starter = Starter(
@@ -303,7 +373,7 @@ class Tag(LabelTask):
         {
             "data": {"train": "words.tsv", "max_length": 1000},
             "tokenizer": {"source": {"kind": "characters"}},
-            "model": {"kind": TaggerConfig.kind, "crf": True, "encoder": {"kind": "character-words"}},
+            "model": {"kind": "tagger", "crf": True, "encoder": {"kind": "character-words"}},
             "train": {"steps": 3000, "metric": "accuracy"},
         },
     )
@@ -332,7 +402,12 @@ class Tag(LabelTask):
         "model: a bidirectional LSTM of 64 over the numbers, because every source is a series",
     )
 
+    def target_collator(self) -> collate.ColumnCollator:
+        from dragoman.data.collate import TagCollator
+
+        return TagCollator()
+
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
-        if isinstance(config.model, HMMTaggerConfig):
-            return HMMTagger(config.model, source, len(target))
+        if config.model.kind == "hmm":
+            return self.models.of(config.model).model(config.model, source, len(target))
         return super().model(config, source, target)

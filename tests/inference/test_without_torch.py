@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,38 @@ def test_other_commands(runs: Path) -> None:
     assert (runs / "out.txt").read_text(encoding="utf-8") == "ba\nah\n"
     assert '"exact_match": 1.0' in found
     assert "target_offsets" in found  # a tensor of the phrase table
+
+
+@pytest.fixture(scope="module")
+def labelers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of fitted models that need no search, and data for each: words with tags, series with their next number."""
+    folder = tmp_path_factory.mktemp("labelers")
+    words = [first + second for first in "abcd" for second in "abcd"]
+    tagged = "".join(f"{one} {two}\t{one[1].upper()} {two[1].upper()}\n" for one in words for two in words[::3])
+    series = "".join(f"{n} {n + 1} {n + 2}\t{n + 3}\n" for n in range(20))
+    kinds = {"hmm": ("tag", "characters", tagged), "kalman": ("regress", "numbers", series)}
+    for kind, (task, units, lines) in kinds.items():
+        (folder / f"{kind}.tsv").write_text(lines, encoding="utf-8")
+        sources = [line.partition("\t")[0] for line in lines.splitlines()[:3]]
+        (folder / f"{kind}.txt").write_text("".join(f"{source}\n" for source in sources), encoding="utf-8")
+        table = f'task = "{task}"\ndata.train = "{folder}/{kind}.tsv"\ntokenizer.source.kind = "{units}"\n'
+        (folder / f"{kind}.toml").write_text(f'{table}model.kind = "{kind}"\n', encoding="utf-8")
+        assert guarded(["train", f"{folder}/{kind}.toml", "--run", f"{folder}/{kind}"]) == 0
+    return folder
+
+
+def test_taggers_and_forecasts(labelers: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = [f"predict {labelers}/{kind} {labelers}/{kind}.txt --json" for kind in ("hmm", "kalman")]
+    lines += [f"evaluate {labelers}/{kind} {labelers}/{kind}.tsv --json" for kind in ("hmm", "kalman")]
+    lines.append(f"info {labelers}/hmm")
+    found = commands_without_torch(lines)
+    capfd.readouterr()
+    for line in lines:
+        assert guarded(line.split()) == 0
+    assert found == capfd.readouterr().out
+    predictions = [json.loads(line) for line in found.splitlines()[:6]]
+    assert [row["text"] for row in predictions[:3]] == ["A A", "A D", "A C"]
+    assert [row["value"] for row in predictions[3:]] == pytest.approx([3, 4, 5], abs=0.5)
 
 
 def test_a_device_that_does_not_exist_is_still_an_error(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
