@@ -61,6 +61,9 @@ def imported_by(path: Path) -> set[str]:
             found |= {name if name in MODULES else node.module for name in names}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in MODULES}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):  # the address of a late entry
+            module, colon, _ = node.value.partition(":")
+            found |= {module} if colon and "." in module and module in MODULES else set()
     return found
 
 

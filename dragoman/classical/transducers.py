@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from dragoman.classical.model import Transducer
-from dragoman.config.table import Table
+from dragoman.config.table import Table, imported
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 
@@ -18,47 +19,14 @@ class TransducerEntry(NamedTuple):
     build: Callable[[Any, SourceReader, Tokenizer, bool], Transducer]  # (config, source, target, shared)
 
 
-def _copy() -> TransducerEntry:
-    from dragoman.classical.dictionary import Copy, CopyConfig
-
-    return TransducerEntry(CopyConfig, lambda config, source, target, shared: Copy())
+def _from_tokenizers(model: Any, config: Any, source: SourceReader, target: Tokenizer, shared: bool) -> Transducer:
+    return cast(Transducer, model(config, source, target))
 
 
-def _memorise() -> TransducerEntry:
-    from dragoman.classical.dictionary import Memorise, MemoriseConfig
-
-    return TransducerEntry(
-        MemoriseConfig, lambda config, source, target, shared: Memorise(source.space, shared, len(target))
-    )
-
-
-def _nearest() -> TransducerEntry:
-    from dragoman.classical.dictionary import Nearest, NearestConfig
-
-    return TransducerEntry(NearestConfig, lambda config, source, target, shared: Nearest(config, len(target)))
-
-
-def _ngram_transducer() -> TransducerEntry:
-    from dragoman.classical.ngram_transducer import NGramTransducer, NGramTransducerConfig
-
-    return TransducerEntry(
-        NGramTransducerConfig, lambda config, source, target, shared: NGramTransducer(config, source, target)
-    )
-
-
-def _phrase_based() -> TransducerEntry:
-    from dragoman.classical.phrase_based import PhraseBased, PhraseBasedConfig
-
-    return TransducerEntry(
-        PhraseBasedConfig, lambda config, source, target, shared: PhraseBased(config, source, target)
-    )
-
-
-def _word_aligner() -> TransducerEntry:
-    from dragoman.classical.aligner import WordAlignerConfig, WordAlignerModel
-
-    return TransducerEntry(
-        WordAlignerConfig, lambda config, source, target, shared: WordAlignerModel(config, source, target)
+def _late(address: str, build: Callable[..., Transducer] = _from_tokenizers) -> Callable[[], TransducerEntry]:
+    """The entry of settings and a class; `build` gets the class first."""
+    return imported(
+        lambda config, model: TransducerEntry(config, partial(build, model)), f"dragoman.classical.{address}"
     )
 
 
@@ -66,12 +34,18 @@ TRANSDUCERS: Table[str, TransducerEntry] = Table(
     "model",
     lambda entry: [entry.config.kind],
     late={
-        "copy": _copy,
-        "memorise": _memorise,
-        "nearest": _nearest,
-        "ngram-transducer": _ngram_transducer,
-        "phrase-based": _phrase_based,
-        "word-aligner": _word_aligner,
+        "copy": _late("dictionary:CopyConfig,Copy", lambda model, config, source, target, shared: model()),
+        "memorise": _late(
+            "dictionary:MemoriseConfig,Memorise",
+            lambda model, config, source, target, shared: model(source.space, shared, len(target)),
+        ),
+        "nearest": _late(
+            "dictionary:NearestConfig,Nearest",
+            lambda model, config, source, target, shared: model(config, len(target)),
+        ),
+        "ngram-transducer": _late("ngram_transducer:NGramTransducerConfig,NGramTransducer"),
+        "phrase-based": _late("phrase_based:PhraseBasedConfig,PhraseBased"),
+        "word-aligner": _late("aligner:WordAlignerConfig,WordAlignerModel"),
     },
 )
 

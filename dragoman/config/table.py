@@ -13,6 +13,12 @@ K = TypeVar("K")
 E = TypeVar("E")
 
 
+def imported(make: Callable[..., E], address: str, *others: Any) -> Callable[[], E]:
+    """A late entry: `make` of names in a module, written "module:Name,Other", and of others that need no import."""
+    module, _, names = address.partition(":")
+    return lambda: make(*(getattr(import_module(module), name) for name in names.split(",")), *others)
+
+
 class Table(Mapping[K, E]):
     """Entries by name, in the order they were added. The first read loads the plug-ins, which may add more.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from dragoman.classical.transducers import TRANSDUCERS, build_transducer
 from dragoman.config.settings import setting
-from dragoman.config.table import Table
+from dragoman.config.table import Table, imported
 from dragoman.data.config import TokenizersConfig
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
@@ -34,22 +34,17 @@ class NetworkEntry(NamedTuple):
     model: Callable[..., nn.Module]  # (config, source vocabulary, target vocabulary, tags=…, space=…)
 
 
-def _encoder_decoder() -> NetworkEntry:
-    from dragoman.models.encoder_decoder import EncoderDecoder
-
-    return NetworkEntry(EncoderDecoderConfig, EncoderDecoder)
-
-
-def _non_autoregressive() -> NetworkEntry:
-    from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
-
-    return NetworkEntry(NonAutoregressiveConfig, NonAutoregressive)
-
-
 NETWORKS: Table[str, NetworkEntry] = Table(
     "model",
     lambda entry: [entry.config.kind],
-    late={"encoder-decoder": _encoder_decoder, "non-autoregressive": _non_autoregressive},
+    late={
+        "encoder-decoder": imported(
+            NetworkEntry, "dragoman.models.encoder_decoder:EncoderDecoderConfig,EncoderDecoder"
+        ),
+        "non-autoregressive": imported(
+            NetworkEntry, "dragoman.models.non_autoregressive:NonAutoregressiveConfig,NonAutoregressive"
+        ),
+    },
     configs={"encoder-decoder": EncoderDecoderConfig},
 )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-from dragoman.config.table import Table
+from dragoman.config.table import Table, imported
 from dragoman.training.objectives import base
 from dragoman.training.objectives.base import LikelihoodConfig, Objective, ObjectiveEntry
 
@@ -12,28 +13,8 @@ if TYPE_CHECKING:
     from dragoman.data.corpus import Corpus
 
 
-def _minimum_risk() -> ObjectiveEntry:
-    from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig
-
-    return ObjectiveEntry(MinimumRiskConfig, MinimumRisk)
-
-
-def _r_drop() -> ObjectiveEntry:
-    from dragoman.training.objectives.consistency import RDrop, RDropConfig
-
-    return ObjectiveEntry(RDropConfig, RDrop)
-
-
-def _simcut() -> ObjectiveEntry:
-    from dragoman.training.objectives.consistency import SimCut, SimCutConfig
-
-    return ObjectiveEntry(SimCutConfig, SimCut)
-
-
-def _token_distillation() -> ObjectiveEntry:
-    from dragoman.training.objectives.distillation import TokenDistillation, TokenDistillationConfig
-
-    return ObjectiveEntry(TokenDistillationConfig, TokenDistillation)
+def late(address: str) -> Callable[[], ObjectiveEntry]:
+    return imported(ObjectiveEntry, f"dragoman.training.objectives.{address}")
 
 
 OBJECTIVES: Table[str, ObjectiveEntry] = Table(
@@ -41,10 +22,10 @@ OBJECTIVES: Table[str, ObjectiveEntry] = Table(
     lambda entry: [entry.config.kind],
     late={
         "likelihood": lambda: ObjectiveEntry(LikelihoodConfig, Objective),
-        "minimum-risk": _minimum_risk,
-        "r-drop": _r_drop,
-        "simcut": _simcut,
-        "token-distillation": _token_distillation,
+        "minimum-risk": late("minimum_risk:MinimumRiskConfig,MinimumRisk"),
+        "r-drop": late("consistency:RDropConfig,RDrop"),
+        "simcut": late("consistency:SimCutConfig,SimCut"),
+        "token-distillation": late("distillation:TokenDistillationConfig,TokenDistillation"),
     },
 )
 ObjectiveConfig = Annotated[base.ObjectiveConfig, OBJECTIVES]
