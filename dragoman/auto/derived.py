@@ -46,6 +46,8 @@ def follow_steps(table: dict[str, Any], overrides: Sequence[str], reasons: Seque
     }
     if "warmup" in chosen.get("optimizer", {}):
         changed["optimizer"] = {"warmup": min(scaled("warmup", chosen["optimizer"]["warmup"]), max(1, steps // 5))}
+    if warmup := chosen.get("objective", {}).get("warmup"):
+        changed["objective"] = {"warmup": max(1, round(warmup * factor))}
     return merge(table, {"train": changed})
 
 

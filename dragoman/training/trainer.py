@@ -132,11 +132,9 @@ class Trainer:
             return 0.0
         return self.processes.all_reduce_max(int(1000 * self.state.seconds)) / (60_000 * self.config.minutes)
 
-    def _rate(self, step: int) -> float:
-        """The learning rate of a step; where train.minutes ends training first, the schedule follows the time."""
-        config = self.config
-        by_time = min(config.steps, math.ceil(config.steps * self._time_share))
-        return learning_rate_at(config.optimizer, max(step, by_time), config.steps)
+    def _scheduled_step(self, step: int) -> int:
+        """The step that schedules read: a later one where train.minutes ends training before the last."""
+        return max(step, min(self.config.steps, math.ceil(self.config.steps * self._time_share)))
 
     @property
     def stopped_early(self) -> bool:
@@ -155,9 +153,10 @@ class Trainer:
         batches = [self._next_batch() for _ in range(config.accumulate * processes.world_size)]
         count = sum(self.loader.num_tokens(batch) for batch in batches)
         indices = range(processes.rank, len(batches), processes.world_size)
-        self.rate = self._rate(step)
+        scheduled = self._scheduled_step(step)
+        self.rate = learning_rate_at(config.optimizer, scheduled, config.steps)
         loaded = ((index, self.loader.load(batches[index])) for index in indices)
-        self.train_step(loaded, indices[-1], step, count, self.rate)
+        self.train_step(loaded, indices[-1], step, count, self.rate, scheduled)
         state.step = step
         state.tokens += count
         state.loss_count += count

@@ -17,6 +17,7 @@ import pytest
 from dragoman.auto import profile
 from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure, configure_candidates
+from dragoman.auto.derived import finish
 from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.portfolio import PORTFOLIO, RULES, by_name, candidates_for, phrases_for, rules_table
 from dragoman.auto.profile import PairProfile, SideProfile, describe, profile_pairs
@@ -369,6 +370,10 @@ def test_r_drop_is_for_few_sentences_on_a_gpu(pairs: int, gpu: bool, objective: 
         assert found.objective.warmup == found.steps // 4
         plain = config.build(override(table, ["train.objective=likelihood"])).train
         assert plain.objective.kind == "likelihood"
+        for given, warmup in (([], found.steps // 4), (["train.objective.warmup=7"], 7)):
+            shorter, _ = finish(table, ["train.steps=400", *given], [])
+            assert shorter.train.objective.warmup == (7 if given else 100)
+            assert finish(table, given, [])[0].train.objective.warmup == warmup
 
 
 @pytest.mark.parametrize(

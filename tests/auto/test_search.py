@@ -42,6 +42,7 @@ from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
 from dragoman.runs.folder import member_folders, write_members
 from dragoman.tasks.config import load
+from dragoman.training.objectives.consistency import RDropConfig
 from tests.conftest import call, words, write_rows
 from tests.processes import Command
 
@@ -869,3 +870,8 @@ def test_patience_and_warm_up_follow_the_length(steps: int, patience: int, warmu
     planned = settings.override({}, planned_settings(config, steps, 7))["train"]
     assert (planned["steps"], planned["validate_every"], planned["save_every"]) == (steps, 7, 7)
     assert (planned["patience"], planned["optimizer"]["warmup"]) == (patience, warmup)
+    assert "objective" not in planned
+    objective = RDropConfig(warmup=200)
+    of_r_drop = replace(config, train=replace(config.train, objective=objective))
+    planned = settings.override({}, planned_settings(of_r_drop, steps, 7))["train"]
+    assert planned["objective"] == {"warmup": warmup}

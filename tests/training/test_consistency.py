@@ -130,6 +130,18 @@ def test_losses_with_scores_are_those_of_the_model(decoder: Any, smoothing: floa
         assert_close(scores[real], model.logits(batch)[real].log_softmax(-1))
 
 
+def test_the_weight_follows_the_time_where_minutes_end_training(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(RDrop, "set_step", lambda self, step, device: steps.append(step))
+    settings = ("train.objective.kind=r-drop", "train.objective.warmup=25000", "train.validate_every=100000")
+    state = train(configure(*settings, "train.steps=100000", "train.minutes=0.01"), tmp_path / "run")
+    assert state.step < 25_000  # by steps alone the weight would still be rising at the end
+    assert steps == sorted(steps)
+    assert steps[-1] > 25_000
+
+
 @pytest.mark.parametrize("kind", ["r-drop", "simcut"])
 def test_a_run_resumes_exactly(kind: str, configure: Configure, tmp_path: Path) -> None:
     settings = (f"train.objective.kind={kind}", "train.objective.warmup=3", "train.save_every=2")

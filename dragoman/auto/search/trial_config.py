@@ -27,10 +27,13 @@ def planned_settings(config: Config, steps: int, every: int) -> list[str]:
     train, share = config.train, steps / config.train.steps
     patience = math.ceil(train.patience * max(1.0, share))
     warmup = math.ceil(train.optimizer.warmup * min(1.0, share))
-    return [
+    planned = [
         f"train.steps={steps}", f"train.validate_every={every}", f"train.save_every={every}",
         f"train.patience={patience}", f"train.optimizer.warmup={warmup}",
     ]  # fmt: skip
+    if objective := getattr(train.objective, "warmup", 0):
+        planned.append(f"train.objective.warmup={math.ceil(objective * min(1.0, share))}")
+    return planned
 
 
 def is_length_given(overrides: Sequence[str]) -> bool:
