@@ -174,6 +174,7 @@ def train(
     `overrides` are settings such as "train.steps=2000". `task` is short for "task=…", and tells a type checker what
     comes back, as in `load`. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
     """
+    from dragoman.progress import silent
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
 
@@ -185,8 +186,9 @@ def train(
     display = Display(quiet=quiet)
     if task is not None:
         overrides = (f"task={task}", *overrides)
-    config, folder = _configuration(data, run, overrides, display)
-    train_run(config, folder, display)
+    with silent(quiet):
+        config, folder = _configuration(data, run, overrides, display)
+        train_run(config, folder, display)
     display.info(f"run folder: {folder}")
     opened = load(folder)
     check_task(opened, task)
@@ -243,10 +245,11 @@ def adapt(
     """
     from dragoman.auto.adapt import AdaptOptions
     from dragoman.auto.adapt import adapt as adapt_run
+    from dragoman.progress import silent
     from dragoman.training.display import Display
 
     options = AdaptOptions(general, method, mix, tag, overrides=overrides, device=device, from_server=from_server)
-    with Display(quiet=quiet) as display:
+    with silent(quiet), Display(quiet=quiet) as display:
         return adapt_run(run, corrections, options, display)
 
 
@@ -270,6 +273,7 @@ def curve(
     from dragoman.auto.curve import CurveOptions, learning_curve
     from dragoman.data.readers.memory import as_training_data
     from dragoman.files import run_name
+    from dragoman.progress import silent
     from dragoman.training.display import Display
 
     if run is None and not isinstance(data, str | Path):
@@ -277,7 +281,7 @@ def curve(
     folder = Path(run) if run is not None else Path("runs") / f"{run_name(str(data))}-curve"
     wanted = (more,) if isinstance(more, int) else tuple(more)
     options = CurveOptions(wanted, metric, seconds, None if test is None else str(test), overrides, device=device)
-    with Display(quiet=quiet) as display:
+    with silent(quiet), Display(quiet=quiet) as display:
         return learning_curve(as_training_data(data, overrides), folder, options, display)
 
 

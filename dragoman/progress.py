@@ -31,6 +31,23 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+@contextmanager
+def silent(quiet: bool = True) -> Iterator[None]:
+    """Show no progress inside the block if `quiet`; warnings and results are not progress."""
+    token = _silent.set(quiet)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def is_silent() -> bool:
+    return _silent.get()
+
+
 def track(what: str, total: int) -> Callable[[int], None]:
     """Begin a piece of work; call the result with the number of items just done."""
     listener, done = _listener.get(), 0
@@ -77,7 +94,7 @@ def check_interrupted() -> None:
 
 def is_watched(output: bool = False) -> bool:
     """Whether a person sees standard error; with `output` not where the outputs appear on the same terminal."""
-    if sys.stderr is None:  # a Python program without a console
+    if sys.stderr is None or is_silent():  # None: a Python program without a console
         return False
     return sys.stderr.isatty() and not in_notebook() and not (output and sys.stdout.isatty())
 

@@ -67,6 +67,8 @@ def configure_media(
         return build(override(follow_steps(merge(table, training), overrides), list(overrides)))
 
     kind = wanted.get("kind", media)
+    if transcribes and wanted and "kind" not in wanted and media_of(files, overrides) == "picture":
+        kind = "line-image"  # its settings are no mistakes
     features = {"kind": kind, **NARROW_BAND_FEATURES} if kind == "audio" else {"kind": kind}
     trial = built(features, {})  # mistakes first
     examples = manifest_examples(task, trial, files)

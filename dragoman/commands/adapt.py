@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dragoman.commands.options import device_option, json_option, tag_option
+from dragoman.commands.options import device_option, json_option, quiet_option, tag_option
 from dragoman.errors import DataError
 
 
@@ -35,7 +35,7 @@ from dragoman.errors import DataError
     "--rollback", is_flag=False, flag_value=-1, type=int, metavar="[N]",
     help="Use version N again, without N the one before that in use.",
 )  # fmt: skip
-@click.option("--quiet", "-q", is_flag=True, help="Show warnings and the result only.")
+@quiet_option("warnings and the result")
 @tag_option
 @json_option
 @device_option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.commands.options import ListingOption, device_option, json_option, metrics_text
+from dragoman.commands.options import ListingOption, device_option, json_option, metrics_text, quiet_option
 from dragoman.commands.search import Duration, Request
 from dragoman.commands.train import what_to_train
 from dragoman.errors import DataError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     help="LISTING. [default: the one that selects checkpoints]",
 )  # fmt: skip
 @click.option("--plot", metavar="FILE", help="Also draw the curve to this .png, .svg or .pdf file.")
-@click.option("--quiet", "-q", is_flag=True, help="Show warnings and the result only.")
+@quiet_option("warnings and the result")
 @json_option
 @device_option
 def curve(request: Request, run_folder: str | None, plot: str | None, quiet: bool, as_json: bool, **asked: Any) -> None:

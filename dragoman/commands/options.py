@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from dragoman.decoding.config import MAX_BEAM
+from dragoman.progress import silent
 
 
 class ListingOption(click.Option):
@@ -35,6 +36,16 @@ def metrics_text() -> str:
     names = {**registry.metrics_for("words"), **registry.metrics_for("phonemes")}
     more = "; ".join(f"{name} needs {needs}" for name, needs in registry.demanding_metrics().items())
     return f"{', '.join(names)} ({more})"
+
+
+def quiet_option(shown: str) -> Callable[[Any], Any]:
+    """--quiet of a command; `shown` says what it shows still. No part of the command shows progress then."""
+
+    def silence(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+        context.with_resource(silent(value))
+        return value
+
+    return click.option("--quiet", "-q", is_flag=True, callback=silence, help=f"Show {shown} only.")
 
 
 tag_option = click.option(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.commands.checks import require_search
-from dragoman.commands.options import device_option
+from dragoman.commands.options import device_option, quiet_option
 from dragoman.commands.search import Duration, Request, is_search, train_by_search
 from dragoman.config import settings
 from dragoman.data.examples import Pairs
@@ -139,7 +139,7 @@ def what_to_train(function: Callable[..., None]) -> Callable[..., None]:
     help="Search: train the best K models and keep them as one run that predicts as an ensemble. Limit the search "
     "with --time or --trials.",
 )  # fmt: skip
-@click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
+@quiet_option("warnings")
 def train(request: Request, run_folder: str | None, restart: bool, quiet: bool, **asked: Any) -> None:
     """Train a model, or resume a run.
 
@@ -301,7 +301,7 @@ def check(request: Request | None, show: int, installation: bool) -> None:
     "--min-confidence", type=click.FloatRange(0.0, 1.0), default=0.8, show_default=True, metavar="P",
     help="With --unlabelled: the least mean probability of the tokens of an output.",
 )  # fmt: skip
-@click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
+@quiet_option("warnings")
 @device_option
 def distil(
     run: str,

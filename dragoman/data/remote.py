@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import cache_home, digest, sync, write_text
 from dragoman.portable import lock
-from dragoman.progress import progress
+from dragoman.progress import is_silent, progress
 
 PLACES = ("train", "valid", "general")  # settings of data that may name remote files
 REMOTE = "remote"  # subfolder of the cache
@@ -174,7 +174,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _download(url: str, stream: Stream, part: Path) -> None:
     write_text(part.with_suffix(".part.json"), json.dumps({"url": url, "version": stream.version}))
     amount = "" if stream.size is None else f" ({stream.size / 1e6:,.1f} MB{' in all' if stream.start else ''})"
-    print(f"downloading {url}{amount}", file=sys.stderr)
+    if not is_silent():
+        print(f"downloading {url}{amount}", file=sys.stderr)
     with part.open("r+b" if stream.start else "wb") as file:
         file.seek(stream.start)
         with progress("bytes", stream.size, start=stream.start) as done:

@@ -21,6 +21,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.runs import Run, train
 from dragoman.tasks import config as configs
+from tests.conftest import call
 from tests.training.kill_driver import table, write_pairs
 
 
@@ -94,6 +95,16 @@ def test_a_download_goes_on_where_it_stopped_and_happens_once(server: str, cache
     with pytest.raises(DataError, match="no such file on the server"):
         local_copy(url, cache)
     assert not list((cache / "remote").glob("*.part*"))
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_quiet_silences_downloads(server: str, cache: Path, quiet: bool) -> None:
+    Handler.files["/q.tsv"], Handler.cut = "".join(f"{n}\t{n}\n" for n in range(40)).encode(), 10**9
+    given = ("preset=copy", "--run", cache / "run", *(["--quiet"] if quiet else []))
+    done = call("train", f"{server}/q.tsv", *given)
+    assert done.code == 0, done.err
+    assert ("downloading" in done.err) == (not quiet)
+    assert not progress.is_silent()  # after the command
 
 
 def test_a_download_shows_its_progress_to_a_person(

@@ -647,6 +647,11 @@ def test_a_manifest_is_enough(folder: Path, tmp_path: Path) -> None:
         config, reasons = configure(str(manifest(folder, name, "train")), overrides)
         assert (config.tokenizer.source.kind, len(reasons)) == (kind, 2)
         assert kind != "audio" or config.tokenizer.source.sample_rate == RATE  # type: ignore[union-attr]
+        if kind == "line-image":  # what the files are decides which settings there are
+            own, _ = configure(str(manifest(folder, name, "train")), [*overrides, "tokenizer.source.height=32"])
+            assert (own.tokenizer.source.kind, own.tokenizer.source.height) == (kind, 32)  # type: ignore[union-attr]
+            with pytest.raises(ConfigError, match=r"tokenizer.source.sample_rate: no such setting for kind line-image"):
+                configure(str(manifest(folder, name, "train")), [*overrides, "tokenizer.source.sample_rate=9"])
         for wrong, expected in (
             ("tokenizer.source.kind=audoi", "Did you mean 'audio'"),
             ("data.media=3", "expected text"),
