@@ -17,7 +17,7 @@ a time:
 
     T=entry=transformer-t5+train.steps=12000
     python benchmarks/portfolio_study.py --device cuda --jobs 4 --only tatoeba-eng-fra-10000,multi30k-7000 \
-        --candidates $T,$T+train.objective=r-drop+train.objective.warmup=3000,$T+tokenizer.source.dropout=0.05
+        --candidates $T,$T+train.objective=likelihood,$T+tokenizer.source.dropout=0.05
 
 With CUDA's multi-process service (`nvidia-cuda-mps-control -d`) 13 such jobs beside each other took 6.5 minutes.
 
@@ -265,7 +265,7 @@ def regularised(name: str) -> list[str]:
     """The automatic choice for a set, alone and with each kind of regularisation; for few sentences a neural one."""
     if not name.startswith(SENTENCES):
         return ["auto", *(f"auto+{setting}" for setting in REGULARISATION)]
-    neural = "entry=transformer-t5"
+    neural = "entry=transformer-t5+train.objective=likelihood"
     with_dropout = [f"{neural}+{DROPOUT}", *(f"{neural}+{setting}+{DROPOUT}" for setting in REGULARISATION)]
     few = ["entry=phrase-based"] if name in ("tatoeba-eng-fra-2000", "tatoeba-eng-fra-4000") else []
     return [*few, neural, *(f"{neural}+{setting}" for setting in REGULARISATION), *with_dropout]

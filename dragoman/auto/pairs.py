@@ -77,10 +77,9 @@ def choose_pairs(
     elif preset is None and is_small(profile):
         train["optimizer"]["learning_rate"] = 4e-3  # a model this narrow tolerates it, and learns twice as fast
     reasons.append(budget)
-    if candidate is not None and candidate.r_drop:
-        r_drop = {"kind": "r-drop", "weight": candidate.r_drop, "warmup": train["steps"] // 4}
-        table["train"]["objective"] = r_drop
-        reasons.append(f"objective: R-drop ({candidate.r_drop:g}), because {size(profile)} are soon known by heart")
+    if candidate is not None and gpu and (weight := candidate.r_drop_weight(profile)):
+        table["train"]["objective"] = {"kind": "r-drop", "weight": weight, "warmup": train["steps"] // 4}
+        reasons.append(f"objective: R-drop ({weight:g}), because {size(profile)} are soon known by heart")
     return table, reasons
 
 

@@ -46,6 +46,7 @@ MORE_DROPOUT = tuple(
     for side in ("encoder", "decoder")
     for setting in ("attention_dropout=0.1", "feedforward_dropout=0.3")
 )
+R_DROP = ((20_000, 5.0), (60_000, 1.0))  # sentences → weight; more sentences are not learned by heart
 SENTENCES = (*LIKE_T5, *MORE_DROPOUT, "train.optimizer.learning_rate=3e-3")
 
 
@@ -60,12 +61,16 @@ class Candidate:
     reason: str = ""  # why it is the default model for some data
     smallest_batch: int = 1024  # tokens
     epochs: int = 0  # 0: by the number of pairs
-    r_drop: float = 0.0  # weight of R-drop (Liang et al. 2021), after a quarter of the steps; 0: none
+    r_drop: tuple[tuple[float, float], ...] = ()  # pairs → weight of R-drop (Liang et al. 2021) on a GPU
     cpu_steps: int = MOST_STEPS  # without a GPU, for as many pairs: two CPU cores should take about ten minutes
 
     @property
     def settings(self) -> tuple[str, ...]:
         return (f"preset={self.preset}", *self.overrides)
+
+    def r_drop_weight(self, profile: PairProfile) -> float:
+        """The weight of R-drop on a GPU; 0: none."""
+        return float(up_to((*self.r_drop, (math.inf, 0.0)), profile.pairs))
 
     def batch_tokens(self, profile: PairProfile) -> int:
         """Tokens of a batch: small data profit from small batches."""
@@ -141,9 +146,7 @@ PORTFOLIO = (
     Candidate("copy-transducer", "copy-transducer-small", fits=is_edited),
     Candidate("convs2s", "convs2s-2017-small"),
     Candidate("transformer-modern", "transformer-small", MODERN, fits=lambda profile: not has_subwords(profile)),
-    Candidate("transformer-t5-r-drop", "transformer-small", SENTENCES, fits=has_subwords, r_drop=5.0),
-    Candidate("transformer-t5", "transformer-small", SENTENCES, fits=has_subwords),
-    Candidate("transformer-t5-mild-r-drop", "transformer-small", SENTENCES, fits=has_subwords, r_drop=1.0),
+    Candidate("transformer-t5", "transformer-small", SENTENCES, fits=has_subwords, r_drop=R_DROP),
     Candidate("transformer-t5-128", "transformer-small",
               (*width(128), "model.encoder.feedforward=512", "model.decoder.feedforward=512", *SENTENCES),
               fits=has_subwords),
@@ -240,10 +243,8 @@ RULES = (
     Rule("500 to 5,000 other sentences (3,000 with a GPU) in about the same order, up to 40 tokens",
          up_to_pairs(5000, are_few_sentences, lambda p: p.pairs >= 500 and p.monotone >= 0.5), "phrase-based",
          lambda p: f"{p.pairs:,} sentences are few for a neural model; preset=transformer-small trains one"),
-    Rule("up to 20,000 other sentences", up_to_pairs(20_000, has_subwords), "transformer-t5-r-drop", sentence_reason,
+    Rule("up to 20,000 other sentences", up_to_pairs(20_000, has_subwords), "transformer-t5", sentence_reason,
          "transformer-t5-128"),
-    Rule("up to 60,000 other sentences", up_to_pairs(60_000, has_subwords), "transformer-t5-mild-r-drop",
-         sentence_reason, "transformer-t5"),
     Rule("up to 300,000 other sentences", up_to_pairs(300_000, has_subwords), "transformer-t5", sentence_reason),
     Rule("up to 60,000 other pairs", up_to_pairs(60_000), "transformer-small",
          lambda p: f"there are {size(p)} of {p.longer:.0f} tokens on average"),

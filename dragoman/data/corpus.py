@@ -35,7 +35,7 @@ from dragoman.data.crew import WORK, ProcessCrew, crew_for, part_folder, remove_
 from dragoman.data.examples import Example, Fault, file_of
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
-from dragoman.data.formats.pairs import PAIR_FORMAT, hallucinate
+from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT, hallucinate
 from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.remote import origins
@@ -298,7 +298,7 @@ def _build(
     example_format: ExampleFormat,
 ) -> Iterator[ProcessCrew]:
     """Write all files of a corpus. With data.shuffle = "shards", yield when training can start, and before joining."""
-    if config.hallucinate and example_format is not PAIR_FORMAT:
+    if config.hallucinate and example_format not in (PAIR_FORMAT, COPY_FORMAT):
         raise ConfigError(f"data.hallucinate: found {config.hallucinate}, expected 0: only pairs of texts share stems")
     weights = weights_of(config.train)
     if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):

@@ -50,6 +50,14 @@ def test_a_corpus_has_made_up_pairs_for_training_alone(tmp_path: Path) -> None:
     assert fingerprint(plain, FEATURES) != fingerprint(data, FEATURES)
 
 
+def test_models_that_copy_learn_from_them_too(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS * 5), encoding="utf-8")
+    overrides = ["preset=pointer-generator-small", "data.hallucinate=7", f"data.cache={tmp_path / 'cache'}"]
+    config, _ = configure(str(file), overrides)
+    assert task_of(config).prepare(config).report["made_up"] == 7
+
+
 def test_other_tasks_refuse_it(tmp_path: Path) -> None:
     file = tmp_path / "labels.tsv"
     file.write_text("good film\tyes\nbad film\tno\n" * 5, encoding="utf-8")
