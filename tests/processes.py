@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.reduction import DupFd
@@ -19,6 +20,12 @@ from typing import IO, Any
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.processes", "dragoman.runs", "dragoman.cli", "dragoman.commands.train"])
 STREAMS = (("stdin", "r", "strict"), ("stdout", "w", "strict"), ("stderr", "w", "backslashreplace"))
+
+
+def sleep_then(seconds: float, result: Any) -> Any:
+    """A job of so many seconds, for a process that imports this module alone."""
+    time.sleep(seconds)
+    return result
 
 
 class Streams(dict[int, int]):

@@ -44,7 +44,7 @@ from dragoman.runs.folder import member_folders, write_members
 from dragoman.tasks.config import load
 from dragoman.training.objectives.consistency import RDropConfig
 from tests.conftest import call, words, write_rows
-from tests.processes import Command
+from tests.processes import Command, sleep_then
 
 TINY = [
     "train.steps=6", "train.validate_every=2", "train.save_every=1", "train.decode=10", "train.batch_tokens=128",
@@ -733,7 +733,7 @@ class DyingPool(Pool):
     """A pool whose job "dies" ends its process."""
 
     def submit(self, job: Job) -> Any:
-        return self.executor.submit(*((os._exit, 3) if job.folder == "dies" else (sleep_then_end, 0.05)))
+        return self.executor.submit(*((os._exit, 3) if job.folder == "dies" else (sleep_then, 0.05, outcome(1.0))))
 
 
 def test_a_process_that_dies_fails_one_trial(tmp_path: Path) -> None:
@@ -754,7 +754,7 @@ def test_jobs_that_do_not_pause_are_killed_once_one_is_done(tmp_path: Path) -> N
 
     class SleepingPool(Pool):
         def submit(self, job: Job) -> Any:
-            return self.executor.submit(sleep_then_end, float(job.folder))
+            return self.executor.submit(sleep_then, float(job.folder), outcome(1.0))
 
     search = Search(tmp_path, lambda line: None, lambda state: None)
     search.workers = 2
@@ -765,12 +765,6 @@ def test_jobs_that_do_not_pause_are_killed_once_one_is_done(tmp_path: Path) -> N
     assert time.time() - started < 60
     assert pool.submit(jobs[0][1]).result().error == ""  # the pool goes on
     pool.executor.shutdown()
-
-
-def sleep_then_end(seconds: float) -> Outcome:
-    """A job of so many seconds."""
-    time.sleep(seconds)
-    return outcome(1.0)
 
 
 def test_a_deadline_ends_a_job_with_a_validation(cached: Path, tmp_path: Path) -> None:
