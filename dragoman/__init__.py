@@ -198,7 +198,6 @@ def train(
 def _configuration(
     data: TrainingData, run: str | Path | None, overrides: tuple[str, ...], display: Display
 ) -> tuple[Config, Path]:
-    """The configuration to train and its run folder."""
     from dragoman.auto.machine import configure_for_machine
     from dragoman.data.readers.memory import as_training_data
     from dragoman.files import run_name

@@ -15,7 +15,6 @@ from dragoman.layers.embeddings import WordDropout
 
 
 def shape_of(value: Any) -> str:
-    """The shape of the first tensor in an output."""
     while isinstance(value, tuple | list) and value:
         value = value[0]
     return "×".join(str(size) for size in value.shape) if isinstance(value, Tensor) else ""

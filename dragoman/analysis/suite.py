@@ -66,7 +66,6 @@ class Case:
 
     @property
     def checks(self) -> list[str]:
-        """The names of the checks that the case has."""
         return [name for name in CHECKS if getattr(self, name) not in ((), False, None)]
 
 

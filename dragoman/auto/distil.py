@@ -112,7 +112,6 @@ def write_data(teacher: Predictor, folder: Path, display: Display, unlabelled: U
 
 
 def translated(teacher: Predictor, sources: Sequence[str], display: Display) -> list[tuple[str, Prediction]]:
-    """Every source with the teacher's output."""
     out: list[tuple[str, Prediction]] = []
     for first in range(0, len(sources), CHUNK):
         display.preparing("the teacher translates", first)

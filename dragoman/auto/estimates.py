@@ -130,7 +130,6 @@ def number_of_epochs(config: Config, corpus: Corpus) -> float:
 
 
 def batch_shapes(config: Config, corpus: Corpus) -> set[BatchShape]:
-    """The shapes of the batches of an epoch of examples."""
     plan = batch_plan(corpus, config.train)
     return {(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in plan.epoch(0)}
 

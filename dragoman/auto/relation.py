@@ -55,7 +55,6 @@ def copied_rare_words(pairs: Sequence[tuple[Tokens, Tokens]]) -> float:
 
 
 def _numbered(texts: Sequence[Tokens]) -> tuple[list[NDArray[np.int64]], int]:
-    """Token rows and the size of their vocabulary."""
     numbers: dict[str, int] = {}
     rows = [np.array([numbers.setdefault(token, len(numbers)) for token in text[:LONGEST]], np.int64) for text in texts]
     return rows, len(numbers)

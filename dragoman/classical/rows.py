@@ -97,7 +97,6 @@ class Ragged:
         return out
 
     def mapped(self, numbers: NDArray[Any]) -> Ragged:
-        """Every integer replaced by its number."""
         return Ragged(numbers[self.flat], self.offsets)
 
     def take(self, rows: Ints) -> Ragged:

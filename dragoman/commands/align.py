@@ -274,7 +274,6 @@ def align_files(run: Run, file: str | None, options: SimpleNamespace) -> None:
 
 
 def manifest_inputs(run: Run, file: str | None, media: str | None) -> list[FileInput]:
-    """The files of a manifest and their texts."""
     if file is None or is_media(file):
         raise DataError(f"found {file or 'nothing'}, expected a manifest of files and texts; or add --predict")
     data = inputs.ReadingOptions(media=media).applied(run.config.data, file)

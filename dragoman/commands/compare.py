@@ -148,7 +148,6 @@ def write_report(title: str, about: str, views: list[View], output: str | None) 
 
 
 def refuse(options: dict[str, Any], names: tuple[str, ...], why: str) -> None:
-    """Raise an error for options that would have no effect."""
     for name in names:
         if options[name] not in (None, ()):
             raise DataError(f"--{name} {why}")

@@ -49,7 +49,6 @@ CORE = (
 
 
 def installation_lines() -> Iterator[str]:
-    """The report, line by line."""
     yield f"dragoman {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield "core: " + ", ".join(f"{name} {version_of(name)}" for name in CORE)
     yield from device_lines()

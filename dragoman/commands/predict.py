@@ -197,7 +197,6 @@ class InputLines:
         )
 
     def line(self, prediction: Prediction | LabelPrediction, number: int) -> str:
-        """The line to print for the prediction of the input with this number."""
         self.uncertain += bool(getattr(prediction, "refused", ""))
         self.remembered += bool(getattr(prediction, "from_memory", False))
         if not self.as_json:  # a sub-word model can output any byte; a line must stay a line

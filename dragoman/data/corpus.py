@@ -304,56 +304,43 @@ def _build(
     if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
         raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
     example_format = extract_features(folder, config, tokenizers, progress, example_format)
-    with crew_for(config, example_format, folder) or nullcontext() as crew:
-        yield from _build_with(crew, folder, config, tokenizers, progress, example_format)
-    remove_folder(folder / WORK)
-
-
-def _build_with(
-    crew: ProcessCrew | None,
-    folder: Path,
-    config: DataConfig,
-    tokenizers: TokenizersConfig,
-    progress: Progress,
-    example_format: ExampleFormat,
-) -> Iterator[ProcessCrew]:
-    """Write all files of a corpus; with a crew it shares the work on the training files."""
-    split = TrainValidSplit(config, progress, example_format, crew)
-    trained = _train_tokenizers(config, tokenizers, split, folder / "tokenizer")
-    report: dict[str, Any] = {"examples": split.examples}
-    if split.tags:
-        report["tags"] = dict(sorted(split.tags.items()))
-    matched = partial(with_matches, memory=training_memory(split), least=config.memory) if config.memory else iter
-    train = matched(split.train("tokenising"))
-    made_up: list[Example] = []
-    if config.hallucinate:
-        marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
-        made_up = list(hallucinate(split.train("making up pairs"), config.hallucinate, marks))
-        report["made_up"] = len(made_up)
-    remove_folder(folder / "valid")  # of a process that was killed
-    valid = _save_texts(folder / "valid.jsonl", matched(split.valid("tokenising validation pairs")))
-    validated = write_store(folder / "valid", valid, trained, config.max_length, example_format)
-    report["valid"] = validated.report()
-    if crew is not None:
-        trained_on = yield from _write_shards(folder, crew, split, report, validated.faults)
-    else:
-        weights = weights_of(config.train)
-        trained_on = write_store(
-            folder / "train", chain(train, made_up), trained, config.max_length, example_format, weights
-        )
-    report["train"] = trained_on.report()
-    report |= _fault_report(config, split, (*trained_on.faults, *validated.faults))
-    for part in ("train", "valid"):
-        if not report[part]["pairs"]:
-            raise _empty_part(config, split, part, report[part]["too_long"])
-    check_unknown(config, tokenizers, report["train"]["unknown"])
-    if isinstance(example_format, MediaFormat):  # the stores hold row numbers of the feature store
+    with crew_for(config, example_format, folder) or nullcontext() as crew:  # it shares the work on the training files
+        split = TrainValidSplit(config, progress, example_format, crew)
+        trained = _train_tokenizers(config, tokenizers, split, folder / "tokenizer")
+        report: dict[str, Any] = {"examples": split.examples}
+        if split.tags:
+            report["tags"] = dict(sorted(split.tags.items()))
+        matched = partial(with_matches, memory=training_memory(split), least=config.memory) if config.memory else iter
+        train = matched(split.train("tokenising"))
+        made_up: list[Example] = []
+        if config.hallucinate:
+            marks = tokenizers.source.features if isinstance(tokenizers.source, CharactersConfig) else ""
+            made_up = list(hallucinate(split.train("making up pairs"), config.hallucinate, marks))
+            report["made_up"] = len(made_up)
+        remove_folder(folder / "valid")  # of a process that was killed
+        valid = _save_texts(folder / "valid.jsonl", matched(split.valid("tokenising validation pairs")))
+        validated = write_store(folder / "valid", valid, trained, config.max_length, example_format)
+        report["valid"] = validated.report()
+        if crew is not None:
+            trained_on = yield from _write_shards(folder, crew, split, report, validated.faults)
+        else:
+            trained_on = write_store(
+                folder / "train", chain(train, made_up), trained, config.max_length, example_format, weights
+            )
+        report["train"] = trained_on.report()
+        report |= _fault_report(config, split, (*trained_on.faults, *validated.faults))
         for part in ("train", "valid"):
-            report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
-    if "length_ratio" not in report:
-        report["length_ratio"] = length_ratio(open_store(folder / "train"))
-    report["characters"] = trained_on.characters
-    write_text(folder / REPORT, json.dumps(report, indent=2))
+            if not report[part]["pairs"]:
+                raise _empty_part(config, split, part, report[part]["too_long"])
+        check_unknown(config, tokenizers, report["train"]["unknown"])
+        if isinstance(example_format, MediaFormat):  # the stores hold row numbers of the feature store
+            for part in ("train", "valid"):
+                report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
+        if "length_ratio" not in report:
+            report["length_ratio"] = length_ratio(open_store(folder / "train"))
+        report["characters"] = trained_on.characters
+        write_text(folder / REPORT, json.dumps(report, indent=2))
+    remove_folder(folder / WORK)
 
 
 def _fault_report(config: DataConfig, split: TrainValidSplit, faults: Iterable[Fault]) -> dict[str, Any]:

@@ -356,7 +356,6 @@ class TrainValidSplit:
 def shard_examples(
     config: DataConfig, example_format: ExampleFormat, shard: Shard, start: int
 ) -> Iterator[tuple[int, Example]]:
-    """The examples of a shard, counted from `start`."""
     items = read_shard(config, example_format, shard)
     return enumerate((item for item in items if isinstance(item, Example)), start)
 

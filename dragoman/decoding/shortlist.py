@@ -123,7 +123,6 @@ class Shortlist(OpenMethod):
     # --- Files
 
     def save(self, path: Path, source: SourceReader, target: Tokenizer) -> None:
-        """Write the shortlist with the fingerprints of its vocabularies."""
         metadata = {"source": source.fingerprint(), "target": target.fingerprint()}
         with atomic_write(path, follow_link=False) as beside:
             save_file({"always": self.always, "likely": self.likely.contiguous()}, beside, metadata)

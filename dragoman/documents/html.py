@@ -101,7 +101,6 @@ def parse_blocks(page: str, xml: bool = False) -> list[Block | str]:
 
 
 def placed_blocks(page: str, xml: bool = False) -> Iterator[tuple[int, Block]]:
-    """The blocks of a page, each with the place where it starts."""
     place = 0
     for part in parse_blocks(page, xml):
         if isinstance(part, Block):

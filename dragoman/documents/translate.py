@@ -240,7 +240,6 @@ class DocumentTranslator:
         return translation
 
     def blocks(self, blocks: Sequence[Block]) -> list[UnitTranslation | Exception]:
-        """An output for every block, or its error."""
         steps = translate_blocks(blocks, self.predictor.fits, self.localise)
         answer: list[Any] | None = None
         while True:

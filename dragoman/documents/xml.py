@@ -94,7 +94,6 @@ def attributes_of(tag: str) -> dict[str, str]:
 
 
 def quoted(value: str) -> str:
-    """An attribute value with its quotes."""
     escaped = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
     return f'"{escaped}"'
 

@@ -58,7 +58,6 @@ def model_card(run: Run, options: Mapping[str, str]) -> str:
 
 
 def section(title: str, rows: Iterator[tuple[str, str]]) -> str:
-    """A heading with a table of names and values."""
     lines = [f"| {name} | {escaped(value)} |" for name, value in rows]
     return "\n".join([f"## {title}", "", "| | |", "|---|---|", *lines])
 

@@ -37,5 +37,4 @@ def load_calibration(run: Run) -> SavedCalibration | None:
 
 
 def log_probability(confidences: Sequence[float]) -> float:
-    """The log-probability of an output, from the confidences of its tokens."""
     return sum(math.log(max(confidence, 1e-30)) for confidence in confidences)

@@ -258,7 +258,6 @@ class Labeler(LoadedRun):
     def _scores(
         self, readable: list[Example], names: Sequence[str], batch_size: int, skip_unknown: bool, stream: StreamOptions
     ) -> tuple[dict[str, Any], list[Example], list[LabelPrediction]]:
-        """The scores by the named metrics, the examples with known labels, and their predictions."""
         examples, rows, errors = self.known(readable)
         if errors and not skip_unknown:
             raise first_of(errors, "--skip-unknown (skip_unknown=True)")

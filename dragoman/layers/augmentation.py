@@ -110,7 +110,6 @@ def shift_rows(x: Tensor, shift: Tensor, axis: int) -> Tensor:
 
 
 def random_shifts(rows: int, maximum: int, device: torch.device) -> Tensor:
-    """A uniform integer from −maximum to maximum for every row."""
     return torch.randint(-maximum, maximum + 1, (rows,), device=device)
 
 

@@ -336,7 +336,6 @@ class LSTMCell(Cell):
         self.torch_kernel = "lstm" if self.has_fused else ""
 
     def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
-        """σ of the gates and the activated candidate."""
         return lstm_gates(self._add_hidden(projected, state[0]), self.activation)
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
@@ -446,7 +445,6 @@ class LayerNormLSTMCell(Cell):
         return self.hidden_norm.weight, self.memory_norm.weight, self.memory_norm.bias
 
     def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
-        """σ of the gates and tanh of the candidate."""
         return lstm_gates(projected + self.hidden_norm(linear(state[0], self.hidden_weight)))
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
@@ -515,7 +513,6 @@ class GRUCell(Cell):
         self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
 
     def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
-        """σ of the gates and the activated candidate."""
         (hidden,), sizes = state, [2 * self.width, self.width]
         gates, candidate = torch.split(projected, sizes, -1)
         if self.before:

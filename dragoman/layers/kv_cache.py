@@ -12,7 +12,7 @@ before it is written. The state before such a step shares its tensors and must n
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,17 +30,11 @@ class Seen(NamedTuple):
     hypotheses: int = 1  # keys per position
 
 
-class KeyValueCache(Protocol):
-    """The keys and values of earlier positions."""
-
-    def update(self, key: Tensor, value: Tensor, positions: Tensor) -> Seen:
-        """Add keys and values (N, K, T, d) of new positions (T,)."""
-
-
 class NoCache(NamedTuple):
     """For one call that nothing comes before or after, such as teacher forcing: no key or value is kept."""
 
     def update(self, key: Tensor, value: Tensor, positions: Tensor) -> Seen:
+        """Add keys and values (N, K, T, d) of new positions (T,)."""
         return Seen(key, value, self)
 
     def drop(self, count: int) -> NoCache:

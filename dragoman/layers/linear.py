@@ -16,7 +16,6 @@ class Linear(nn.Linear):
     """A linear layer that may get an adapter (`train.lora`): those of Transformer blocks, no output layer."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, I) → (…, O)."""
         if fused_layers.fuses_linear(x):
             return fused_layers.linear(x, self.weight, self.bias)
         return F.linear(x, self.weight, self.bias)
@@ -83,7 +82,6 @@ class LoRALinear(Linear):
         nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, I) → (…, O)."""
         low = nn.functional.linear(self.dropout(x), self.lora_A)  # (…, r)
         return super().forward(x) + self.scale * nn.functional.linear(low, self.lora_B)
 

@@ -173,7 +173,6 @@ class Learned(AbsolutePositions):
 
 
 def rows_from(table: Tensor, start: Tensor | int, length: int) -> Tensor:
-    """Rows start … start+length of a table."""
     if isinstance(start, Tensor):
         return table[start + torch.arange(length, device=table.device)]
     return table[start : start + length]

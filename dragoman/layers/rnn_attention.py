@@ -275,7 +275,6 @@ RNNAttention = SingleHeadAttention | MultiHeadRNNAttention
 
 
 def build_rnn_attention(config: RNNAttentionConfig, query_width: int, memory_width: int) -> RNNAttention:
-    """The attention of a configuration."""
     if isinstance(config, MultiHeadConfig):
         return MultiHeadRNNAttention(config, query_width, memory_width)
     return SingleHeadAttention(config, query_width, memory_width)

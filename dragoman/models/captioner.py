@@ -93,7 +93,6 @@ class Captioner(FeatureModel):
 
     @property
     def has_unused_parameters(self) -> bool:
-        """Whether encoder weights get no gradient because the decoder does not attend."""
         return not has_attention(self.config.decoder)
 
     @property

@@ -70,7 +70,6 @@ class EncoderDecoder(TokenWriter, BaseModel):
 
     @property
     def has_unused_parameters(self) -> bool:
-        """Whether encoder weights get no gradient because the decoder does not attend."""
         return "values" in self.decoder.unused_memory
 
     @property

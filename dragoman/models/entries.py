@@ -46,5 +46,4 @@ E = TypeVar("E", bound=Entry)
 
 
 def table_of(noun: str, *entries: E, includes: Table[str, Any] | None = None) -> Table[str, E]:
-    """A table of architectures by their kind."""
     return Table(noun, lambda entry: [entry.config.kind], entries, includes)

@@ -82,7 +82,6 @@ class LanguageModelConfig:
         yield from self._segment_problems()
 
     def _segment_problems(self) -> Iterator[str]:
-        """Errors in the setting `segment`."""
         segment, memory = self.segment, self.memory
         if memory > segment:
             yield f"segment: found {segment}, expected at least memory = {memory}"
@@ -203,7 +202,6 @@ class LanguageModel(BaseModel):
         return full_precision(self.logits_of(self.dropout(hidden))).log_softmax(-1), state
 
     def _teacher_inputs(self, batch: Batch) -> tuple[Tensor, State]:
-        """The inputs of teacher forcing and the state before them."""
         target, state = batch.target, self.start(batch)
         inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
         return self._replace_sos(inputs, state), state

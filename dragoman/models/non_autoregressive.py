@@ -174,7 +174,6 @@ class NonAutoregressive(BaseModel):
         return self.alignment.score(self.log_probabilities, memory, batch.target)
 
     def positions(self, source: int, target: int) -> int:
-        """How many positions a training step computes for rows of these lengths."""
         return self.alignment.positions(source, target)
 
     def reachable(self, batch: Batch) -> Tensor:

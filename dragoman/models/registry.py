@@ -163,7 +163,6 @@ AnyEncoderConfig = Annotated[Any, ENCODERS, FEATURE_ENCODERS]
 
 
 def build_encoder(config: EncoderConfig, embedding: nn.Module) -> Encoder:
-    """Build the encoder that the settings name."""
     return ENCODERS.of(config).module(config, embedding)
 
 
@@ -178,7 +177,6 @@ def build_decoder(config: DecoderConfig, embedding: nn.Module, memory_width: int
 
 
 def decoder_class(config: DecoderConfig) -> type[Decoder]:
-    """The decoder that the settings name."""
     return DECODERS.of(config).module
 
 

@@ -67,7 +67,6 @@ class FeatureReader(Encoder):
         self.width = self.encoder.width
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, T, F), mask (B, T)."""
         return self.encoder(self.inputs(source, mask), mask)
 
 

@@ -126,7 +126,6 @@ class Transcriber(FeatureModel):
         return TokenScores(mixed * by_ctc.mask, by_ctc.correct, by_ctc.mask)
 
     def positions(self, source: int, target: int) -> int:
-        """How many CTC positions a training step computes for rows of these lengths."""
         return self.ctc.positions(self.config.encoder.subsampling.output_length(source), target)
 
     def reachable(self, batch: Batch) -> Tensor:

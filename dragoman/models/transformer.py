@@ -32,12 +32,10 @@ class TransformerInput(nn.Module):
 
 
 def relative_positions_of(config: TransformerConfig, *, causal: bool) -> list[RelativePositions]:
-    """The relative positions of every block."""
     return build_relative_positions(config.positions, config.layers, config.heads, config.depth, causal=causal)
 
 
 def self_attention(config: TransformerConfig, relative: RelativePositions) -> SelfAttention:
-    """The self-attention of a block."""
     return SELF_ATTENTIONS[type(config.attention)](
         config.width,
         config.heads,

@@ -47,8 +47,6 @@ def packed(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def listed(data: dict[str, Any]) -> dict[str, Any]:
-    """Nested values with every tensor as nested lists."""
-
     def numbers(tensor: Tensor) -> Any:
         return np.asarray(tensor.float()).astype(float).round(9).tolist()
 

@@ -64,7 +64,6 @@ def edit_alignments(
 
 
 def count_edit_kinds(hypotheses: Sequence[str], references: References, units: SymbolUnits) -> dict[str, int]:
-    """All substitutions, insertions and deletions, and the number of reference symbols."""
     aligned = edit_alignments(hypotheses, references, units=units)
     names = ("substitutions", "insertions", "deletions")
     kinds = {name: sum(getattr(alignment, name) for alignment in aligned) for name in names}

@@ -78,7 +78,6 @@ PAGE_HEADERS = {
 
 
 def create_app(state: ServerState) -> ASGIApp:
-    """The application of one worker."""
     app = FastAPI(
         title="Dragoman", version=__version__, description=ABOUT, docs_url=None, redoc_url=None,
         separate_input_output_schemas=False,

@@ -65,7 +65,6 @@ def create(state: ServerState, name: str, dictionaries: dict[Pair, Entries]) -> 
 
 
 def stored_key(glossary_id: str) -> str:
-    """The key under which the server stores a glossary."""
     return glossary_id.replace("-", "").lower()
 
 
@@ -78,7 +77,6 @@ def get(state: ServerState, glossary_id: str) -> Glossary:
 
 
 def every(state: ServerState) -> list[Glossary]:
-    """All glossaries, the oldest first."""
     files = [(key, state.glossaries.get(key)) for key in state.glossaries.ids()]
     stored = [Glossary.load(key, data) for key, data in files if data is not None]
     return sorted(stored, key=lambda glossary: (glossary.creation_time, glossary.glossary_id))

@@ -95,7 +95,6 @@ class Translator:
         return [None if isinstance(output, Exception) else output for output in outputs]
 
     async def whole(self, texts: Sequence[str], align: bool = False) -> list[Translated]:
-        """Translations of texts that are not split."""
         predictions = await self.predict(texts)
         unknown = await in_thread(lambda: [self.model.unknown(text) for text in texts], texts)
         outputs = [
@@ -154,7 +153,6 @@ class Translator:
         return [output for output in outputs if isinstance(output, UnitTranslation)]
 
     async def html(self, documents: Sequence[str]) -> list[Translated]:
-        """Translations of HTML documents with all their tags."""
         parsed = await in_thread(lambda: [parse_blocks(document) for document in documents], documents)
         rendered = iter(await self.blocks([part for parts in parsed for part in parts if isinstance(part, Block)]))
         texts = [[part.text for part in parts if isinstance(part, Block)] for parts in parsed]

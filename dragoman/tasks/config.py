@@ -23,7 +23,6 @@ DEFAULT_TASK = "translate"
 
 
 def preset_names() -> list[str]:
-    """The presets that come with the package."""
     folder = resources.files("dragoman.config") / "presets"
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
@@ -45,7 +44,6 @@ def preset_notes(name: str) -> dict[str, Any]:
 
 
 def preset_table(name: str) -> dict[str, Any]:
-    """A preset as a table of settings."""
     table = tomllib.loads(preset_text(name))
     return {key: value for key, value in table.items() if key not in NOTES}
 

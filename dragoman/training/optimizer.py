@@ -67,7 +67,6 @@ class AdamW:
                 )
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None

@@ -111,7 +111,6 @@ class ProcessGroup:
         return list(self.all_reduce_sum_tensor(torch.tensor(values, dtype=torch.float64)).tolist())
 
     def gather_texts(self, text: str) -> list[str]:
-        """The texts of all processes."""
         return [self.broadcast_text(text if rank == self.rank else "") for rank in range(self.world_size)]
 
     def broadcast_text(self, text: str) -> str:

@@ -118,7 +118,6 @@ def _repeated(hashes: array[int]) -> NDArray[np.bool_]:
 
 
 def _outdated(hashes: array[int], sources: array[int]) -> NDArray[np.bool_]:
-    """Pairs that differ from the last one of the same source."""
     pairs, texts = (np.frombuffer(values, np.uint64)[::-1] for values in (hashes, sources))
     _, last, which = np.unique(texts, return_index=True, return_inverse=True)
     return np.asarray(pairs != pairs[last][which], bool)[::-1]

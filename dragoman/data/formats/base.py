@@ -131,5 +131,4 @@ def sources(examples: TrainingExamples, doing: str) -> Iterator[str]:
 
 
 def targets(examples: TrainingExamples, doing: str) -> Iterable[str]:
-    """The first reference of all examples."""
     return examples.texts(doing, ("target",))

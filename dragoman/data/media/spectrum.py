@@ -57,7 +57,6 @@ def hertz_to_mel(hertz: Tensor, mel_scale: str) -> Tensor:
 
 
 def mel_to_hertz(mel: Tensor, mel_scale: str) -> Tensor:
-    """The inverse of `hertz_to_mel`."""
     if mel_scale == "htk":
         return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)
     knee = _KNEE / _LINEAR

@@ -182,7 +182,6 @@ class _Units(SafeParser):
 
 
 def _units(read: Read, name: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """All units of a file, as soon as they are read."""
     parser = _Units(name)
     while True:
         block = read(BLOCK)

@@ -59,7 +59,6 @@ class CopyingCodec(PairCodec):
         self._missing -= {*range(len(SPECIALS))} - {UNK}
 
     def _copies(self, tokens: Iterable[str]) -> dict[str, int]:
-        """The number of the copy of each source token that has one."""
         missing = dict.fromkeys(token for token in tokens if token not in self._known)
         return {token: copy for copy, token in enumerate(missing) if copy < MAX_COPIES}
 

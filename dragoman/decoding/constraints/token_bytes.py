@@ -36,7 +36,6 @@ class TokenBytes:
         return other
 
     def _add_tokens(self) -> None:
-        """Add the tokens that are not there yet."""
         tokenizer, first = self.tokenizer, len(self.texts)
         kind = tokenizer.kind
         glued = kind == "words" and getattr(getattr(tokenizer, "config", None), "split", "") == "punctuation"

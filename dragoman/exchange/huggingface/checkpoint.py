@@ -60,7 +60,6 @@ class Checkpoint:
         return value
 
     def wrong(self, name: str, found: object, expected: str) -> DataError:
-        """The error of a value of config.json."""
         return DataError(f"{self.folder / 'config.json'}: {name}: found {found}, expected {expected}")
 
     def number(self, name: str, default: float) -> float:
@@ -83,10 +82,7 @@ class Checkpoint:
         """The number of tokens: that of config.json, which must be that of the first of these tables that is there."""
         size = self.size("vocab_size", most=10_000_000)
         name = next((name for name in tables if name in self._tensors), tables[0])
-        if name not in self._tensors:
-            raise DataError(f"{self.folder}: the weights have no {name}")
-        opened, stored = self._tensors[name]
-        shape = opened.get_slice(stored).get_shape()
+        shape = self.shape(name)
         if len(shape) != 2 or shape[0] != size:
             raise DataError(f"{self.folder}: {name}: found the shape {list(shape)}, expected {size} rows (vocab_size)")
         return size
@@ -138,14 +134,19 @@ class Checkpoint:
     def names(self) -> set[str]:
         return set(self._tensors)
 
-    def tensor(self, name: str, shape: Sequence[int] | None = None) -> Tensor:
-        """A weight in float32; an error if it is missing or has another shape."""
+    def shape(self, name: str) -> Sequence[int]:
         if name not in self._tensors:
             raise DataError(f"{self.folder}: the weights have no {name}")
         opened, stored = self._tensors[name]
-        actual = opened.get_slice(stored).get_shape()
+        shape: Sequence[int] = opened.get_slice(stored).get_shape()
+        return shape
+
+    def tensor(self, name: str, shape: Sequence[int] | None = None) -> Tensor:
+        """A weight in float32; an error if it is missing or has another shape."""
+        actual = self.shape(name)
         if shape is not None and list(shape) != list(actual):
             raise DataError(f"{self.folder}: {name}: found the shape {list(actual)}, expected {list(shape)}")
+        opened, stored = self._tensors[name]
         tensor: Tensor = opened.get_tensor(stored).to(torch.float32)
         if not torch.isfinite(tensor).all():
             raise DataError(f"{self.folder}: {name}: found NaN or infinite values")

@@ -62,7 +62,6 @@ class PointerGeneratorConfig:
 
     @property
     def embedding(self) -> int:
-        """Width of the target embeddings."""
         return self.inner.embedding
 
     @property

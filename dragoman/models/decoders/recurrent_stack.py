@@ -33,7 +33,6 @@ class EmbeddingDropout(TokenEmbedding):
         self.rate = rate
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) → (B, T, D)."""
         embedded = super().forward(tokens)
         if not self.training or self.rate == 0.0:
             return embedded
@@ -61,11 +60,9 @@ class RecurrentStackConfig:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Sizes of the embeddings and of every layer."""
         return (self.embedding, *(self.width,) * (self.layers - 1), self.output_width)
 
     def memory_problems(self, memory: int) -> Iterator[str]:
-        """Errors in the setting `memory`."""
         if memory:
             yield f"memory: found {memory}, expected 0: recurrent layers always carry their state over"
 
@@ -141,7 +138,6 @@ class RecurrentStack(nn.Module):
         return state.cache
 
     def resume(self, carry: Any) -> State:
-        """The state that continues from a carry."""
         return State(static=(), cache=carry, length=0)
 
     def _layers(self) -> list[WeightDropout]:

@@ -158,5 +158,4 @@ class CausalTransformer(DecoderStack):
         return tuple(caches)
 
     def resume(self, carry: Any) -> State:
-        """The state that continues from a carry."""
         return State(static=(), cache=carry, length=self.memory)

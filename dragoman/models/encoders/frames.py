@@ -22,6 +22,15 @@ from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors, vector_scale
 
 
+def convolution_problems(config: Any, *names: str) -> Iterator[str]:
+    """Errors of settings that have a number for each of the convolutions with `channels`."""
+    if not config.channels:
+        yield "channels: found none, expected at least one convolution"
+    for name in names:
+        if (count := len(getattr(config, name))) != len(config.channels):
+            yield f"{name}: found {count} numbers, expected one for each of {len(config.channels)} convolutions"
+
+
 @dataclass(frozen=True)
 class WaveformConvolutionsConfig:
     """Convolutions over the waveform, without padding; then a layer norm and a projection."""
@@ -39,11 +48,7 @@ class WaveformConvolutionsConfig:
     norm_epsilon: float = setting(1e-5, help="what the layer norm before the projection adds to the variance")
 
     def problems(self) -> Iterator[str]:
-        if not self.channels:
-            yield "channels: found none, expected at least one convolution"
-        for name in ("kernels", "strides"):
-            if (count := len(getattr(self, name))) != len(self.channels):
-                yield f"{name}: found {count} numbers, expected one for each of {len(self.channels)} convolutions"
+        return convolution_problems(self, "kernels", "strides")
 
     @property
     def stride(self) -> int:
@@ -184,11 +189,7 @@ class Conv2dSubsamplingConfig:
     norm: bool = setting(True, help="layer norm after every convolution")
 
     def problems(self) -> Iterator[str]:
-        if not self.channels:
-            yield "channels: found none, expected at least one convolution"
-        for name in ("time_strides", "feature_strides"):
-            if (count := len(getattr(self, name))) != len(self.channels):
-                yield f"{name}: found {count} numbers, expected one for each of {len(self.channels)} convolutions"
+        return convolution_problems(self, "time_strides", "feature_strides")
 
     @property
     def stride(self) -> int:
@@ -407,7 +408,6 @@ class FramesEncoder(Encoder):
         self.width = self.inner.width
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, T, F), mask (B, T)."""
         x, mask = self.subsampling(source, mask)
         # A NaN on padding would reach real positions even when multiplied by zero.
         x = self.positions(self.dropout(torch.where(mask[:, :, None], x, 0.0)))
