@@ -134,7 +134,8 @@ def test_pages_label_as_predict_does(case: str, browser: Any, cached: Path, tmp_
 
 def test_what_a_page_cannot_label_is_said_at_once(cached: Path, tmp_path: Path) -> None:
     write_rows(tmp_path / "train.tsv", labelled("tag"))
-    settings = ["model.encoder.kind=convs2s", "model.read=mean", "train.steps=1"]
+    small = [f"model.encoder.{name}=8" for name in ("embedding", "width")]
+    settings = ["model.encoder.kind=convs2s", "model.encoder.layers=1", *small, "model.read=mean", "train.steps=1"]
     (tmp_path / "run.toml").write_text(
         call("new", "tag", f"data.train={tmp_path / 'train.tsv'}", *settings).out, encoding="utf-8"
     )
