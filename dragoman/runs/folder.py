@@ -131,7 +131,11 @@ class Run:
         """The model of a run that `is_fitted`; it needs no torch."""
         source, target = self.tokenizers()
         model: Any = self.task.model(self.config, source, target)
-        model.load(read_arrays(weights) if weights is not None else self._own_weights(read_arrays))
+        arrays = read_arrays(weights) if weights is not None else self._own_weights(read_arrays)
+        try:
+            model.load(arrays)
+        except RunError as error:
+            raise RunError(f"{weights or self.weights_path()}: {error}") from None
         return model
 
     def weights_path(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,15 @@ def test_taggers_and_forecasts(labelers: Path, capfd: pytest.CaptureFixture[str]
     predictions = [json.loads(line) for line in found.splitlines()[:6]]
     assert [row["text"] for row in predictions[:3]] == ["A A", "A D", "A C"]
     assert [row["value"] for row in predictions[3:]] == pytest.approx([3, 4, 5], abs=0.5)
+
+
+def test_weights_of_another_model_are_named(labelers: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = shutil.copytree(labelers / "hmm", tmp_path / "run")
+    shutil.copy(labelers / "kalman" / "weights.safetensors", run)
+    assert guarded(["predict", str(run), f"{labelers}/hmm.txt"]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith(f"dragoman: {run}/weights.safetensors: the weights do not fit the configuration: ")
+    assert error.count("\n") == 1
 
 
 def test_a_device_that_does_not_exist_is_still_an_error(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
