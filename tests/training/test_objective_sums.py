@@ -95,7 +95,7 @@ def gradients(kind: str, parts: tuple[slice, ...], processes: ProcessGroup) -> d
         step = Watched(TrainConfig(device="cpu"), model, objective_of(kind), Runtime(torch.device("cpu"), processes))
         indices = range(processes.rank, len(parts), processes.world_size)
         batches = [(index, batch_of(SOURCES[parts[index]], TARGETS[parts[index]])) for index in indices]
-        step(batches, indices[-1], 1, sum(len(row) + 1 for row in TARGETS), 0.1)
+        step(batches, indices[-1], 1, sum(len(row) + 1 for row in TARGETS), 0.1, 1)
         return step.gradients | {"loss": step.loss}
     finally:
         torch.set_default_dtype(torch.float32)
