@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +28,7 @@ from dragoman.training.objectives.consistency import SimCut, SimCutConfig
 from dragoman.training.objectives.minimum_risk import MinimumRisk, MinimumRiskConfig, RiskBatch
 from dragoman.training.runtime import ProcessGroup, Runtime
 from dragoman.training.step import TrainingStep
-from tests.processes import CONTEXT, two_processes
+from tests.processes import CONTEXT, free_port, two_processes
 from tests.training.conftest import Configure
 from tests.training.kill_driver import table, write_config
 
@@ -37,6 +36,7 @@ LETTERS = {4: "a", 5: "b", 6: "c"}
 SOURCES = [[4, 5], [6], [5, 5, 4], [6, 4], [4]]
 TARGETS = [[4, 5, 6], [6], [4, 4], [5, 6, 4, 4], [5]]
 PARTS = (slice(0, 2), slice(2, 5))  # of different sizes: a mean of means would show
+KINDS = ("likelihood", "minimum-risk", "simcut")
 
 
 class Spelling:
@@ -101,31 +101,34 @@ def gradients(kind: str, parts: tuple[slice, ...], processes: ProcessGroup) -> d
         torch.set_default_dtype(torch.float32)
 
 
-def child(kind: str, environment: dict[str, str], path: Path) -> None:
+def child(environment: dict[str, str], folder: Path) -> None:
     os.environ.update(environment)
     processes = ProcessGroup()
     with processes.initialized(torch.device("cpu")):
-        write_tensors(path, gradients(kind, PARTS, processes))
+        for kind in KINDS:
+            write_tensors(folder / f"{kind}-{processes.rank}.safetensors", gradients(kind, PARTS, processes))
 
 
-@pytest.mark.parametrize("kind", ["likelihood", "minimum-risk", "simcut"])
-def test_accumulation_and_two_processes_equal_one_big_batch(kind: str, tmp_path: Path) -> None:
-    alone = ProcessGroup()
-    expected = gradients(kind, (slice(0, 5),), alone)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        both = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    paths = [tmp_path / f"{rank}.safetensors" for rank in range(2)]
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The gradients of every objective by two processes."""
+    folder = tmp_path_factory.mktemp("gradients")
+    both = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    children = [
-        CONTEXT.Process(target=child, args=(kind, both | rank, path)) for rank, path in zip(ranks, paths, strict=True)
-    ]
+    children = [CONTEXT.Process(target=child, args=(both | rank, folder)) for rank in ranks]
     for started in children:
         started.start()
     for started in children:
         started.join(120)
         assert started.exitcode == 0
-    first, second = map(read_tensors, paths)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_accumulation_and_two_processes_equal_one_big_batch(kind: str, of_two: Path) -> None:
+    alone = ProcessGroup()
+    expected = gradients(kind, (slice(0, 5),), alone)
+    first, second = (read_tensors(of_two / f"{kind}-{rank}.safetensors") for rank in range(2))
     first["loss"] += second.pop("loss")
     accumulated = gradients(kind, PARTS, alone)
     assert float(expected["loss"]) > 0
