@@ -73,7 +73,7 @@ def test_the_plan_fits_into_the_time(seconds: float, workers: int, start: float,
     made = plan.make_plan(costs, given)
     shortest = ensemble * (start + 2.1)  # each run at least starts and is validated
     assert plan.plan_seconds(costs, made, given) <= max(seconds, shortest)
-    assert made.trials <= (plan.FEW if seconds == 60 else 15)  # usual training takes 210 s or more
+    assert made.trials == 1 or seconds > 60  # usual training takes 210 s or more
     assert made.trials == 15 or seconds < 7200
     assert made.trials == 1 or made.shares[0] >= 0.25
 
@@ -110,8 +110,8 @@ def test_more_time_means_more_trials_then_longer_ones() -> None:
     plans = [plan.make_plan(costs, plan.Resources(seconds, 2)) for seconds in (250, 600, 1200, 4000, 40_000)]
     sizes = [(made.trials, *made.shares[:1], made.times) for made in plans[1:]]
     assert plans[0].trials == 1  # usual training takes 210 s
-    long = [plan.make_plan([plan.Cost(1.0, 2.0, 0.0, usual, 100)] * 15, plan.Resources(300, 2)) for usual in (700, 900)]
-    assert long[0].trials == 1 < long[1].trials  # 255 s is less than a third of 900 s
+    longer = plan.make_plan([plan.Cost(1.0, 2.0, 0.0, 9000, 100)] * 15, plan.Resources(300, 2))
+    assert longer.trials == 1  # never less than the usual model trained for that time
     assert sizes == sorted(sizes)
     assert len(set(sizes)) > 2
     assert plans[-1] == plan.Plan(15, [1.0, 1.0], 4.0)

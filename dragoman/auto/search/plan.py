@@ -14,8 +14,6 @@ REDUCTION = 4  # a stage keeps one trial of so many (Jamieson and Talwalkar 2016
 SCALES = (4.0, 2.0, 1.4, 1.0)  # by which stages grow if there is time
 TIMES = (4.0, 2.0)  # how much longer than usual the last trials train if there is time
 FINALISTS = 4  # trials that are trained to the end, if there are as many workers
-FEW, SHORTEST = 4, 12.0  # trials, and seconds of their first stage, where the time is too short for a usual training
-SHORTENED = 3  # a usual training is shortened if it takes at most so many times the time there is
 LONGEST_TRAINING = 0.7  # share of the time that one trial may train in all, its waiting not counted
 PLANNED = 0.85  # share of the time that the plan fills; speeds are measured on a few steps
 PROBING, SHORTEST_PROBE = 0.3, 5.0  # share of the time for measuring speeds, and seconds that one takes at least
@@ -111,23 +109,14 @@ def is_too_long(usual: Cost, resources: Resources) -> bool:
     return usual.seconds(usual.usual) > resources.longest(2)
 
 
-def is_worth_shortening(usual: Cost, resources: Resources) -> bool:
-    """Whether there is time for a good part of a usual training, alone."""
-    return usual.seconds(usual.usual) <= SHORTENED * resources.longest(1)
-
-
 def make_plan(costs: Sequence[Cost], resources: Resources) -> Plan:
     """As many trials as fit into the time, then as much training of each. The first one is the default model.
 
-    Where there is no time for a usual training, it is trained alone. Where there is none for a third of it, a few
-    trials show which model is best after so short a time.
+    Where there is no time for a usual training beside others, it is trained alone: a model that leads after so short a
+    time need not lead later, and the search must not return less than the usual training would have in that time.
     """
-    most = FEW
-    if not is_too_long(costs[0], resources):
-        most = len(costs)
-    elif is_worth_shortening(costs[0], resources) or resources.longest(2) * stage_shares(FEW)[0] < SHORTEST:
-        most = 1
-    for trials in range(min(most, len(costs)), 1, -1):
+    most = 1 if is_too_long(costs[0], resources) else len(costs)
+    for trials in range(most, 1, -1):
         for scale, times in [(SCALES[0], TIMES[0]), (SCALES[0], TIMES[1]), *((scale, 1.0) for scale in SCALES)]:
             made = Plan(trials, stage_shares(trials, scale), times)
             if plan_seconds(costs, made, resources) <= PLANNED * resources.seconds:

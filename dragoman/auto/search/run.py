@@ -211,7 +211,7 @@ class Search:
                 job = self._probe_job(state, probed[0], device, budget)._replace(threads=usable_cores())
                 alone = self._probe_alone(probed[0], pool, job, budget)
                 left = seconds_left(state, self.deadline)
-                if alone is not None and plan.is_worth_shortening(alone, resources(state, left)):
+                if alone is not None:
                     probed[0].cost = asdict(alone)
                     probed = [probed[0], *(trial for trial in probed if trial.fitted)]
             self._plan(state, probed, left)
