@@ -135,9 +135,9 @@ def test_rows_beyond_the_position_table_on_one_process_alone(tmp_path: Path) -> 
             "max_length": 1500,
         }
         content["train"] |= {
-            "steps": 9,
+            "steps": 4,
             "accumulate": accumulate,
-            "validate_every": 3,
+            "validate_every": 2,
             "decode": 0,
             "batch_tokens": 700,
         }
@@ -149,7 +149,7 @@ def test_rows_beyond_the_position_table_on_one_process_alone(tmp_path: Path) -> 
             for code, said in two_processes(["train", config, "--quiet", "--run", runs[2]], here(config)):
                 assert code == 0, said
     left, right = (
-        read_tensors(runs[processes] / "checkpoints" / f"{9:08d}" / "weights.safetensors") for processes in (1, 2)
+        read_tensors(runs[processes] / "checkpoints" / f"{4:08d}" / "weights.safetensors") for processes in (1, 2)
     )
     for key, value in left.items():
         torch.testing.assert_close(value, right[key], rtol=1e-4, atol=1e-6)
