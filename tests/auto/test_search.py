@@ -486,6 +486,20 @@ def test_trials_are_compared_by_what_the_task_is_about(metric: str, overrides: l
     assert search_metric(config, overrides) == expected
 
 
+def test_a_shortened_training_goes_on_with_its_warm_ups(cached: Path, tmp_path: Path) -> None:
+    """Where the rest of the time lengthens a run; with the warm-up of the new length it could not be resumed."""
+    rows = write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(60)])
+    overrides = ["preset=luong-2015-small", "model.encoder.width=8", "model.decoder.width=8", *TINY[1:]]
+    config, _ = configure(str(rows), [*overrides, "train.steps=40", "train.optimizer.warmup=20"])
+    path, folder = tmp_path / "trial.toml", tmp_path / "trial"
+    path.write_text(settings.dump(config), encoding="utf-8")
+    begun = planned_settings(config, 2, 2)
+    assert "train.optimizer.warmup=1" in begun
+    for steps, given in ((2, begun), (4, planned_settings(config, 4, 2, begun))):
+        done = run_job(Job(str(path), str(folder), steps, 1, "cer", tuple(given)))
+        assert (done.error, done.step) == ("", steps)
+
+
 def test_the_rest_of_the_time_is_used() -> None:
     """Longer training of the best and the default model, then candidates that waited, then seeds; none twice."""
     measured = asdict(plan.Cost(speed=10.0, validation=0.0, usual=1000, usual_every=10))

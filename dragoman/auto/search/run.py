@@ -521,7 +521,8 @@ class Search:
                 if name != trial.name:
                     self._member(state, trial, int(name.rpartition("-seed")[2]))
                 every = max(1, min(cost(trial).every, steps))
-                trial.settings, trial.steps = planned_settings(self._config(trial.name), steps, every), [steps]
+                trial.settings = planned_settings(self._config(trial.name), steps, every, trial.settings)
+                trial.steps = [steps]
                 tried.add((name, steps))
             jobs = [self._last_job(state, name, len(runs)) for name, _, _ in runs]
             if not jobs:

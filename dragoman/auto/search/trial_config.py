@@ -22,15 +22,21 @@ TARGETS = {"loss": "chrf", "wer": "exact_match"}  # by the metric that selects t
 FEW = 150  # validation pairs below which a score is too noisy to choose by
 
 
-def planned_settings(config: Config, steps: int, every: int) -> list[str]:
-    """The settings of a training of so many steps, validated after so many: patience and warm-up follow the length."""
+def planned_settings(config: Config, steps: int, every: int, begun: Sequence[str] = ()) -> list[str]:
+    """The settings of a training of so many steps, validated after so many: patience and warm-up follow the length.
+
+    A training that goes on keeps the warm-ups it has `begun` with; it could not be resumed with others.
+    """
     train, share = config.train, steps / config.train.steps
     patience = math.ceil(train.patience * max(1.0, share))
     warmup = math.ceil(train.optimizer.warmup * min(1.0, share))
     planned = [
         f"train.steps={steps}", f"train.validate_every={every}", f"train.save_every={every}",
-        f"train.patience={patience}", f"train.optimizer.warmup={warmup}",
+        f"train.patience={patience}",
     ]  # fmt: skip
+    if begun:
+        return [*planned, *(setting for setting in begun if ".warmup=" in setting)]
+    planned.append(f"train.optimizer.warmup={warmup}")
     if objective := getattr(train.objective, "warmup", 0):
         planned.append(f"train.objective.warmup={math.ceil(objective * min(1.0, share))}")
     return planned
