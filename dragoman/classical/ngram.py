@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.classical.kneser_ney import MAX_ORDER, Level, extend, gather, ngram_words, prune, smooth, suffix_links
 from dragoman.classical.model import Arrays, FittedModel, Note, Size, TensorSpec
@@ -40,6 +41,7 @@ class NGramConfig:
     )
 
 
+PART = 1 << 16  # tokens of a text scored at a time
 UNDECIDED = -2  # in place of a token: the most probable one is not known yet
 
 
@@ -186,6 +188,16 @@ class NGramModel(FittedModel):
         correct = torch.from_numpy(self.first_choices(contexts, target.shape) == target) & mask
         device = batch.target.device
         return TokenScores(torch.from_numpy(logs).to(device), correct.to(device), mask.to(device))
+
+    def text_scores(self, text: NDArray[Any]) -> Iterator[tuple[float, int, int]]:
+        """Log-probability, right guesses and tokens of each part of a text; its first token is read alone."""
+        read = as_history(text)
+        for first in range(0, len(text) - 1, PART):
+            end, before = min(first + PART, len(text) - 1), max(0, first - self.order + 1)
+            target = text[None, first + 1 : end + 1].astype(np.int64)
+            contexts = self.contexts(read[None, before:first], read[None, first:end])
+            right = self.first_choices(contexts, target.shape) == target
+            yield float(self.log_probabilities(contexts, target).sum()), int(right.sum()), target.size
 
     def empty_carry(self, rows: int) -> Tensor:
         """The tokens before a text: none, as at the start of a line."""

@@ -5,10 +5,9 @@ A command has a `Schema`: dataclasses whose fields are its settings. Help, flags
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, make_dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -18,6 +17,7 @@ from dragoman.config.dump import Setting, describe
 from dragoman.config.fields import Accepted, accepted, fields_of, kind_of, type_hints
 from dragoman.config.loader import build
 from dragoman.config.overrides import merge, nested, parse_value
+from dragoman.config.table import Table
 from dragoman.errors import ConfigError, hint
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class Schema:
 
         if self.kinds is None:
             return Annotated[Any, METHODS] | None
-        return reduce(operator.or_, [*(METHODS[kind].config for kind in self.kinds), None])
+        late = {kind: partial(METHODS.__getitem__, kind) for kind in self.kinds}
+        return Annotated[Any, Table("method", METHODS.names, late=late)] | None
 
     def settings_class(self, methods: bool = True) -> Any:
         """The dataclass of all settings; the table of methods is read now, so that late entries count."""

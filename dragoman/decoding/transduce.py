@@ -1,14 +1,18 @@
-"""Outputs of fitted models, which search on their own. Nothing here imports torch."""
+"""Outputs of fitted models without torch: transducers search on their own, n-grams continue a text greedily."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from dragoman.classical.model import ScoredTokens, Transducer
+from dragoman.classical.ngram import NGramModel, line_of
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
+from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
 from dragoman.progress import check_interrupted
 
@@ -31,6 +35,20 @@ def transduce(
     rows = [tuple(token for token in source if token not in (PAD, EOS)) for source in sources]
     outputs = model.transduce(rows, max(config.beam, n_best), n_best)
     return [[_hypothesis(output) for output in several] for several in outputs]
+
+
+def continue_greedily(model: NGramModel, context: Sequence[int], max_length: int, one_line: bool) -> Hypothesis:
+    """What `greedy_search` writes after a context, at most `max_length` tokens; `one_line` stops at <eos>."""
+    tokens: list[int] = []
+    scores: list[float] = []
+    while len(tokens) < max_length and not (one_line and tokens and tokens[-1] == EOS):
+        check_interrupted()
+        read = [*context, *tokens]
+        logs = model.distribution(line_of(read[max(0, len(read) - model.order + 1) :]))
+        logs[list(SUPPRESSED_TOKENS)] = -np.inf
+        tokens.append(int(logs.argmax()))
+        scores.append(float(logs[tokens[-1]]))
+    return Scorer().hypothesis(tokens, scores)
 
 
 def _hypothesis(output: ScoredTokens) -> Hypothesis:

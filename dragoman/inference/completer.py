@@ -7,44 +7,40 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from dragoman.classical.ngram import NGramModel
 from dragoman.config import settings
 from dragoman.data import split
-from dragoman.data.batch import token_batch
-from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
 from dragoman.data.examples import Example
 from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.greedy import StopAt, TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.hypothesis import Hypothesis, split_at_eos
 from dragoman.decoding.options import check_at_least, replace_from_keywords
-from dragoman.decoding.sampling import Sampling, sample_key, token_sampler
+from dragoman.decoding.transduce import continue_greedily
 from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.inference.dynamic_evaluation import (
-    BATCHES,
-    STREAMS,
-    DynamicEvaluation,
-    dynamic_likelihood,
-    gradient_sizes,
-)
 from dragoman.inference.evaluation import read_examples
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, Part
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
-from dragoman.inference.target_scores import mean_log_probabilities
 from dragoman.inference.unseen import UnseenText
 from dragoman.runs import Run
-from dragoman.scoring.perplexity import TextSize, text_size
-from dragoman.training.validation.language_model import text_likelihood
+from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
+
+if TYPE_CHECKING:
+    import torch
+
+    from dragoman.data.bptt import InMemoryStream
+    from dragoman.decoding.greedy import StopAt, TokenChooser
+    from dragoman.decoding.sampling import Sampling
+    from dragoman.inference.dynamic_evaluation import DynamicEvaluation
 
 LINES = 10_000  # tokenised together
-Observe = Callable[[TokenChooser], TokenChooser]
+Observe = Callable[["TokenChooser"], "TokenChooser"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,6 @@ class CompletionKeywords(StreamKeywords, total=False):
     observe: Observe | None
 
 
-@torch.no_grad()
 def complete(
     model: Any, prompts: Sequence[Sequence[int]], options: CompletionOptions, device: torch.device | None = None
 ) -> list[list[Hypothesis]]:
@@ -98,6 +93,8 @@ def complete(
     Prompts of equal length are read together.
     """
     contexts = [[EOS, *prompt] for prompt in prompts]  # a text begins where the line before it ended
+    if isinstance(model, NGramModel) and options.sampling is None and options.observe is None:  # without torch
+        return [[continue_greedily(model, row, options.max_length, options.one_line)] for row in contexts]
     completions: list[list[Hypothesis]] = [[] for _ in prompts]
     jobs = [(index, sample) for index in range(len(prompts)) for sample in range(options.samples)]
     jobs.sort(key=lambda job: len(contexts[job[0]]))
@@ -119,9 +116,16 @@ def _complete(
     device: torch.device | None,
 ) -> list[Hypothesis]:
     """Continuations of jobs (index of a prompt, number of the sample) of equal length; each prompt is read once."""
+    import torch
+
+    from dragoman.data.batch import token_batch
+    from dragoman.decoding.greedy import argmax_token, greedy_search
+    from dragoman.decoding.sampling import sample_key, token_sampler
+
     indices = sorted({index for index, _ in jobs})
     source = torch.tensor([contexts[index] for index in indices], device=device)
-    state = model.start(token_batch(source))
+    with torch.no_grad():
+        state = model.start(token_batch(source))
     row_of = {index: row for row, index in enumerate(indices)}
     state = state.select(torch.tensor([row_of[index] for index, _ in jobs], device=device))
     choose: TokenChooser = argmax_token
@@ -174,7 +178,8 @@ class CompletionWork(Work[list[Completed]]):
         check_length(self.run.model, row.source, self.options.max_length, row.name)
 
     def outputs(self, rows: Sequence[Row], done: Done) -> list[list[Completed]]:
-        completions = complete(self.run.model, [row.source for row in rows], self.options, self.run.device)
+        run, sources = self.run, [row.source for row in rows]
+        completions = complete(run.model, sources, self.options, None if run.run.is_fitted else run.device)
         for row in rows:
             done(row)
         return [
@@ -202,7 +207,7 @@ class Completer(LoadedRun):
         super().__init__(run, device)
         self.tokenizer = self.target_tokenizer
         self.unseen = UnseenText(run, self.tokenizer, "target")
-        self.model = run.model(self.device)
+        self.model = run.model(None if run.is_fitted else self.device)
 
     def complete(
         self,
@@ -230,6 +235,8 @@ class Completer(LoadedRun):
         stream = stream or StreamOptions(input_name="prompt {}".format)
         options, stream = replace_from_keywords(dict(keywords), options or CompletionOptions(), stream)
         if options.sampling is not None:  # checks the ranges
+            from dragoman.decoding.sampling import Sampling
+
             settings.build(Sampling, settings.as_table(options.sampling))
         return stream_outputs(CompletionWork(self, options), prompts, stream)
 
@@ -266,6 +273,8 @@ class Completer(LoadedRun):
 
     def rate(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
         """The mean log-probability per token of every text as a line of its own, <eos> included; −∞: it is too long."""
+        from dragoman.inference.target_scores import mean_log_probabilities
+
         check_several(texts, "rate")
         rows = self.tokenizer.encode_batch([text.replace("\n", " ") for text in texts])
         return mean_log_probabilities(self.model, [[]] * len(rows), rows, self.device, batch_size)
@@ -298,25 +307,46 @@ class Completer(LoadedRun):
             size += text_size(block)
             count += len(block)
             blocks.append(self._tokens(block))
-        text = InMemoryStream(np.concatenate([np.array([EOS], np.int32), *blocks]))
+        tokens = np.concatenate([np.array([EOS], np.int32), *blocks])
         if not count:
             raise DataError("nothing to evaluate: no line was read")
         done = progress or (lambda tokens: None)
-        if dynamic is not None:
-            sizes = gradient_sizes(self.model, self._training_text(dynamic.segment), dynamic.segment, self.device)
-            likelihood, accuracy = dynamic_likelihood(self.model, text, sizes, dynamic, size, self.device, done)
-        else:
-            plan = OverlappingBpttPlan(text, self.config.model.segment)
-            likelihood, accuracy = text_likelihood(self.model, plan, size, self.device, rows=batch_size, progress=done)
+        likelihood, accuracy = self._likelihood(tokens, size, batch_size, done, dynamic)
         return {
             "lines": count,
             "tokens": likelihood.tokens,
             "words": size.words,
             "characters": size.characters,
-            "unknown": int((text.tokens == UNK).sum()),
+            "unknown": int((tokens == UNK).sum()),
             **likelihood.scores(),
             "token_accuracy": accuracy,
         }
+
+    def _likelihood(
+        self,
+        tokens: NDArray[np.int32],
+        size: TextSize,
+        batch_size: int,
+        done: Callable[[int], None],
+        dynamic: DynamicEvaluation | None,
+    ) -> tuple[TextLikelihood, float]:
+        """The likelihood of a text, and the accuracy."""
+        if isinstance(self.model, NGramModel) and dynamic is None:  # without torch
+            nats, right = 0.0, 0
+            for score, correct, count in self.model.text_scores(tokens):
+                nats, right = nats - score, right + correct
+                done(count)
+            return TextLikelihood(nats, len(tokens) - 1, size), right / max(1, len(tokens) - 1)
+        from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
+        from dragoman.inference.dynamic_evaluation import dynamic_likelihood, gradient_sizes
+        from dragoman.training.validation.language_model import text_likelihood
+
+        text = InMemoryStream(tokens)
+        if dynamic is not None:
+            sizes = gradient_sizes(self.model, self._training_text(dynamic.segment), dynamic.segment, self.device)
+            return dynamic_likelihood(self.model, text, sizes, dynamic, size, self.device, done)
+        plan = OverlappingBpttPlan(text, self.config.model.segment)
+        return text_likelihood(self.model, plan, size, self.device, rows=batch_size, progress=done)
 
     def _tokens(self, lines: list[str]) -> NDArray[np.int32]:
         rows = self.tokenizer.encode_batch(lines)
@@ -324,6 +354,9 @@ class Completer(LoadedRun):
 
     def _training_text(self, segment: int) -> InMemoryStream:
         """The beginning of the training data, as long as statistics of gradients need it."""
+        from dragoman.data.bptt import InMemoryStream
+        from dragoman.inference.dynamic_evaluation import BATCHES, STREAMS
+
         data, tokens, length = self.config.data, [np.array([EOS], np.int32)], 0
         items = split.read_examples(data, data.train, example_format=self.run.task.example_format(self.config))
         lines = (item.references[0] for item in items if isinstance(item, Example))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from dragoman.config.settings import setting
-from dragoman.config.table import Table
+from dragoman.config.table import Table, imported
 from dragoman.data.formats import labels as label_formats
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.media.feature_extractor import extractor_of
@@ -39,43 +39,17 @@ class LabelModelEntry(NamedTuple):
     model: Callable[..., Any]
 
 
-def _classifier() -> LabelModelEntry:
-    from dragoman.models.classifier import Classifier, ClassifierConfig
-
-    return LabelModelEntry(ClassifierConfig, Classifier)
-
-
-def _regressor() -> LabelModelEntry:
-    from dragoman.models.classifier import ClassifierConfig, Regressor
-
-    return LabelModelEntry(ClassifierConfig, Regressor)
-
-
-def _kalman() -> LabelModelEntry:
-    from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
-
-    return LabelModelEntry(KalmanConfig, KalmanRegressor)
-
-
-def _tagger() -> LabelModelEntry:
-    from dragoman.models.tagger import Tagger, TaggerConfig
-
-    return LabelModelEntry(TaggerConfig, Tagger)
-
-
-def _hmm() -> LabelModelEntry:
-    from dragoman.classical.hmm_tagger import HMMTagger, HMMTaggerConfig
-
-    return LabelModelEntry(HMMTaggerConfig, HMMTagger)
-
-
-def _table(**late: Callable[[], LabelModelEntry]) -> Table[str, LabelModelEntry]:
+def _models(**addresses: str) -> Table[str, LabelModelEntry]:
+    """A table of late entries, by their kinds: each "module:Config,Model" of the package."""
+    late = {kind: imported(LabelModelEntry, f"dragoman.{address}") for kind, address in addresses.items()}
     return Table("model", lambda entry: [entry.config.kind], late=late)
 
 
-CLASSIFIERS = _table(classifier=_classifier)
-REGRESSORS = _table(classifier=_regressor, kalman=_kalman)
-TAGGERS = _table(tagger=_tagger, hmm=_hmm)
+CLASSIFIERS = _models(classifier="models.classifier:ClassifierConfig,Classifier")
+REGRESSORS = _models(
+    classifier="models.classifier:ClassifierConfig,Regressor", kalman="classical.kalman:KalmanConfig,KalmanRegressor"
+)
+TAGGERS = _models(tagger="models.tagger:TaggerConfig,Tagger", hmm="classical.hmm_tagger:HMMTaggerConfig,HMMTagger")
 
 
 @dataclass(frozen=True)

@@ -4,34 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import nn
 
-from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.config.settings import setting
-from dragoman.data.bptt import SegmentCollator
-from dragoman.data.collate import Collator, Lengths
-from dragoman.data.corpus import Corpus
+from dragoman.config.table import Table, imported
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.texts import LanguageModelFormat, MaskedTextFormat
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.labels import MaskDecoder
-from dragoman.models.bilm import BiLM, BiLMConfig
-from dragoman.models.language_model import LanguageModel, LanguageModelConfig
-from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
 from dragoman.tasks.base import Automatic, Config, Starter, Task
 from dragoman.tasks.labels import NoSearchConfig
-from dragoman.training.loaders import BatchLoader, BpttLoader, check_streams
-from dragoman.training.runtime import ProcessGroup
-from dragoman.training.validation.language_model import LanguageModelValidator, MaskedLMValidator
-from dragoman.training.validation.result import Validator
 
-MODELS: dict[type, Callable[..., nn.Module]] = {MaskedLMConfig: MaskedLM, BiLMConfig: BiLM}
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from dragoman.data.collate import Collator, Lengths
+    from dragoman.data.corpus import Corpus
+    from dragoman.training.loaders import BatchLoader
+    from dragoman.training.runtime import ProcessGroup
+    from dragoman.training.validation.result import Validator
+
+
+class LanguageModelEntry(NamedTuple):
+    """A kind of language model: its settings, and its class."""
+
+    config: Any
+    model: Callable[..., Any]  # (config, size of the vocabulary)
+
+
+LANGUAGE_MODELS: Table[str, LanguageModelEntry] = Table(
+    "model",
+    lambda entry: [entry.config.kind],
+    late={
+        "language-model": imported(
+            LanguageModelEntry, "dragoman.models.language_model:LanguageModelConfig,LanguageModel"
+        ),
+        "ngram": imported(LanguageModelEntry, "dragoman.classical.ngram:NGramConfig,NGramModel"),
+    },
+)
+MASKED_MODELS: Table[str, LanguageModelEntry] = Table(
+    "model",
+    lambda entry: [entry.config.kind],
+    late={
+        "masked-lm": imported(LanguageModelEntry, "dragoman.models.masked_lm:MaskedLMConfig,MaskedLM"),
+        "bilm": imported(LanguageModelEntry, "dragoman.models.bilm:BiLMConfig,BiLM"),
+    },
+)
 SUBWORDS = {"source": {"kind": "subwords", "vocab_size": 8000}}
 SMALL_BERT = {
     "layers": 4, "width": 256, "heads": 4, "feedforward": 1024, "attention_dropout": 0.0, "max_positions": 127,
@@ -44,7 +67,9 @@ class LanguageModelTaskConfig(Config):
     """Running text."""
 
     task: Literal["language-model"] = setting("language-model", help="the kind of problem")
-    model: LanguageModelConfig | NGramConfig = setting(LanguageModelConfig(), help="the model to train")
+    model: Annotated[Any, LANGUAGE_MODELS] = setting(
+        default_factory=lambda: LANGUAGE_MODELS["language-model"].config(), help="the model to train"
+    )
     output = "likelihood"
 
     def problems(self) -> Iterator[str]:
@@ -64,7 +89,7 @@ class LanguageModelTaskConfig(Config):
             "data.max_length",
         )
         yield from self.unused_settings(unused, f"has no meaning for {self.task_setting}, which reads running text")
-        if isinstance(self.model, LanguageModelConfig) and self.train.batch_tokens < self.model.segment:
+        if self.model.kind == "language-model" and self.train.batch_tokens < self.model.segment:
             yield (
                 f"train.batch_tokens: found {self.train.batch_tokens}, expected at least model.segment = "
                 f"{self.model.segment}: a batch has streams of that many tokens"
@@ -82,32 +107,38 @@ class LanguageModelTask(Task):
         {
             "data": {"train": "text.txt"},
             "tokenizer": {"source": {"kind": "subwords", "vocab_size": 8000}},
-            "model": {"kind": LanguageModelConfig.kind, "segment": 128, "memory": 128, "stack": STACK},
+            "model": {"kind": "language-model", "segment": 128, "memory": 128, "stack": STACK},
             "train": {"steps": 10_000, "batch_tokens": 4096},
         },
     )
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
         """Segments of parallel streams, for truncated back-propagation through time."""
+        from dragoman.data.bptt import SegmentCollator
+
         return SegmentCollator()
 
     def prepare(self, config: Config, note: Progress = lambda doing, count: None, **options: Any) -> Corpus:
         """The tokenised text; an error if it is too short for the batch size."""
         corpus = super().prepare(config, note, **options)
-        if isinstance(config.model, NGramConfig):
+        if config.model.kind == "ngram":
             return corpus
+        from dragoman.training.loaders import check_streams
+
         check_streams(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)
         return corpus
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
-        if isinstance(config.model, NGramConfig):
-            return NGramModel(config.model, len(target))
-        return LanguageModel(config.model, len(target))
+        return LANGUAGE_MODELS.of(config.model).model(config.model, len(target))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
+        from dragoman.training.validation.language_model import LanguageModelValidator
+
         return LanguageModelValidator(corpus, config.model.segment, device)
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
+        from dragoman.training.loaders import BpttLoader
+
         return BpttLoader(corpus, model, config.model.segment, config.train, processes)
 
 
@@ -116,7 +147,9 @@ class MaskedLanguageModelTaskConfig(NoSearchConfig):
     """Texts alone."""
 
     task: Literal["masked-language-model"] = setting("masked-language-model", help="the kind of problem")
-    model: MaskedLMConfig | BiLMConfig = setting(MaskedLMConfig(), help="the model to train")
+    model: Annotated[Any, MASKED_MODELS] = setting(
+        default_factory=lambda: MASKED_MODELS["masked-lm"].config(), help="the model to train"
+    )
     output = "masked tokens"
 
 
@@ -131,7 +164,7 @@ class MaskedLanguageModelTask(Task):
         {
             "data": {"train": "texts.txt", "max_length": 126},
             "tokenizer": SUBWORDS,
-            "model": {"kind": MaskedLMConfig.kind, "encoder": SMALL_BERT},
+            "model": {"kind": "masked-lm", "encoder": SMALL_BERT},
             "train": {"steps": 20_000, "batch_tokens": 8192, "optimizer": {"weight_decay": 0.01}},
         },
     )
@@ -150,9 +183,11 @@ class MaskedLanguageModelTask(Task):
 
     def collator(self, config: Config, source: SourceReader) -> Collator:
         """Padded token rows; batches are sized by the tokens that are predicted."""
+        from dragoman.data.collate import Collator
+        from dragoman.models.masked_lm import num_masked
 
         def predicted(source: Lengths, target: Lengths) -> Any:
-            if isinstance(config.model, MaskedLMConfig):
+            if config.model.kind == "masked-lm":
                 share = config.model.mlm_probability
                 return (num_masked(source.astype(np.int64), share) + num_masked(target.astype(np.int64), share)).numpy()
             return 2 * source.astype(np.int64) + 1  # a token forwards and backwards, and <eos> once
@@ -160,8 +195,10 @@ class MaskedLanguageModelTask(Task):
         return Collator(loss_terms=predicted)
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
-        return MODELS[type(config.model)](config.model, len(source))
+        return MASKED_MODELS.of(config.model).model(config.model, len(source))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """Loss and accuracy on the same masked tokens at every validation."""
+        from dragoman.training.validation.language_model import MaskedLMValidator
+
         return MaskedLMValidator(corpus, device)

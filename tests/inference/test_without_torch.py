@@ -7,11 +7,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from dragoman.classical import ngram
 from dragoman.cli import guarded
 from dragoman.config.settings import inline
+from dragoman.data.tokenizers.base import EOS
+from dragoman.inference import completer
 
 KINDS = ("copy", "memorise", "nearest", "ngram-transducer", "phrase-based", "word-aligner")
 # One process runs all commands. The import of a module that is None raises ImportError.
@@ -105,6 +110,42 @@ def test_taggers_and_forecasts(labelers: Path, capfd: pytest.CaptureFixture[str]
     predictions = [json.loads(line) for line in found.splitlines()[:6]]
     assert [row["text"] for row in predictions[:3]] == ["A A", "A D", "A C"]
     assert [row["value"] for row in predictions[3:]] == pytest.approx([3, 4, 5], abs=0.5)
+
+
+def test_a_language_model_of_n_grams(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """What it writes and measures without torch is what the search and the measure of all language models give."""
+    words = ["the", "a", "dog", "cat", "sees", "eats", "big"]
+    lines = [" ".join(words[(n * step) % 7] for step in range(1, 3 + n % 5)) for n in range(90)]
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (tmp_path / "prompts.txt").write_text("the\na dog\n\n", encoding="utf-8")
+    table = f'task = "language-model"\ndata.train = "{tmp_path}/text.txt"\ntokenizer.source.kind = "words"\n'
+    commands = []
+    for order in (1, 3):
+        (tmp_path / "n.toml").write_text(f'{table}model = {{kind = "ngram", order = {order}}}\n', encoding="utf-8")
+        assert guarded(["train", f"{tmp_path}/n.toml", "--run", f"{tmp_path}/{order}"]) == 0
+        prompts = f"complete {tmp_path}/{order} --file {tmp_path}/prompts.txt --json"
+        commands += [prompts, f"{prompts} --one-line", f"evaluate {tmp_path}/{order} {tmp_path}/text.txt --json"]
+    found = [json.loads(line) for line in commands_without_torch(commands).splitlines()]
+    capfd.readouterr()
+    monkeypatch.setattr(completer, "NGramModel", ())  # no model is an instance of it
+    for command in commands:
+        assert guarded(command.split()) == 0
+    expected = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert len(found) == len(expected) == 2 * (3 + 3 + 1)
+    for own, other in zip(found, expected, strict=True):
+        assert own == other if "text" in own else own == pytest.approx(other, rel=1e-12)
+
+
+def test_a_text_in_parts_has_the_scores_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(1)
+    text = np.concatenate([[EOS], generator.integers(3, 9, 200)]).astype(np.int32)
+    rows = [row[:-1].tolist() for row in np.split(text[1:], np.flatnonzero(text[1:] == EOS) + 1) if len(row)]
+    model = ngram.NGramModel(ngram.NGramConfig(order=3), 9).fit_rows(ngram.Ragged.of(rows))
+    ((score, right, count),) = model.text_scores(text)
+    monkeypatch.setattr(ngram, "PART", 7)
+    parts = np.array(list(model.text_scores(text)))
+    assert len(parts) == 29
+    assert parts.sum(0) == pytest.approx([score, right, count])
 
 
 def test_weights_of_another_model_are_named(labelers: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
