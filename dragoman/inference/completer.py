@@ -331,7 +331,12 @@ class Completer(LoadedRun):
         dynamic: DynamicEvaluation | None,
     ) -> tuple[TextLikelihood, float]:
         """The likelihood of a text, and the accuracy."""
-        if isinstance(self.model, NGramModel) and dynamic is None:  # without torch
+        if dynamic is not None and self.run.is_fitted:
+            raise ConfigError(
+                f'evaluation.dynamic: learns by gradients, found model.kind = "{self.config.model.kind}" in '
+                f"{self.run.folder}, which has none; leave it out"
+            )
+        if isinstance(self.model, NGramModel):  # without torch
             nats, right = 0.0, 0
             for score, correct, count in self.model.text_scores(tokens):
                 nats, right = nats - score, right + correct

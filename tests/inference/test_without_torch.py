@@ -125,6 +125,8 @@ def test_a_language_model_of_n_grams(tmp_path: Path, capfd: pytest.CaptureFixtur
         assert guarded(["train", f"{tmp_path}/n.toml", "--run", f"{tmp_path}/{order}"]) == 0
         prompts = f"complete {tmp_path}/{order} --file {tmp_path}/prompts.txt --json"
         commands += [prompts, f"{prompts} --one-line", f"evaluate {tmp_path}/{order} {tmp_path}/text.txt --json"]
+    assert guarded([*commands[-1].split(), "evaluation.dynamic=true"]) == 2
+    assert "evaluation.dynamic: learns by gradients, found model.kind = " in capfd.readouterr().err
     found = [json.loads(line) for line in commands_without_torch(commands).splitlines()]
     capfd.readouterr()
     monkeypatch.setattr(completer, "NGramModel", ())  # no model is an instance of it
