@@ -153,17 +153,14 @@ def evaluate_text(
     run: Run, files: str | Pairs, batch_size: int, dynamic: dict[str, Any] | None, as_json: bool, device: str
 ) -> None:
     from dragoman.inference.completer import Completer
+    from dragoman.inference.dynamic_evaluation import DynamicEvaluation
 
     places = {f"evaluation.dynamic{name}" for name in ("", "_rate", "_decay", "_segment")}
     allowed = PREDICT_ARGUMENTS - {"data.columns", "data.header"} | places
     refuse_options(run, allowed, "has no meaning for a text: {run} is a language model")
     completer = Completer(run, device)
     text = [example.references[0] for example in read_examples(run, files, "line")]
-    learning = None
-    if dynamic is not None:
-        from dragoman.inference.dynamic_evaluation import DynamicEvaluation
-
-        learning = DynamicEvaluation(**dynamic)
+    learning = None if dynamic is None else DynamicEvaluation(**dynamic)
     with progress("tokens") as done:
         scores = completer.evaluate(text, batch_size=batch_size, progress=done, dynamic=learning)
     as_utf8()

@@ -22,6 +22,13 @@ from dragoman.decoding.hypothesis import Hypothesis, split_at_eos
 from dragoman.decoding.options import check_at_least, replace_from_keywords
 from dragoman.decoding.transduce import continue_greedily
 from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.inference.dynamic_evaluation import (
+    BATCHES,
+    STREAMS,
+    DynamicEvaluation,
+    dynamic_likelihood,
+    gradient_sizes,
+)
 from dragoman.inference.evaluation import read_examples
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
@@ -37,7 +44,6 @@ if TYPE_CHECKING:
     from dragoman.data.bptt import InMemoryStream
     from dragoman.decoding.greedy import StopAt, TokenChooser
     from dragoman.decoding.sampling import Sampling
-    from dragoman.inference.dynamic_evaluation import DynamicEvaluation
 
 LINES = 10_000  # tokenised together
 Observe = Callable[["TokenChooser"], "TokenChooser"]
@@ -343,7 +349,6 @@ class Completer(LoadedRun):
                 done(count)
             return TextLikelihood(nats, len(tokens) - 1, size), right / max(1, len(tokens) - 1)
         from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
-        from dragoman.inference.dynamic_evaluation import dynamic_likelihood, gradient_sizes
         from dragoman.training.validation.language_model import text_likelihood
 
         text = InMemoryStream(tokens)
@@ -360,7 +365,6 @@ class Completer(LoadedRun):
     def _training_text(self, segment: int) -> InMemoryStream:
         """The beginning of the training data, as long as statistics of gradients need it."""
         from dragoman.data.bptt import InMemoryStream
-        from dragoman.inference.dynamic_evaluation import BATCHES, STREAMS
 
         data, tokens, length = self.config.data, [np.array([EOS], np.int32)], 0
         items = split.read_examples(data, data.train, example_format=self.run.task.example_format(self.config))

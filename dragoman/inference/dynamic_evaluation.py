@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from dragoman.data.bptt import BpttPlan, InMemoryStream
 from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding.options import check_at_least
 from dragoman.errors import ConfigError
 from dragoman.scoring.perplexity import TextLikelihood, TextSize
+
+if TYPE_CHECKING:  # the options are read where no torch is needed
+    import torch
+    from torch import Tensor
+
+    from dragoman.data.bptt import InMemoryStream
 
 STREAMS, BATCHES = 100, 500  # of the gradients of training text
 EPSILON = 2e-5  # added to the root mean squares of gradients
@@ -45,6 +47,8 @@ class DynamicEvaluation:
 
 def gradients_of(model: Any, segment: Any, weights: list[Tensor]) -> tuple[Any, tuple[Tensor, ...]]:
     """The scores of a segment, and the gradients of its mean loss; the model is in evaluation mode."""
+    import torch
+
     with torch.enable_grad():
         scores = model.score(segment)
         loss = -scores.log_probabilities.sum() / scores.mask.sum()
@@ -53,6 +57,10 @@ def gradients_of(model: Any, segment: Any, weights: list[Tensor]) -> tuple[Any, 
 
 def gradient_sizes(model: Any, text: InMemoryStream, segment: int, device: torch.device) -> list[Tensor]:
     """The root mean square of the gradient of every weight over segments of training text."""
+    import torch
+
+    from dragoman.data.bptt import BpttPlan
+
     plan = BpttPlan(text, max(1, min(STREAMS, (len(text) - 1) // segment)), segment, shuffled=False)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     squares, count = [torch.zeros_like(weight) for weight in weights], 0
@@ -77,6 +85,10 @@ def dynamic_likelihood(
     progress: Callable[[int], None] = lambda tokens: None,
 ) -> tuple[TextLikelihood, float]:
     """The likelihood of the text and the accuracy, in one stream from its first token to its last."""
+    import torch
+
+    from dragoman.data.bptt import BpttPlan
+
     plan = BpttPlan(text, 1, options.segment, shuffled=False)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     first = [weight.detach().clone() for weight in weights]
