@@ -264,7 +264,7 @@ def test_failures_lose_only_what_failed(seconds: float | None, cached: Path, tmp
 
 
 @pytest.mark.parametrize(
-    ("workers", "second", "steps"), [(2, 30.0, 2800), (2, 60.0, 5700), (2, 0.0, 900), (1, None, 900)]
+    ("workers", "second", "steps"), [(2, 30.0, 3000), (2, 60.0, 6000), (2, 0.0, 1000), (1, None, 1000)]
 )
 def test_a_trial_that_trains_alone_is_measured_alone(
     workers: int, second: float | None, steps: int, cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

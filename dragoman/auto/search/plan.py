@@ -16,7 +16,6 @@ TIMES = (4.0, 2.0)  # how much longer than usual the last trials train if there 
 FINALISTS = 4  # trials that are trained to the end, if there are as many workers
 LONGEST_TRAINING = 0.7  # share of the time that one trial may train in all, its waiting not counted
 PLANNED = 0.85  # share of the time that the plan fills; speeds are measured on a few steps
-ALONE = 0.95  # the same where one trial trains alone: the deadline ends it without loss
 PROBING, SHORTEST_PROBE = 0.3, 5.0  # share of the time for measuring speeds, and seconds that one takes at least
 VALIDATING = 0.2  # share of a trial's time that validations may take
 
@@ -101,8 +100,10 @@ class Resources:
 
     def longest(self, trials: int) -> float:
         """Seconds that one trial may train in all."""
+        if trials == 1 and self.ensemble == 1:
+            return self.seconds  # the deadline ends it without loss
         rounds = math.ceil(self.finalists(trials) / self.workers)
-        return (LONGEST_TRAINING if trials > 1 else ALONE) * self.seconds / rounds
+        return (LONGEST_TRAINING if trials > 1 else PLANNED) * self.seconds / rounds
 
 
 def is_too_long(usual: Cost, resources: Resources) -> bool:
