@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -68,10 +69,20 @@ def exit_cleanly_on_signals(step: Callable[[], int]) -> Iterator[None]:
 
 @contextmanager
 def stop_search_on_signals() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP raise SearchStopped, also where the shell had SIGINT ignored."""
+    """Ctrl-C, SIGTERM and SIGHUP raise SearchStopped, also where the shell had SIGINT ignored.
+
+    Further ones do not interrupt the wait for the workers, which save: before Python 3.13 a thread whose `join` was
+    interrupted counts as ended, and the search would never end. A second Ctrl-C ends all processes at once.
+    """
+    stopping = False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise SearchStopped(128 + number, 0)
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            raise SearchStopped(128 + number, 0)
+        if number == signal.SIGINT:
+            os._exit(128 + number)  # the workers end with this process
 
     with handling((signal.SIGINT, *stop_signals()), stop):
         yield

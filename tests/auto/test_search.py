@@ -43,6 +43,7 @@ from dragoman.runs import Run
 from dragoman.runs.folder import member_folders, write_members
 from dragoman.tasks.config import load
 from dragoman.training.objectives.consistency import RDropConfig
+from dragoman.training.signals import SearchStopped, stop_search_on_signals
 from tests.conftest import call, words, write_rows
 from tests.processes import Command, sleep_then
 
@@ -484,6 +485,22 @@ def test_an_ensemble_keeps_the_members_that_help(gains: dict[str, float], kept: 
 def test_trials_are_compared_by_what_the_task_is_about(metric: str, overrides: list[str], expected: str) -> None:
     config: Any = SimpleNamespace(train=SimpleNamespace(metric=metric))
     assert search_metric(config, overrides) == expected
+
+
+def test_a_second_signal_waits_until_the_workers_have_saved() -> None:
+    saved = []
+
+    def search() -> None:
+        with stop_search_on_signals():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                saved.append(True)
+
+    with pytest.raises(SearchStopped):
+        search()
+    assert saved
 
 
 def test_a_shortened_training_goes_on_with_its_warm_ups(cached: Path, tmp_path: Path) -> None:
