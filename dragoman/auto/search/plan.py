@@ -16,6 +16,7 @@ TIMES = (4.0, 2.0)  # how much longer than usual the last trials train if there 
 FINALISTS = 4  # trials that are trained to the end, if there are as many workers
 LONGEST_TRAINING = 0.7  # share of the time that one trial may train in all, its waiting not counted
 PLANNED = 0.85  # share of the time that the plan fills; speeds are measured on a few steps
+ALONE = 1.25  # the same for a trial that trains alone: it may be faster than measured, and the deadline ends it
 PROBING, SHORTEST_PROBE = 0.3, 5.0  # share of the time for measuring speeds, and seconds that one takes at least
 VALIDATING = 0.2  # share of a trial's time that validations may take
 
@@ -101,7 +102,7 @@ class Resources:
     def longest(self, trials: int) -> float:
         """Seconds that one trial may train in all."""
         if trials == 1 and self.ensemble == 1:
-            return self.seconds  # the deadline ends it without loss
+            return ALONE * self.seconds
         rounds = math.ceil(self.finalists(trials) / self.workers)
         return (LONGEST_TRAINING if trials > 1 else PLANNED) * self.seconds / rounds
 
