@@ -67,9 +67,9 @@ class Display:
             self._line_open = False
 
     def info(self, *lines: str) -> None:
-        """Print lines that are not empty."""
+        """Print lines that are not empty; when quiet, only the warnings among them."""
         for line in lines:
-            if line and not self.quiet:
+            if line and (not self.quiet or line.startswith("warning: ")):
                 self._print(line)
 
     def warning(self, line: str) -> None:

@@ -580,3 +580,9 @@ def test_a_slow_machine_shows_a_preview_that_changes_nothing(
         row.get("valid") for row in metrics(tmp_path / "plain")
     ]
     assert sha256(tmp_path / "shown" / "weights.safetensors") == sha256(tmp_path / "plain" / "weights.safetensors")
+
+
+def test_a_quiet_display_shows_warnings_alone() -> None:
+    said = io.StringIO()
+    Display(said, quiet=True).info("budget: 100 steps", "warning: all targets are the same text", "")
+    assert said.getvalue() == "warning: all targets are the same text\n"
