@@ -63,7 +63,7 @@ docs: docs-test $(VENV)/.docs
 
 # The pages: links, names of options, settings and files, and every command that they show.
 PAGES = $(addprefix tests/,test_docs.py test_moving_pages.py test_site.py test_readme.py test_library_page.py test_extending.py \
-	test_decoding_page.py serving/test_repl_and_docs.py)
+	test_decoding_page.py test_tutorials.py test_lectures.py serving/test_repl_and_docs.py)
 docs-test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(PAGES)
 

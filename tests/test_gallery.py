@@ -73,6 +73,9 @@ def test_only_what_changed_is_trained_again(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(SystemExit, match="no gallery"):
         gallery.main([str(tmp_path / "mine")])
+    with pytest.raises(SystemExit, match=r"found no dist/.* or --without-web"):
+        gallery.main([str(tmp_path / "new"), "--runtime", str(tmp_path), "--runs", str(tmp_path / "unused")])
+    assert not (tmp_path / "unused").exists()
 
 
 @pytest.mark.slow

@@ -251,18 +251,12 @@ def draw_comparison(output: Path) -> None:
     draw_report(Path("compare.json"), output / "compare.html")
 
 
-def export_page(output: Path, runtime: str | None) -> bool:
-    """A model that runs in the browser; False, with a message, if there is no runtime for it."""
-    try:
-        find_runtime(runtime)
-    except DragomanError as error:
-        print(f"gallery: the model in the browser is left out: {error}", file=sys.stderr)
-        return False
+def export_page(output: Path, runtime: str | None) -> None:
+    """A model that runs in the browser."""
     given = () if runtime is None else ("--runtime", runtime)
     *command, _ = EXPORT
     call(*command, str(output / "web"), *given)
     (output / "web" / "MODEL_CARD.md").unlink()  # it would become a page of the site
-    return True
 
 
 def entry(name: str, title: str, about: str, *commands: tuple[str, ...], page: str = "", picture: str = "") -> str:
@@ -316,6 +310,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "gallery", help="where data and runs are kept")
     parser.add_argument("--steps", type=int, help="training steps of every network, for a trial")
     parser.add_argument("--runtime", help="the unpacked npm package onnxruntime-web; by default npm fetches it once")
+    parser.add_argument("--without-web", action="store_true", help="leave out the model that runs in the browser")
     given = parser.parse_args(arguments)
     output = given.output.resolve()
     runtime = None if given.runtime is None else str(Path(given.runtime).resolve())
@@ -324,6 +319,11 @@ def main(arguments: list[str]) -> None:
         if not old.is_file() or not old.read_text(encoding="utf-8").startswith(HEADING):
             sys.exit(f"gallery: found {output}, which is no gallery; expected a new folder, or one made before")
         shutil.rmtree(output)
+    if not given.without_web:
+        try:
+            find_runtime(runtime)  # before anything is trained
+        except DragomanError as error:
+            sys.exit(f"gallery: {error}, or --without-web")
     given.runs.mkdir(parents=True, exist_ok=True)
     os.chdir(given.runs)
     for model in MODELS:
@@ -334,8 +334,9 @@ def main(arguments: list[str]) -> None:
         draw_model(model, output)
     draw_comparison(output)
     draw_ladder(output)
-    exported = export_page(output, runtime)
-    (output / "index.md").write_text(index(exported, given.steps), encoding="utf-8")
+    if not given.without_web:
+        export_page(output, runtime)
+    (output / "index.md").write_text(index(not given.without_web, given.steps), encoding="utf-8")
     print(f"gallery: {output}")
 
 

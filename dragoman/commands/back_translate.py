@@ -60,7 +60,7 @@ def back_translate(
         valid = "valid.tsv"
 
     Beam search helps most where there are few real pairs, sampling and noise where there are many (Edunov et al. 2018).
-    Lines without a usable translation are left out and counted. See docs/how-to/scarce.md.
+    Lines without a usable translation are left out and counted. See 'scarce' in the documentation.
     """
     from dragoman.decoding.sampling import Sampling
     from dragoman.inference.back_translate import BackTranslation, Noise

@@ -68,7 +68,7 @@ def clean(files: str | Pairs, output: str, rejects: str | None, as_json: bool, *
     clean reads the corpus twice: first to see what is usual in it (the script of each side, the ratio of lengths), then
     to judge each pair. It prints how many pairs each rule has rejected, with examples. Nothing is lost: rejected pairs
     are in the file of --rejects, with rule, place and reason, tab-separated. Rules that also reject good translations
-    are off: see docs/how-to/scarce.md.
+    are off: see 'scarce' in the documentation.
     """
     from dragoman.data.cleaning.clean import Report, judge
     from dragoman.data.cleaning.rules import Settings, chosen_rules

@@ -111,10 +111,10 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     frequent one. --baseline also reads the training data again, and scores the most frequent target of the same source
     and the target of the nearest one. A run that is not better has learned nothing useful.
 
-    Labels, numbers and tags have metrics of their own: see docs/reference/scoring.md. For a language model FILE is a
-    text, and the scores are its perplexities by word, token and character; with evaluation.dynamic=true the model goes
-    on learning from what it has read (Krause et al. 2018). A run that transcribes or captions reads a manifest: the
-    path of a recording or picture, then its text or texts.
+    Labels, numbers and tags have metrics of their own: see 'scoring' in the documentation. For a language model FILE
+    is a text, and the scores are its perplexities by word, token and character; with evaluation.dynamic=true the
+    model goes on learning from what it has read (Krause et al. 2018). A run that transcribes or captions reads a
+    manifest: the path of a recording or picture, then its text or texts.
     """
     from dragoman.inference.baselines import baselines_of
     from dragoman.inference.evaluation import metric_names

@@ -286,7 +286,7 @@ def probe(
     dragoman probe runs/my
     dragoman probe runs/my --probe copying --examples 5 --beam 1
     dragoman probe runs/my --probe length --sentences german.txt
-    dragoman probe runs/my --templates malay.toml       he or she for Malay "dia"? See docs/reference/scoring.md
+    dragoman probe runs/my --templates malay.toml       he or she for Malay "dia"?
     """
     from dragoman.analysis.probes import PROBES, probe_texts, run_probes, suitable_probes
     from dragoman.analysis.template_probes import read_template_probes, run_template_probes

@@ -88,7 +88,7 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     "constrain" (an object of names and texts), which replace the constraints of these names.
 
     With --shards each part of FILE becomes a file in the folder; the same command resumes after any interruption, and
-    several may work on one folder at once. See docs/how-to/shards.md.
+    several may work on one folder at once. See 'shards' in the documentation.
 
     A run that classifies, regresses or tags needs no search: options of the search are errors, and --json adds
     probabilities. Separate two texts by a tab, and words or the numbers of a series by spaces.

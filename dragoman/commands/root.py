@@ -11,7 +11,7 @@ import click
 
 from dragoman import plugins
 from dragoman.errors import hint
-from dragoman.version import __version__
+from dragoman.version import DOCUMENTATION, __version__
 
 # Groups of the help in order of work: command, module, and the first sentence of its help, which fits 80 columns. They
 # are told here, so that the help and the completion of a shell need not import the commands.
@@ -152,6 +152,7 @@ def checked(callback: Callable[..., Any]) -> Callable[..., Any]:
     cls=Commands,
     commands=CommandTable(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
+    epilog=f"Documentation: {DOCUMENTATION}",
 )
 @click.version_option(__version__, message="dragoman %(version)s")
 @click.option("--trace", is_flag=True, help="Show the whole Python traceback of an error (works after a command too).")

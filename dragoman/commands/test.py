@@ -32,7 +32,7 @@ def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bo
     dragoman test runs/new suite.toml --junit results.xml
 
     A suite has cases (a source, and what its output must satisfy), scores on files (thresholds, or not significantly
-    worse than another run) and limits of latency, memory and size. docs/how-to/test-suite.md lists all checks.
+    worse than another run) and limits of latency, memory and size. 'test-suite' in the documentation lists all checks.
     """
     from dragoman.analysis.suite import junit as as_junit
     from dragoman.analysis.suite import load_suite, run_suite

@@ -35,6 +35,7 @@ from dragoman.data.tokenise import write_store
 from dragoman.data.tokenizers.load import load_reader, load_tokenizer
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.files import sync, write_text
+from dragoman.portable import usable_cores
 
 LARGE = 1 << 26  # bytes of all training files; fewer are prepared before the processes have started
 WORK = "work"  # subfolder of a corpus that is being prepared
@@ -241,5 +242,4 @@ def crew_for(config: DataConfig, example_format: ExampleFormat, folder: Path) ->
     shards = cut_shards(config, example_format)
     if config.shuffle == "shards":  # files are often sorted by domain or length: the first shards must not be alike
         shards = [shards[number] for number in np.random.default_rng(len(shards)).permutation(len(shards))]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ProcessCrew(Jobs(config, example_format, folder, shards), min(cores, len(shards)))
+    return ProcessCrew(Jobs(config, example_format, folder, shards), min(usable_cores(), len(shards)))
