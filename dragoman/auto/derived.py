@@ -17,7 +17,9 @@ FOLLOW_STEPS = {"validate_every": (20, 1000), "save_every": (20, 1000), "warmup"
 def finish(table: dict[str, Any], overrides: Sequence[str], reasons: list[str]) -> tuple[Config, list[str]]:
     """The configuration of automatic choices with overrides on top, and the reasons as they hold for it."""
     config = build(follow_steps(table, overrides, reasons), overrides)
-    return config, [budget_in_force(tokenizer_in_force(reason, table, config), table, config) for reason in reasons]
+    for in_force in (tokenizer_in_force, objective_in_force, budget_in_force):
+        reasons = [in_force(reason, table, config) for reason in reasons]
+    return config, reasons
 
 
 def follow_steps(table: dict[str, Any], overrides: Sequence[str], reasons: Sequence[str] = ()) -> dict[str, Any]:
@@ -63,6 +65,16 @@ def tokenizer_in_force(reason: str, table: Mapping[str, Any], config: Config) ->
     if not isinstance(chosen, Mapping) or chosen.get("kind") == tokenizer.kind:
         return reason
     return f"{side}: {tokenizer.kind}, as tokenizer.{side} says"
+
+
+def objective_in_force(reason: str, table: Mapping[str, Any], config: Config) -> str:
+    """The reason of the objective, or that an override chose another."""
+    chosen, objective = table.get("train", {}).get("objective", {}), config.train.objective
+    if not reason.startswith("objective:") or all(
+        getattr(objective, name, None) == chosen[name] for name in ("kind", "weight")
+    ):
+        return reason
+    return f"objective: {objective.kind}, as train.objective says"
 
 
 def budget_in_force(reason: str, table: Mapping[str, Any], config: Config) -> str:

@@ -167,7 +167,7 @@ def train(request: Request, run_folder: str | None, restart: bool, quiet: bool, 
 
     if run_folder:
         request = request._replace(folder=run_folder)
-    display = Display(quiet=quiet or not ProcessGroup().is_main)
+    display = Display(quiet=quiet, is_main=ProcessGroup().is_main)
     search = SearchOptions(**asked, started=started)
     if is_search(search, run_folder or request.what):
         if restart:

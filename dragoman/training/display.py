@@ -37,11 +37,15 @@ class LastingStream:
 
 
 class Display:
-    """Writes progress to standard error; `quiet` shows warnings only."""
+    """Writes progress to standard error; `quiet` shows warnings only.
 
-    def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
+    In a job of several processes all read the same data and say the same of them, so only the main one prints `info`.
+    """
+
+    def __init__(self, stream: TextIO | None = None, quiet: bool = False, is_main: bool = True) -> None:
         self.stream: Any = LastingStream(unguarded(stream or sys.stderr))
-        self.quiet = quiet
+        self.quiet, self.is_main = quiet or not is_main, is_main
+        quiet = self.quiet
         notebook = in_notebook()
         self.interactive = not (quiet or notebook) and self.stream.isatty()
         self.in_place = self.interactive or (not quiet and notebook)  # whether a line can be written over
@@ -69,7 +73,7 @@ class Display:
     def info(self, *lines: str) -> None:
         """Print lines that are not empty; when quiet, only the warnings among them."""
         for line in lines:
-            if line and (not self.quiet or line.startswith("warning: ")):
+            if line and (not self.quiet or (self.is_main and line.startswith("warning: "))):
                 self._print(line)
 
     def warning(self, line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -82,6 +83,8 @@ def stop_search_on_signals() -> Iterator[None]:
             stopping = True
             raise SearchStopped(128 + number, 0)
         if number == signal.SIGINT:
+            if sys.stderr.isatty():  # the table of the trials hides the cursor, and nothing else runs after this
+                os.write(sys.stderr.fileno(), b"\x1b[?25h\nstopped at once; the trials have not saved\n")
             os._exit(128 + number)  # the workers end with this process
 
     with handling((signal.SIGINT, *stop_signals()), stop):

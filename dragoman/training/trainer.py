@@ -149,11 +149,11 @@ class Trainer:
         if not self.model.training:  # train() visits every module
             self.model.train()
         step = state.step + 1
-        self.model.set_step(state.step)
+        scheduled = self._scheduled_step(step)
+        self.model.set_step(scheduled - 1)
         batches = [self._next_batch() for _ in range(config.accumulate * processes.world_size)]
         count = sum(self.loader.num_tokens(batch) for batch in batches)
         indices = range(processes.rank, len(batches), processes.world_size)
-        scheduled = self._scheduled_step(step)
         self.rate = learning_rate_at(config.optimizer, scheduled, config.steps)
         loaded = ((index, self.loader.load(batches[index])) for index in indices)
         self.train_step(loaded, indices[-1], step, count, self.rate, scheduled)

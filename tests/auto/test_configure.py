@@ -22,7 +22,7 @@ from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.portfolio import PORTFOLIO, RULES, by_name, candidates_for, phrases_for, rules_table
 from dragoman.auto.profile import PairProfile, SideProfile, describe, profile_pairs
 from dragoman.commands.train import longer_line
-from dragoman.config.settings import dump, merge, override
+from dragoman.config.settings import dump, merge
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Pairs
 from dragoman.data.readers import columns as readers
@@ -368,8 +368,11 @@ def test_r_drop_is_for_few_sentences_on_a_gpu(pairs: int, gpu: bool, objective: 
     assert any(reason.startswith("objective: R-drop") for reason in reasons) == (weight > 0)
     if weight:
         assert found.objective.warmup == found.steps // 4
-        plain = config.build(override(table, ["train.objective=likelihood"])).train
-        assert plain.objective.kind == "likelihood"
+        for given in ("likelihood", "simcut"):
+            chosen, told = finish(table, [f"train.objective.kind={given}"], reasons)
+            assert chosen.train.objective.kind == given
+            assert f"objective: {given}, as train.objective says" in told
+        assert finish(table, [], reasons)[1] == reasons
         for given, warmup in (([], found.steps // 4), (["train.objective.warmup=7"], 7)):
             shorter, _ = finish(table, ["train.steps=400", *given], [])
             assert shorter.train.objective.warmup == (7 if given else 100)

@@ -518,6 +518,54 @@ def test_a_shortened_training_goes_on_with_its_warm_ups(cached: Path, tmp_path: 
         assert (done.error, done.step) == ("", steps)
 
 
+def test_a_search_that_is_stopped_in_the_rest_of_its_time_goes_on(
+    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan trains 24 steps, the rest of the time 30 and a second seed, which a signal keeps from its begin."""
+    rows = write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(60)])
+    small = ["preset=luong-2015-small", "model.encoder.width=8", "model.decoder.width=8"]
+    config, _ = configure(str(rows), [*small, *TINY])
+
+    def rest(state: SearchState, trained: Any, left: float, tried: Any) -> list[Any]:
+        usual = state.trials[0]
+        return [] if tried else [("a", usual, 30), ("a-seed1", usual, 30)]
+
+    class Stopping(Search):
+        def _outcomes(self, pool: Any, jobs: Any, *limits: Any) -> Any:
+            for found in super()._outcomes(pool, jobs, *limits):
+                yield found
+                if found[1].until == 30:
+                    time.sleep(1.1)
+                    raise SearchStopped(143, 0)
+
+    monkeypatch.setattr("dragoman.auto.search.run.rest_of_time", rest)
+    search = Stopping(tmp_path / "run", lambda line: None, lambda state: None)
+    search.create({"a": config}, SearchOptions(600.0, workers=1), [])
+    with pytest.raises(SearchStopped):
+        search.run()
+    stopped = load_search(tmp_path / "run")
+    assert (stopped.members, stopped.trials[0].steps) == (["a", "a-seed1"], [30])
+    assert stopped.spent > 1
+    done = Search(tmp_path / "run", lambda line: None, lambda state: None).run()
+    assert done.done
+    states = [worker.state_of(tmp_path / "run" / "trials" / name) for name in stopped.members]
+    assert [state and state.step for state in states] == [30, 30]
+    assert done.spent > stopped.spent
+
+
+def test_the_table_shows_the_run_that_is_kept(tmp_path: Path) -> None:
+    """Another seed of the default model is better by less than the standard error."""
+    state = SearchState("cer", None, 1, 1, 1, 1, [1], [Trial("a", steps=[100])], decoded=1000, members=["a", "a-seed1"])
+    kept = outcome(-0.1347)._replace(exact=0.55, step=90)
+    search = FakeSearch(tmp_path, **{"a": [kept], "a-seed1": [kept._replace(score=-0.1300, step=100, seconds=12.0)]})
+    search._config = lambda name: SimpleNamespace(  # type: ignore[method-assign, assignment, return-value]
+        model=SimpleNamespace(kind="encoder-decoder"), train=SimpleNamespace(steps=100)
+    )
+    search._finish(state, None)  # type: ignore[arg-type]
+    assert state.members == ["a"]
+    assert (state.trials[0].final, state.trials[0].step, state.trials[0].seconds) == (-0.1347, 90, 10.0)
+
+
 def test_the_rest_of_the_time_is_used() -> None:
     """Longer training of the best and the default model, then candidates that waited, then seeds; none twice."""
     measured = asdict(plan.Cost(speed=10.0, validation=0.0, usual=1000, usual_every=10))

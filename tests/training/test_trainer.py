@@ -585,4 +585,5 @@ def test_a_slow_machine_shows_a_preview_that_changes_nothing(
 def test_a_quiet_display_shows_warnings_alone() -> None:
     said = io.StringIO()
     Display(said, quiet=True).info("budget: 100 steps", "warning: all targets are the same text", "")
+    Display(said, is_main=False).info("warning: the main process of the job says this")
     assert said.getvalue() == "warning: all targets are the same text\n"

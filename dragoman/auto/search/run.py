@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ from dragoman.runs.folder import MEMBERS_FILE, locked, write_members
 from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.training.display import duration
 from dragoman.training.runtime import resolve_device
-from dragoman.training.signals import stop_search_on_signals
+from dragoman.training.signals import SearchStopped, stop_search_on_signals
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
@@ -63,6 +64,7 @@ GRACE = 0.1  # share of the time after the deadline at which jobs that do not pa
 SLOW_FITS = 600.0  # seconds of a search from which it tries models that take minutes to fit
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 SLOWLY_DECODED = 300  # the most validation inputs for models that take minutes to fit
+SAVING = 20.0  # seconds between two savings of the time that the search has taken
 REST = 0.12  # share of the time that may stay unused
 UNDERTRAINED = 0.5  # of the usual steps
 Say = Callable[[str], None]
@@ -89,6 +91,7 @@ class Search:
         self.workers = 1
         self.started, self.spent_before = time.time() if started is None else started, 0.0
         self.deadline = math.inf  # time.time() at which the search must end
+        self.save_time: Callable[[], None] = lambda: None  # so that a search that is killed knows how long it ran
 
     # ---------------------------------------------------------------------- start
 
@@ -161,14 +164,19 @@ class Search:
                 return state
             if state.seconds is not None:
                 self.deadline = self.started + state.seconds - state.spent
-            with stop_search_on_signals(), worker_pool(state.workers) as pool:
-                if not state.planned:
-                    self._measure(state, pool)
-                while state.stage < len(state.sizes) - 1:
-                    self._stage(state, pool)
-                if not state.members:
-                    self._choose_members(state)
-                self._finish(state, pool)
+            self.save_time = partial(self._save, state)
+            try:
+                with stop_search_on_signals(), worker_pool(state.workers) as pool:
+                    if not state.planned:
+                        self._measure(state, pool)
+                    while state.stage < len(state.sizes) - 1:
+                        self._stage(state, pool)
+                    if not state.members:
+                        self._choose_members(state)
+                    self._finish(state, pool)
+            except SearchStopped:
+                self._save(state)  # with the time that it has taken
+                raise
             self._place(state)
             state.done = True
             self._save(state)
@@ -379,8 +387,11 @@ class Search:
             while waiting and len(running) < (1 if alone else self.workers):  # the pool would begin needless jobs
                 job = waiting.pop()
                 running[pool.submit(job[1])] = job
-            limit = max(0.0, overdue - time.time()) if succeeded and overdue < math.inf else None
-            done = wait(running, limit, return_when=FIRST_COMPLETED).done
+            limit = max(0.0, overdue - time.time()) if succeeded else math.inf
+            done = wait(running, min(limit, SAVING), return_when=FIRST_COMPLETED).done
+            if not done and limit > SAVING:
+                self.save_time()
+                continue
             if not done:
                 pool.kill()
                 yield from ((*late, failure(OVERDUE)) for late in (*running.values(), *waiting))
@@ -458,6 +469,8 @@ class Search:
                 self.say(f"search: {state.note}")
                 best = default
             state.members = [best]
+            # Of a trial with several seeds the table shows the run that is kept.
+            next(trial for trial in state.trials if is_member(best, trial)).ended(trained[best])
         else:
             self._keep_better(state)
         self._say_under_trained(state)
@@ -473,12 +486,12 @@ class Search:
     def _say_under_trained(self, state: SearchState) -> None:
         trial = next(trial for trial in state.trials if is_member(state.members[0], trial))
         over = time.time() >= self.deadline - validation_seconds(trial)
-        if trial.step < trial.steps[-1] and over:
+        usual = self._config(trial.name).train.steps
+        if trial.step < min(trial.steps[-1], usual) and over:
             self.say(
                 f"search: the deadline ended the training of {trial.name} after {trial.step:,} of {trial.steps[-1]:,} "
                 f"steps; dragoman train {self.folder} trains the rest"
             )
-        usual = self._config(trial.name).train.steps
         if not trial.fitted and trial.step < UNDERTRAINED * usual and (over or trial.step >= trial.steps[-1]):
             needed = duration(trial.seconds * usual / max(1, trial.step))
             line = (
@@ -506,8 +519,8 @@ class Search:
                 continue
             trained[Path(job.folder).name] = outcome
             if trial.final is None or outcome.score > trial.final:
-                trial.final, trial.step, trial.seconds = outcome.score, outcome.step, outcome.seconds
-                trial.parameters = outcome.parameters
+                trial.ended(outcome)
+            self._save(state)
             self.show(state)
         return errors
 
@@ -529,9 +542,10 @@ class Search:
                 return
             names = [name for name, _, _ in runs]
             self.say(f"search: {duration(left)} left; training {', '.join(names)}")
+            state.members += [name for name in names if name not in state.members]
+            self._save(state)  # a search that is stopped meanwhile goes on with these steps
             self._train_to_end(state, pool, jobs, trained)
-            state.members += [name for name in names if name in trained and name not in state.members]
-            self._save(state)
+            state.members = [name for name in state.members if name in trained]
 
     def _keep_better(self, state: SearchState) -> None:
         """Keep the members that help on the validation data, perhaps the best one alone, and say all scores."""

@@ -9,12 +9,15 @@ import typing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import variance
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman.auto.search.plan import Cost
 from dragoman.errors import RunError
 from dragoman.files import refuse_links, write_text
 from dragoman.scoring.registry import higher_is_better, metrics_by_name
+
+if TYPE_CHECKING:
+    from dragoman.auto.search.worker import Outcome
 
 STATE_FILE = "search.json"
 TABLE_FILE = "leaderboard.md"
@@ -40,6 +43,11 @@ class Trial:
     error: str = ""
     fitted: bool = False  # complete at once: it takes part in no stage, and is compared at the end
     later: bool = False  # the plan has no time for it; it is trained if some is left at the end
+
+    def ended(self, outcome: Outcome) -> None:
+        """Take the figures of a run that was trained to the end."""
+        self.final, self.step, self.seconds = outcome.score, outcome.step, outcome.seconds
+        self.parameters = outcome.parameters
 
     @property
     def score(self) -> float:
