@@ -377,7 +377,7 @@ def test_every_mistake_in_a_configuration_gets_its_line(inside: TrainedFolder) -
     assert result.code == 2
     lines = result.err.splitlines()
     assert all(line.startswith("dragoman: ") for line in lines)
-    for part in ("data.train: found 3", "train.stesp: no such setting. Did you mean 'steps'?", 'seed: found "x"'):
+    for part in ("data.train: found 3", "train.stesp: no such setting. Did you mean 'train.steps'?", 'seed: found "x"'):
         assert sum(part in line for line in lines) == 1
     assert sum("Did you mean 'recurrent'?" in line for line in lines) == 1
     assert len(lines) == 4
@@ -401,12 +401,12 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("binary", {"bad.tsv": bytes(range(256)) * 9}, TRAIN, ("bad.tsv:1: found", "more")),
     ("empty", {"bad.tsv": b""}, TRAIN, ("bad.tsv: the file is empty, expected at least 2 examples",)),
     ("one line", {"bad.tsv": b"a\tb\n"}, TRAIN, ("bad.tsv: found 1 pairs, expected at least 2",)),
-    ("one source", {"bad.tsv": b"a\tb\n" * 9}, [*TRAIN, "-q"], ("bad.tsv: found one source only", "data.valid")),
+    ("one source", {"bad.tsv": b"a\tb\na\tc\n" * 9}, [*TRAIN, "-q"], ("bad.tsv: found one source only", "data.valid")),
     ("blank lines", {"bad.tsv": GOOD + b"\n\n" + GOOD}, TRAIN, ("bad.tsv:31: blank line; bad.tsv:32: blank",)),
     ("latin-1", {"bad.tsv": GOOD + b"caf\xe9\tx\n"}, TRAIN, ("bad.tsv:31: found byte 0xe9 at offset 3", "UTF-8")),
     ("NUL", {"bad.tsv": GOOD + b"a\0b\tc\n"}, TRAIN, ("bad.tsv:31: found U+0000 at offset 1 of the source",)),
-    ("UTF-16", {"bad.tsv": GOOD.decode().encode("utf-16")}, TRAIN, ("bad.tsv: found UTF-16 text; convert",)),
-    ("one column", {"bad.tsv": b"a\nb\n"}, TRAIN, ("bad.tsv:1: found 1 column, expected 2 with a tab", "skip")),
+    ("UTF-16", {"bad.tsv": GOOD.decode().encode("utf-16")}, TRAIN, ("found UTF-16 text, expected UTF-8 text; convert",)),
+    ("one column", {"bad.tsv": b"a\nb\n"}, TRAIN, ("bad.tsv:1: found 1 column, expected 2 with a tab", "another file")),
     ("three columns", {"bad.tsv": b"a\tb\tc\n"}, TRAIN, ("bad.tsv:1: found 3 columns, expected 2",)),
     ("an empty side", {"bad.tsv": GOOD + b"a\t \n"}, TRAIN, ("bad.tsv:31: the target is empty",)),
     ("a long line", {"bad.tsv": GOOD + b"x" * 20_000 + b"\ty\n"}, TRAIN, ("bad.tsv:31: the source has 20000",)),
@@ -427,7 +427,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     # settings
     ("no equals sign", {}, [*PAIRS, "train.steps"], ('found "train.steps", expected place=value',)),
     ("no place", {}, [*PAIRS, "=3"], ('found "=3", expected place=value',)),
-    ("unknown setting", {}, [*PAIRS, "train.stesp=3"], ("train.stesp: no such setting. Did you mean 'steps'?",)),
+    ("unknown setting", {}, [*PAIRS, "train.stesp=3"], ("train.stesp: no such setting. Did you mean 'train.steps'?",)),
     ("unknown table", {}, [*PAIRS, "trian.steps=3"], ("trian: no such setting. Did you mean 'train'?",)),
     ("wrong type", {}, [*PAIRS, "train.steps=many"], ('train.steps: found "many" (text), expected a whole number',)),
     ("no value", {}, [*PAIRS, "train.steps="], ('train.steps: found "" (text)',)),

@@ -16,9 +16,9 @@ from dragoman.auto.relation import (
     ALIGNED,
     clipped_matches,
     copied_rare_words,
-    coverage,
     monotonicity,
     new_words,
+    shared_letters,
 )
 from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Example
@@ -247,7 +247,7 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
         target=target,
         identical=sum(text == written for text, written in sample.items) / len(sample.items),
         copied=copied,
-        shared_letters=max(coverage(sources, alphabets[1]), coverage(targets, alphabets[0])),
+        shared_letters=shared_letters(sources, targets, alphabets),
         shared_words=sum(word in words for text in targets for word in split(text)) / max(1, target.count),
         monotone=monotonicity(*zip(*rows, strict=True)),
         duplicates=1 - len(set(sample.items)) / len(sample.items),

@@ -23,14 +23,23 @@ def clipped_matches(source: Tokens, target: Tokens) -> int:
     return sum((Counter(target) & Counter(source)).values())
 
 
-def coverage(texts: Iterable[str], alphabet: set[str]) -> float:
-    """The share of letters that belong to an alphabet; 1 if there are no letters."""
+def shared_letters(sources: Iterable[str], targets: Iterable[str], alphabets: Sequence[set[str]]) -> float:
+    """The share of the letters of one side that are letters of the other, of the side that shares more.
+
+    A side without letters, such as numbers, shares none; 1 if neither has any.
+    """
+    shares = [coverage(sources, alphabets[1]), coverage(targets, alphabets[0])]
+    return max((share for share in shares if share is not None), default=1.0)
+
+
+def coverage(texts: Iterable[str], alphabet: set[str]) -> float | None:
+    """The share of letters that belong to an alphabet; None if there are no letters."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
     letters = {letter: count for letter, count in counts.items() if letter.isalpha()}
     total = sum(letters.values())
-    return sum(count for letter, count in letters.items() if letter in alphabet) / total if total else 1.0
+    return sum(count for letter, count in letters.items() if letter in alphabet) / total if total else None
 
 
 def new_words(pairs: Sequence[tuple[Tokens, Tokens]]) -> tuple[float, float]:

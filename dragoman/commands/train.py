@@ -181,7 +181,7 @@ def train(request: Request, run_folder: str | None, restart: bool, quiet: bool, 
     if ProcessGroup().is_main:
         if (line := copying_line(request.folder)) and not quiet:
             display.warning(line)
-        report_trained(request.folder, config, progress, display)
+        report_trained(request.folder, progress, display)
 
 
 def longer_line(folder: str, config: Config, progress: Any) -> str:
@@ -222,12 +222,14 @@ def limits_line(folder: str | Path) -> str:
     return f"limits: it cannot be exported to {', '.join(blocked)}" if blocked else ""
 
 
-def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
+def report_trained(folder: str, progress: Any, display: Display) -> None:
     """Print the best score, the run folder and the next command."""
     from dragoman.plugins import names_in_environment
+    from dragoman.runs import Run
     from dragoman.scoring.registry import higher_is_better, metrics_by_name
     from dragoman.tasks.table import task_of
 
+    config = Run(folder).config  # with the steps that train.epochs means
     use, what = ("complete", "PROMPT") if task_of(config).is_language_model else ("predict", "FILE")
     imports = "".join(f"--import {name} " for name in names_in_environment())
     where = f"run folder: {folder}\nuse it: dragoman {imports}{use} {folder} {what}"

@@ -98,12 +98,12 @@ def translate(
     named = languages_of_name(Path(run).resolve().name)
     language = target or settings.tag or named[1]
     localise = None if keep_numbers else localiser(source or named[0], language)
-    outputs = output_files(files, output, language)
-    if not force:
-        refuse_edited(outputs)
     for file in files:
         if Path(file).suffix.lower() not in FORMATS:
             raise DataError(f"{file}: found {Path(file).suffix or 'no suffix'!r}, expected one of {', '.join(FORMATS)}")
+    outputs = output_files(files, output, language)
+    if not force:
+        refuse_edited(outputs)
     for file in files:
         check_file(Path(file))
     reading = Reading(source or "", language, encoding or "", review=not no_review)

@@ -59,7 +59,8 @@ def _build_instance(
             others = kinds_of(other for other in expected.tables if other is not cls)
             owners = [name for name, other in others.items() if key in fields_of(other)]
             deeper = sorted(places_named(cls, key, place), key=lambda name: name.count("."))  # the usual one first
-            known = f" {hint(key, names)}" if names else ""
+            match = nearest(key, names)
+            known = f" Did you mean '{join_place(place, match)}'?" if match else f" {hint(key, names)}" if names else ""
             if deeper:
                 known = f" Did you mean {either(deeper)}?"
             elsewhere = f" for kind {kind}, only for {either(owners)}"

@@ -62,7 +62,7 @@ class LineCounts:
     def check(self, config: DataConfig) -> None:
         """Raise DataError where data.faults does not let training go on."""
         if not self.tolerated(config.faults):
-            raise DataError(fault_message(self.first, self.faults.total()))
+            raise DataError(fault_message(self.first, self.faults.total(), self.lines))
 
     def warning(self) -> str:
         """Which lines were skipped; empty if none was."""
@@ -410,9 +410,12 @@ def summarize_faults(faults: Sequence[Fault], count: int) -> str:
     return f"{shown} (and {count - 3} more)." if count > 3 else f"{shown}."
 
 
-def fault_message(faults: Sequence[Fault], count: int) -> str:
-    """The first three of `count` faults and what to do; `faults` are the first ones, up to MAX_FAULTS."""
+def fault_message(faults: Sequence[Fault], count: int, lines: int) -> str:
+    """The first three of `count` faults in so many lines, and what to do; `faults` are the first up to MAX_FAULTS."""
     advice = columns_advice(faults) or encoding_advice(faults)
+    if count == lines:  # skipping them would leave nothing
+        advice = advice or "Every line has a fault: name another file, or other columns with data.columns"
+        return f"{summarize_faults(faults, count)} {advice}"
     action = f"{advice}, correct" if advice else "Correct"
     return f'{summarize_faults(faults, count)} {action} the lines, or skip such lines with data.faults="skip"'
 

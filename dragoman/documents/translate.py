@@ -98,7 +98,8 @@ def translate_blocks(blocks: Sequence[Block], fits: Fits, localise: Localise | N
         confidence = mean_probability([prediction for prediction in row if prediction is not None])
         predicted = [prediction for prediction in row if prediction is not None]
         remembered = bool(predicted) and all(prediction.from_memory for prediction in predicted)
-        outputs.append(UnitTranslation(place_markup(block, joined(text, links)), text, confidence, remembered))
+        markup = place_markup(block, joined(text, links))
+        outputs.append(UnitTranslation(markup, text, confidence, remembered, wordless=not predicted))
     return outputs
 
 
@@ -195,7 +196,7 @@ class Translation:
     """A translated document, and what became of its units."""
 
     data: bytes
-    counts: Counter[str] = field(default_factory=Counter)  # translated, "already translated", failed
+    counts: Counter[str] = field(default_factory=Counter)  # of units, by what a person reads: "translated" and others
     faults: list[str] = field(default_factory=list)  # place and reason of each unit that failed
     confidences: list[float] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)  # what a person should check
@@ -226,13 +227,15 @@ class DocumentTranslator:
                 translation.faults.append(f"{document.units[index].location}: {result}")
                 continue
             translation.counts["from memory"] += result.from_memory
+            translation.counts["without letters, kept"] += result.wordless
             if result.refused:
                 translation.counts["refused"] += 1
             if not result.refused or document.marks_refused:
                 outputs[index] = result
             if result.confidence is not None:
                 translation.confidences.append(result.confidence)
-        translation.counts["translated"] = len(chosen) - len(translation.faults) - translation.counts["refused"]
+        others = translation.counts["refused"] + translation.counts["without letters, kept"]
+        translation.counts["translated"] = len(chosen) - len(translation.faults) - others
         translation.counts["failed"] = len(translation.faults)
         translation.data = document.render(outputs)
         if message := self.unseen.message():

@@ -277,17 +277,20 @@ class CTranslate2Exporter(Exporter):
 
 
 def greedy_tokens(run: Run, folder: Path, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The outputs of a model folder by CTranslate2's own greedy search, in the precision of its weights."""
+    """The outputs of a model folder by CTranslate2's own greedy search, in the precision of its weights.
+
+    CTranslate2 has one limit for all outputs of a batch, the run one for each: an output without end is cut there.
+    """
     source, target = map(names, run.tokenizers())
     numbers = {name: number for number, name in enumerate(target)}
     translator = package().Translator(str(folder), device="cpu", compute_type="default")
-    longest = max(map(len, sources), default=0)
-    limit = math.ceil((longest + 1) * float(run.data["length_ratio"])) + 12
+    limits = [run.config.search.limit(len(tokens) + 1, float(run.data["length_ratio"])) - 1 for tokens in sources]
     outputs = translator.translate_batch(
         [[source[token] for token in tokens] for tokens in sources],
-        beam_size=1, max_input_length=0, max_decoding_length=limit,
+        beam_size=1, max_input_length=0, max_decoding_length=max(limits, default=1),
     )  # fmt: skip
-    return [[numbers[name] for name in output.hypotheses[0] if name in numbers] for output in outputs]
+    written = [[numbers[name] for name in output.hypotheses[0] if name in numbers] for output in outputs]
+    return [tokens[:limit] for tokens, limit in zip(written, limits, strict=True)]
 
 
 def write_tokenizers(folder: Path, source: SourceReader, target: Tokenizer) -> None:

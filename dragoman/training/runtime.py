@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dragoman.errors import ConfigError, DragomanError
+from dragoman.errors import ConfigError, DragomanError, brief
 from dragoman.files import set_compiler_caches
 from dragoman.training.display import Display
 from dragoman.training.signals import Stopped
@@ -61,8 +61,10 @@ class ProcessGroup:
             return
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         error_marker().unlink(missing_ok=True)  # left by an earlier job; no process passes the next line alone
-        dist.init_process_group(backend, timeout=timedelta(hours=4))
+        connected = False
         try:
+            dist.init_process_group(backend, timeout=timedelta(hours=4))
+            connected = True
             yield
         except (DragomanError, Stopped) as error:
             # Every process sees the same error, or sees that another one left: only one of them reports it.
@@ -74,6 +76,11 @@ class ProcessGroup:
                 raise
             if not first_to_report():
                 os._exit(2)
+            if not connected:
+                raise ProcessLostError(
+                    f"process {self.rank + 1} of {self.world_size} found no connection to the first one "
+                    f"({brief(error)}); check the address and the port that torchrun was given"
+                ) from error
             raise ProcessLostError(
                 f"a process of this job was lost (seen by process {self.rank + 1} of {self.world_size}); "
                 "the last checkpoint is intact: run the same command again to resume"

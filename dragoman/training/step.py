@@ -102,16 +102,22 @@ class TrainingStep:
         self.scalars = StepScalars(self.device)
 
     def __call__(
-        self, batches: Iterable[tuple[int, Batch]], last: int, step: int, count: int, rate: float, scheduled: int
+        self,
+        batches: Iterable[tuple[int, Batch]],
+        last: int,
+        step: int,
+        count: int,
+        rate: float,
+        scheduled: int | None = None,
     ) -> None:
         """Train on this process's batches, each with its index among all batches of the step.
 
         `last` is the index of this process's last batch; `count` is the number of loss terms of all batches; `rate` is
-        the learning rate; `scheduled` is the step that a schedule of the objective reads.
+        the learning rate; `scheduled` is the step that a schedule of the objective reads, if not `step`.
         """
         loss_scale = self.processes.world_size / count  # DDP averages gradients; we want the sum over all tokens
         self.scalars.set(rate, loss_scale, self.average.new_weight(step) if self.average is not None else 0.0)
-        self.objective.set_step(scheduled, self.device)
+        self.objective.set_step(step if scheduled is None else scheduled, self.device)
         for index, batch in batches:
             torch.manual_seed(step_seed(self.config.seed, step, index))
             self.run_batch(batch, index == last)

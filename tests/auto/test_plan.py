@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from torch import nn
@@ -21,7 +22,8 @@ def test_check_warns_of_a_senseless_plan(inside: TrainedFolder) -> None:
     assert "reads the training data" in result.out
     assert "most sources are a single token (words)" in result.out
     assert "time: about " in result.out
-    assert result.lines[-1] == "the run can start, but see the warnings (4)"
+    # A slow machine adds the warning of a long training.
+    assert re.fullmatch(r"the run can start, but see the warnings \([45]\)", result.lines[-1])
 
 
 def test_a_model_beyond_the_memory_is_refused_before_it_is_built(inside: TrainedFolder) -> None:

@@ -165,7 +165,7 @@ def test_a_whole_file_is_read() -> None:
 def test_a_table_goes_to_the_dataclass_of_a_mixed_union() -> None:
     assert build(Data, {"train": {"source": "a.de", "target": "a.en"}}).train == Parallel("a.de", "a.en")
     assert errors({"train": {"source": "a.de", "targte": "a.en"}}, Data, place="data") == [
-        "data.train.targte: no such setting. Did you mean 'target'?",
+        "data.train.targte: no such setting. Did you mean 'data.train.target'?",
         "data.train.target: missing; expected text",
     ]
 
@@ -234,7 +234,7 @@ def test_none_is_accepted_as_python_none_and_as_text_where_the_type_has_it() -> 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"train": {"stesp": 3}}, "train.stesp: no such setting. Did you mean 'steps'?"),
+        ({"train": {"stesp": 3}}, "train.stesp: no such setting. Did you mean 'train.steps'?"),
         ({"trian": {"steps": 3}}, "trian: no such setting. Did you mean 'train'?"),
         (
             {"data": {**DATA, "zzz": 1}},
@@ -358,7 +358,7 @@ def test_every_mistake_is_told_at_once_with_its_origin() -> None:
         "runs/a.toml: model.encoder.width: found 0, expected at least 1",
         "runs/a.toml: model.encoder.cell: found \"gur\", expected one of lstm, gru. Did you mean 'gru'?",
         "runs/a.toml: model.dropout: found 2, expected at least 0 and below 1",
-        "runs/a.toml: train.stesp: no such setting. Did you mean 'steps'?",
+        "runs/a.toml: train.stesp: no such setting. Did you mean 'train.steps'?",
         'runs/a.toml: train.steps: found "many" (text), expected a whole number',
     ]
 

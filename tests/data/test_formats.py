@@ -225,7 +225,7 @@ def test_more_columns_of_tags_are_explained(tmp_path: Path) -> None:
     faults = [item for item in read_conll(str(path)) if isinstance(item, Fault)]
     assert faults[0].detail == "found 4 columns, expected 2 (word and tag)"
     advice = 'Choose word and tag among the 4 columns with data.columns, such as ["1", "4"], correct the lines'
-    assert advice in fault_message(faults, len(faults))
+    assert advice in fault_message(faults, len(faults), 1000)
     assert shown(list(read_conll(str(path), ReadOptions(columns=("1", "3"))))) == ["the dog|B-NP I-NP", "it|B-NP"]
 
 

@@ -58,7 +58,7 @@ class OneRank(Trainer):
         self.loaded: list[tuple[int, int, list[int]]] = []
         self.train_step: Any = self._record
 
-    def _record(self, loaded: Iterator[tuple[int, Any]], last: int, step: int, count: int, rate: float) -> None:
+    def _record(self, loaded: Iterator[tuple[int, Any]], last: int, step: int, *rest: Any) -> None:
         self.loaded += [(step, index, list(rows)) for index, rows in loaded]
 
     def _log(self) -> None:

@@ -32,7 +32,7 @@ from dragoman.training.step import step_seed
 from dragoman.training.trainer import Trainer
 from dragoman.training.validation.result import ValidationResult
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
-from tests.conftest import call
+from tests.conftest import call, words, write_rows
 from tests.training.conftest import Configure
 from tests.training.kill_driver import result, sha256, write_pairs
 
@@ -580,6 +580,19 @@ def test_a_slow_machine_shows_a_preview_that_changes_nothing(
         row.get("valid") for row in metrics(tmp_path / "plain")
     ]
     assert sha256(tmp_path / "shown" / "weights.safetensors") == sha256(tmp_path / "plain" / "weights.safetensors")
+
+
+def test_a_run_of_epochs_ends_with_its_steps(tmp_path: Path) -> None:
+    """train.steps of the configuration is the default: the end of training was taken for the work of train.patience."""
+    rows = write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(60)])
+    small = ["tokenizer.source.kind=characters", "train.batch_tokens=128", "train.device=cpu"]
+    path = tmp_path / "my.toml"
+    path.write_text(f'preset = "transformer-tiny"\n[data]\ntrain = "{rows}"\n', encoding="utf-8")
+    said = call("train", path, "--run", tmp_path / "run", *small, "train.epochs=1", "train.optimizer.warmup=1")
+    assert said.code == 0, said.err
+    assert "done: " in said.err
+    assert "stopped early" not in said.err
+    assert "train.patience" not in said.err
 
 
 def test_a_quiet_display_shows_warnings_alone() -> None:

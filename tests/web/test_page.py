@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.web import page as pages
+from tests.web.javascript import run_javascript
 
 MODULES = sorted(path.stem for path in (Path(pages.__file__).parent / "modules").glob("*.js"))
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\u202eabc\u2028"&\ud800 👩‍👩‍👧'
@@ -90,3 +91,17 @@ def test_a_page_is_the_same_in_every_process() -> None:
         for seed in ("1", "2", "3")
     }
     assert len(seen) == 1
+
+
+def test_repeated_words_are_told_from_shared_ones(tmp_path: Path) -> None:
+    """A set of words took the second "seven" for the first."""
+    cases = [
+        ("seven thousand forty-one", "seven thousand seven hundred", [True, True, False, False]),
+        ("Zwei Hunde rennen", "Zwei Hunde Hunde rennen", [True, True, False, True]),
+        ("a b c", "b a c", [True, False, True]),
+        ("a b", "c d e", [False, False, False]),
+        ("", "a", [False]),
+    ]
+    data = [[text.split(), other.split()] for text, other, _ in cases]
+    function = "async (data) => data.map(([text, other]) => module_panels.sharedWords(other, text))"
+    assert run_javascript("panels", function, data, tmp_path) == [expected for *_, expected in cases]

@@ -197,11 +197,17 @@ OTHER_FILES = {
 }  # by the first bytes
 
 
+BINARY_LOOK, ZEROS = 4096, 0.05  # the first bytes of a file, and the share of zeros above which it is no text
+
+
 def text_blocks(read: Read, name: str, first: int = 1) -> Iterator[_Block]:
     """Blocks of lines from number `first` on; checking and decoding a whole block at once makes reading fast."""
     for block in _blocks(read, name, first == 1):
         if first == 1 and (other := next((what for start, what in OTHER_FILES.items() if block.startswith(start)), "")):
-            raise DataError(f"{name}: found {other}; expected UTF-8 text")
+            what, _, advice = other.partition("; ")
+            raise DataError(f"{name}: found {what}, expected UTF-8 text; {advice}")
+        if first == 1 and block[:BINARY_LOOK].count(0) > ZEROS * len(block[:BINARY_LOOK]):
+            raise DataError(f"{name}: found zero bytes, as in a program or a picture; expected UTF-8 text")
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
         faults: dict[int, Fault] = {}

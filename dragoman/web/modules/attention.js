@@ -123,7 +123,7 @@ function maps(layers, { earlier }) {
     const shares = one.layer.sums_to_one;
     const cells = one.columnLabels.map((name, index) => [one.matrix.at(row, index), name, index]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
     const parts = [el("strong", { dir: "auto" }, one.rowLabels[row] ?? ""), shares ? " looks at " : " weighs "];
-    cells.slice(0, 4).filter((cell) => Math.abs(cell[0]) > 0.005).forEach(([weight, name], index) => parts.push(index ? ", " : "", el("span", { dir: "auto" }, name), ` ${shares ? percent(weight) : number(weight, 3)}`));
+    cells.slice(0, 4).filter((cell) => Math.abs(cell[0]) > 0.005).forEach(([weight, name], index) => parts.push(index ? ", " : "", el("span", { dir: "auto" }, `“${name}”`), ` ${shares ? percent(weight) : number(weight, 3)}`));
     if (column !== null && column !== undefined) parts.push(" · ", el("span", { dir: "auto" }, one.columnLabels[column] ?? ""), `: ${number(one.matrix.at(row, column), 4)}`);
     const total = cells.reduce((sum, cell) => sum + cell[0], 0);
     readout.replaceChildren(el("div", {}, parts), sum(one, cells, total));

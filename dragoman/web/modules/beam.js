@@ -2,7 +2,7 @@
 
 import { el, figure, number, onState, percent, put, readState, select, setState, shortened, shown, svg, whole } from "./core.js";
 
-const COLUMN = 118;
+const COLUMN = 126;
 const ROW = 30;
 const FATES = { kept: "kept", complete: "finished" };
 
@@ -154,7 +154,7 @@ function tree(nodes, visible, selected, byNumber, best, zoom) {
       } },
       svg("rect", { x, y: y - 11, width: COLUMN - 20, height: 22, rx: 6, fill: node.number === selected?.number ? "var(--accent-soft)" : "var(--card)", stroke: done ? "var(--good)" : kept ? "var(--accent)" : "var(--line)", "stroke-width": done ? 2 : 1.2 }),
       svg("text", { x: x + 6, y: y + 1, "dominant-baseline": "central", class: kept ? "" : "axis" }, shortened(done ? "■ end" : node.piece, 7)),
-      svg("text", { x: x + COLUMN - 25, y: y + 1, "text-anchor": "end", "dominant-baseline": "central", class: "axis", style: { "font-size": "10.5px" } }, number(node.normalised, 2)),
+      svg("text", { x: x + COLUMN - 25, y: y + 1, "text-anchor": "end", "dominant-baseline": "central", class: "axis", style: { "font-size": "10.5px" } }, number(Math.abs(node.normalised) < 0.005 ? 0 : node.normalised, 2)),
       svg("title", {}, `${shown(node.piece)}: log p ${number(node.log_probability)}, Σ ${number(node.score)}, score ${number(node.normalised)} · ${kept ?? `pruned: ${node.fate}`}`)));
     if (more) picture.append(svg("text", { x: x + COLUMN - 18, y: y - 7, class: "axis", style: { "font-size": "10px" } }, `+${more}`));
   }

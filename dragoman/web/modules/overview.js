@@ -107,7 +107,7 @@ function describe(data, links, step, scores) {
   if (scores) parts.push(` has probability ${percent(Math.exp(data.target.word_of.reduce((sum, one, token) => sum + (one === word ? scores.values[token] ?? 0 : 0), 0)))}`);
   if (links && word < links.rows) {
     const from = Array.from({ length: links.columns }, (_, column) => [links.at(word, column), words(data.source)[column]]).sort((a, b) => b[0] - a[0]).slice(0, 3).filter(([weight], index) => index === 0 || weight >= 0.005);
-    parts.push(`${scores ? "; it " : " "}${links.verb ?? "looks most at"} `, ...from.flatMap(([weight, name], index) => [index ? ", " : "", el("span", { dir: "auto" }, name ?? ""), ` (${percent(weight)})`]), el("span", { class: "soft" }, ` · ${links.what}`));
+    parts.push(`${scores ? "; it " : " "}${links.verb ?? "looks most at"} `, ...from.flatMap(([weight, name], index) => [index ? ", " : "", el("span", { dir: "auto" }, `“${name ?? ""}”`), ` (${percent(weight)})`]), el("span", { class: "soft" }, ` · ${links.what}`));
   }
   return el("span", {}, parts);
 }

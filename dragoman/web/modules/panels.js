@@ -70,7 +70,24 @@ function level(sure) {
   return sure >= 0.5 ? "unsure" : "doubtful";
 }
 
-// Words of an alternative that the translation does not have stand out; of single words the letters that differ.
+// For each word of a text whether another text has it too, in the same order: the longest common subsequence.
+export function sharedWords(words, others) {
+  const longest = Array.from({ length: others.length + 1 }, () => new Array(words.length + 1).fill(0));
+  for (let i = others.length - 1; i >= 0; i -= 1) {
+    for (let j = words.length - 1; j >= 0; j -= 1) {
+      longest[i][j] = others[i] === words[j] ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
+    }
+  }
+  let i = 0;
+  return words.map((word, j) => {
+    while (i < others.length && others[i] !== word && longest[i + 1][j] === longest[i][j]) i += 1;
+    if (others[i] !== word) return false;
+    i += 1;
+    return true;
+  });
+}
+
+// Words of an alternative that the translation does not have there stand out; of single words the letters that differ.
 export function difference(text, other) {
   if (!/\s/.test(text.trim() + other.trim())) {
     const [mine, theirs] = [[...text], [...other]];
@@ -80,8 +97,9 @@ export function difference(text, other) {
     const stop = theirs.length - end;
     return [theirs.slice(0, start).join(""), el("b", {}, theirs.slice(start, stop).join("")), theirs.slice(stop).join("")];
   }
-  const known = new Set(text.split(/\s+/));
-  return other.split(/(\s+)/).map((word) => (!word.trim() || known.has(word) ? word : el("b", {}, word)));
+  const parts = other.split(/(\s+)/);
+  const shared = sharedWords(parts.filter((part) => part.trim()), text.trim().split(/\s+/));
+  return parts.map((part) => (!part.trim() || shared.shift() ? part : el("b", {}, part)));
 }
 
 // Mark some words of a sentence in the mirror behind a text area.
