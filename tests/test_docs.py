@@ -89,7 +89,7 @@ def prose_and_code(names: tuple[str, ...]) -> str:
 
 # Options of torchrun, SLURM, pytest and of scripts under recipes/ and benchmarks/.
 TORCHRUN = {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"}
-TORCHRUN |= {"--rdzv-backend", "--rdzv-endpoint"}
+TORCHRUN |= {"--rdzv-backend", "--rdzv-endpoint", "--run-path"}
 SLURM = {"--array", "--gres", "--nodes", "--ntasks-per-node", "--requeue"}
 OTHER_OPTIONS = {*TORCHRUN, *SLURM, "--data", "--device", "--directory", "--kinds", "--model", "--only"}
 
