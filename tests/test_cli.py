@@ -283,7 +283,7 @@ def chunks(content: bytes) -> list[tuple[bytes, bytes]]:
 
 def test_attention_picture_is_a_picture(inside: TrainedFolder, tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "ä.png"
-    result = call("attention", inside.run, "abc", "fade $x$ ☃", "--out", path)
+    result = call("attention", inside.run, "abc", "fade $x$ ☃", "--output", path)
     assert result.code == 0, result.err
     assert result.lines == [str(path)]
     found = chunks(path.read_bytes())
@@ -405,7 +405,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("blank lines", {"bad.tsv": GOOD + b"\n\n" + GOOD}, TRAIN, ("bad.tsv:31: blank line; bad.tsv:32: blank",)),
     ("latin-1", {"bad.tsv": GOOD + b"caf\xe9\tx\n"}, TRAIN, ("bad.tsv:31: found byte 0xe9 at offset 3", "UTF-8")),
     ("NUL", {"bad.tsv": GOOD + b"a\0b\tc\n"}, TRAIN, ("bad.tsv:31: found U+0000 at offset 1 of the source",)),
-    ("UTF-16", {"bad.tsv": GOOD.decode().encode("utf-16")}, TRAIN, ("found UTF-16 text, expected UTF-8 text; convert",)),
+    ("UTF-16", {"bad.tsv": GOOD.decode().encode("utf-16")}, TRAIN, ("found UTF-16 text, expected UTF-8 text",)),
     ("one column", {"bad.tsv": b"a\nb\n"}, TRAIN, ("bad.tsv:1: found 1 column, expected 2 with a tab", "another file")),
     ("three columns", {"bad.tsv": b"a\tb\tc\n"}, TRAIN, ("bad.tsv:1: found 3 columns, expected 2",)),
     ("an empty side", {"bad.tsv": GOOD + b"a\t \n"}, TRAIN, ("bad.tsv:31: the target is empty",)),
@@ -516,9 +516,9 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("nothing to score", {"a": ""}, ["score", "a", "a"], ("nothing to score: found 0 hypotheses",)),
     ("no such units", {}, ["score", "test.tsv", "test.tsv", "--units", "letters"], ("'letters'", "'phonemes'")),
     # the rest
-    ("no picture", {}, ["attention", "runs/pairs", "abc", "--out", "x.gif"], ("x.gif: found ending '.gif'", ".png")),
+    ("no picture", {}, ["attention", "runs/pairs", "abc", "--output", "x.gif"], ("x.gif: found ending '.gif'", ".png")),
     ("nothing to look at", {}, ["attention", "runs/pairs", " "], ("found only empty text",)),
-    ("no place for a picture", {}, ["attention", "runs/pairs", "a", "--out", "test.tsv/x.png"], ("cannot be written",)),
+    ("no place for a picture", {}, ["attention", "runs/pairs", "a", "--output", "test.tsv/x.png"], ("cannot be written",)),
     ("a curve without a name", {}, ["info", "runs/pairs", "--plot", ""], ("found ending ''",)),
     ("no curve", {}, ["info", "runs/pairs", "--plot", "x.bmp"], ("x.bmp: found ending '.bmp'",)),
     ("depth", {}, ["info", "runs/pairs", "--depth", "0"], ("'--depth': 0",)),

@@ -140,7 +140,7 @@ WRONG = [
     (["train", "nothing.tsv"], "no such file"),
     (["train", "pairs.tvs"], "Did you mean 'pairs.tsv'?"),
     (["trian", "pairs.tsv"], "Did you mean 'train'?"),
-    (["train", "transformer.toml", "train.stesp=3"], "train.stesp: no such setting. Did you mean 'steps'?"),
+    (["train", "transformer.toml", "train.stesp=3"], "train.stesp: no such setting. Did you mean 'train.steps'?"),
     (["train", "transformer.toml", "train.steps=many"], "expected a whole number"),
     (["train", "transformer.toml", "train.steps=0"], "expected at least 1"),
     (["train", "transformer.toml", "train.steps"], "place=value"),
@@ -165,7 +165,7 @@ WRONG = [
     (["info", "cache"], "not a run folder"),
     (["new", "translat"], "Did you mean 'translate'?"),
     (["presets", "transformer-bigg"], "Did you mean 'transformer-big'?"),
-    (["attention", "transformer", "abc", "--out", "a.txt"], ".png"),
+    (["attention", "transformer", "abc", "--output", "a.txt"], ".png"),
 ]
 
 

@@ -126,7 +126,7 @@ def test_the_command_line(here: Trained) -> None:
     assert "tags: back (300 pairs), same (300 pairs)" in call("info", here.run).out
     assert json.loads(call("info", here.run, "--json").out)["tags"] == ["back", "same"]
     picture = here.folder / "a.svg"
-    assert call("attention", here.run, "abc", "--tag", "back", "--out", picture).code == 0
+    assert call("attention", here.run, "abc", "--tag", "back", "--output", picture).code == 0
     assert picture.stat().st_size > 1000
 
 

@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, list[str]]] = {
     },
     "how-to": {
         "Data and tasks": ["data", "tasks", "labels", "language-models", "media", "tags", "context"],
-        "Training": ["search", "curve", "transfer", "scarce", "large", "library"],
+        "Training": ["train", "search", "curve", "transfer", "scarce", "large", "library"],
         "Use a model": [
             "decoding",
             "constraints",
@@ -56,7 +56,7 @@ GROUPS: dict[str, dict[str, list[str]]] = {
     },
     "how-to/extending": {"": ["decoder", "encoder", "objective", "metric", "reader"]},
     "reference": {
-        "Interfaces": ["commands", "settings", "decoding", "python", "http", "protocols", "formats"],
+        "Interfaces": ["command-line", "commands", "settings", "decoding", "python", "http", "protocols", "formats"],
         "Models and metrics": ["architectures", "tokenizers", "scoring", "glossary"],
         "Figures": ["results", "speed", "*-measured"],
     },

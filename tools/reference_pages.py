@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, field, is_dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,17 @@ def entry(name: str, *notes: str) -> str:
     return f"`{name}`\n:   " + "\n\n    ".join(notes) + "\n"
 
 
+# A page that the help of a command names, as in: see 'scarce' in the documentation.
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+NAMED_PAGE = re.compile(r"'([\w-]+)' in the documentation")
+
+
+def link(named: re.Match[str]) -> str:
+    """The page of this name, seen from reference/commands."""
+    (page,) = DOCS.glob(f"*/{named[1]}.md")
+    return f"[{named[1]}](../../{page.relative_to(DOCS)}) in the documentation"
+
+
 def help_text(text: str) -> str:
     """The help of a command as Markdown: a paragraph that click leaves as it is becomes a block."""
     made = []
@@ -63,23 +75,11 @@ def help_text(text: str) -> str:
             lines = paragraph.partition("\n")[2]
             made.append(f"```text\n{lines}\n```")
         else:
-            made.append(re.sub(r"docs/(\S+?)\.md", r"[\1](../../\1.md)", escaped(" ".join(paragraph.split()))))
+            made.append(re.sub(NAMED_PAGE, link, escaped(" ".join(paragraph.split()))))
     return "\n\n".join(made)
 
 
 # -- Commands --------------------------------------------------------------------------------------------------------
-
-
-EXIT_CODES = """## Exit codes
-
-| code | meaning |
-|---|---|
-| 0 | done |
-| 1 | an internal error: please report it |
-| 2 | an error of input, settings or machine: one line says what was found and expected |
-| 130 | interrupted |
-| 141 | the reader of the output closed it |
-"""
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -96,7 +96,8 @@ def commands() -> Iterator[tuple[str, str]]:
     options = "## Options of all commands\n\n" + "\n".join(filter(None, about))
     yield (
         "reference/commands/index.md",
-        f"# Commands\n\nAll commands of `dragoman`, by what a user wants.\n\n{table}\n\n{options}\n{EXIT_CODES}",
+        f"# Commands\n\nAll commands of `dragoman`, by what a user wants.\n\n{table}\n\n{options}\n\n"
+        "[The command line](../command-line.md) has the exit codes.\n",
     )
 
 

@@ -149,7 +149,7 @@ figure.savefig("lengths.png", dpi=110)
 # draws one figure.
 
 # %%
-sh("dragoman attention runs/lecture/attention-1 abcdefghij --out attention.png")
+sh("dragoman attention runs/lecture/attention-1 abcdefghij --output attention.png")
 
 # %% [markdown]
 # ![Attention of the LSTM: a line from corner to corner](architectures/attention.png)

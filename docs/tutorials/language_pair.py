@@ -111,7 +111,7 @@ sh(
 
 # %%
 sh("dragoman evaluate runs/en-de --source test.en --target test.de --metric bleu --metric chrf --intervals")
-sh('dragoman attention runs/en-de "Today the old woman wants to buy a red house." --out attention.png')
+sh('dragoman attention runs/en-de "Today the old woman wants to buy a red house." --output attention.png')
 
 # %% [markdown]
 # Real text is harder than this grammar: expect 20 to 40 BLEU from some ten thousand pairs, and read outputs before

@@ -97,7 +97,7 @@ sh(
     "dragoman train words.tsv preset=demo-rnn --run runs/network model.encoder.width=128 model.decoder.width=128"
     " train.steps=300"
 )
-sh("dragoman attention runs/network thinking shopping nation --out attention.png")
+sh("dragoman attention runs/network thinking shopping nation --output attention.png")
 
 # %% [markdown]
 # The result is the picture at the top of this page. A row is a sound that the network wrote, a column a letter; dark

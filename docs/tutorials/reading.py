@@ -141,7 +141,7 @@ dial("555123", "my-call.wav")
 # %%
 sh("dragoman predict runs/calls my-call.wav")
 sh("dragoman align runs/calls my-call.wav --predict")
-sh("dragoman attention runs/calls my-call.wav --out call.png")
+sh("dragoman attention runs/calls my-call.wav --output call.png")
 
 # %% [markdown]
 # `align` says when the words of a text were heard, in seconds, and how sure the model is of them. `attention` draws

@@ -203,7 +203,7 @@ def inspect(
 @click.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
-@click.option("-o", "--output", "--out", "out", default="attention.png", help="Picture to write: .png, .svg or .pdf.")
+@click.option("-o", "--output", "out", default="attention.png", help="Picture to write: .png, .svg or .pdf.")
 @tag_option
 def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> None:
     """Draw the attention of each output token over the input.

@@ -329,7 +329,7 @@ def test_a_cycle_that_breaks_is_found(here: Path, monkeypatch: pytest.MonkeyPatc
             ["model.encoder.positions.kind=learned", "model.encoder.positions.max_positions=3"],
             "model.encoder.positions.max_positions = 3 tokens",
         ),
-        (["train.stesp=3"], "train.stesp: no such setting. Did you mean 'steps'?"),
+        (["train.stesp=3"], "train.stesp: no such setting. Did you mean 'train.steps'?"),
     ],
 )
 def test_what_would_fail_later_fails_now(here: Path, overrides: list[str], expected: str) -> None:

@@ -19,7 +19,7 @@ COMMANDS = [
     "predict RUN FILE --beam-trace FILE",
     "predict RUN FILE --beam-trace RUN/metrics.jsonl",
     "score FILE FILE --by-length --plot FILE",
-    "attention RUN abc --out RUN/weights.safetensors",
+    "attention RUN abc --output RUN/weights.safetensors",
     "info RUN --plot RUN/data.json",
     "shortlist RUN --output RUN/weights.safetensors",
 ]

@@ -288,8 +288,8 @@ def test_entries_of_every_kind_are_read_and_written_back() -> None:
     assert by_hand.data.train == (Pairs(file="a.tsv", tag="de"),)
 
 
-def test_the_entries_of_the_quickstart_are_read() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "tutorials" / "quickstart.md").read_text(encoding="utf-8")
+def test_the_entries_of_the_page_are_read() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "tags.md").read_text(encoding="utf-8")
     snippet = text.partition("```toml\n")[2].partition("```")[0]
     assert config.build(tomllib.loads(snippet)).data.train == (
         Pairs(file="de.tsv", tag="de"),
@@ -311,7 +311,7 @@ WRONG = [
         "data.valid: found the tag 'frau' for a.tsv, expected one of those in train (deu, fra). Did you mean 'fra'?",
     ),
     ("a.tsv", entry(tag="de"), "data.valid: found the tag 'de' for a.tsv, expected one of those in train (none)"),
-    ([entry(tga="de")], None, "data.train[0].tga: no such setting. Did you mean 'tag'?"),
+    ([entry(tga="de")], None, "data.train[0].tga: no such setting. Did you mean 'data.train[0].tag'?"),
     ([entry(tag="<2de>")], None, "data.train[0].tag: found '<2de>', expected letters, digits, '.', '_' or '-'"),
     (entry(tag="d e"), None, "data.train.tag: found 'd e', expected letters"),
     (entry(tag=""), None, "data.train.tag: found '', expected letters"),

@@ -130,7 +130,7 @@ WHOLE: dict[str, Callable[[Place], CommandResult]] = {
         "compare", place.run, place.folder / "back", "--test", "test.tsv", "--output", "report.json", "--draws", "10"
     ),
     "align": lambda place: call("align", place.run, "test.tsv"),
-    "attention": lambda place: call("attention", place.run, "abc def", "--out", "seen.svg"),
+    "attention": lambda place: call("attention", place.run, "abc def", "--output", "seen.svg"),
     "probe": lambda place: call("probe", place.run, "--probe", "length", "--sentences", "in.txt"),
     "calibrate": lambda place: call("calibrate", place.run, "test.tsv"),
     "bench": lambda place: call("bench", place.run, "test.tsv", "--rounds", "1", "--pairs", "8"),

@@ -130,7 +130,7 @@ def test_info_shows_the_parts(here: TrainedFolder) -> None:
 
 
 def test_there_is_no_attention_to_draw(here: TrainedFolder, tmp_path: Path) -> None:
-    said = call("attention", here.run, "abc", "--out", tmp_path / "none.png")
+    said = call("attention", here.run, "abc", "--output", tmp_path / "none.png")
     assert said.code == 2
     assert said.err == ("dragoman: no attention to show: this model has no attention from output to source\n")
     assert not list(tmp_path.iterdir())

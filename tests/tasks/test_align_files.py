@@ -169,12 +169,12 @@ def test_files_are_named_as_they_are_written(folder: Path, tmp_path: Path) -> No
 )
 def test_what_was_heard_or_read_is_drawn(folder: Path, tmp_path: Path, run: str, place: str, unit: str) -> None:
     pytest.importorskip("matplotlib")
-    result = call("attention", folder / run, folder / place, "--out", tmp_path / "heard.svg")
+    result = call("attention", folder / run, folder / place, "--output", tmp_path / "heard.svg")
     assert result.code == 0, result.err
     drawn = re.findall("<!-- (.*?) -->", (tmp_path / "heard.svg").read_text(), re.DOTALL)
     text = call("predict", folder / run, folder / place).out.strip()
     assert unit in drawn
     assert any(f"{place.rpartition('::')[2].rpartition('/')[2]}: {text}" == one for one in drawn)
     assert all(drawn.count(word) >= text.split().count(word) for word in text.split())
-    several = call("attention", folder / run, folder / place, folder / place, "--out", tmp_path / "heard.png")
+    several = call("attention", folder / run, folder / place, folder / place, "--output", tmp_path / "heard.png")
     assert several.out.splitlines() == [str(tmp_path / f"heard-{number}.png") for number in (1, 2)]

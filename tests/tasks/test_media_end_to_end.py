@@ -756,10 +756,10 @@ def test_what_needs_text_is_refused(folder: Path, tmp_path: Path) -> None:
 def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     place = f"{folder}/pictures.tar::test0.png"
-    result = call("attention", folder / "captions", place, "--out", tmp_path / "seen.png")
+    result = call("attention", folder / "captions", place, "--output", tmp_path / "seen.png")
     assert result.code == 0, result.err
     assert (tmp_path / "seen.png").stat().st_size > 2000
-    assert call("attention", folder / "captions", place, "--out", tmp_path / "seen.svg").code == 0
+    assert call("attention", folder / "captions", place, "--output", tmp_path / "seen.svg").code == 0
     drawn = re.findall(
         "<!-- (.*?) -->", (tmp_path / "seen.svg").read_text(), re.DOTALL
     )  # every text, before its outlines
