@@ -518,7 +518,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     # the rest
     ("no picture", {}, ["attention", "runs/pairs", "abc", "--output", "x.gif"], ("x.gif: found ending '.gif'", ".png")),
     ("nothing to look at", {}, ["attention", "runs/pairs", " "], ("found only empty text",)),
-    ("no place for a picture", {}, ["attention", "runs/pairs", "a", "--output", "test.tsv/x.png"], ("cannot be written",)),
+    ("no place for a picture", {}, ["attention", "runs/pairs", "a", "-o", "test.tsv/x.png"], ("cannot be written",)),
     ("a curve without a name", {}, ["info", "runs/pairs", "--plot", ""], ("found ending ''",)),
     ("no curve", {}, ["info", "runs/pairs", "--plot", "x.bmp"], ("x.bmp: found ending '.bmp'",)),
     ("depth", {}, ["info", "runs/pairs", "--depth", "0"], ("'--depth': 0",)),
