@@ -42,6 +42,7 @@ async function start() {
   try {
     models = (await get("/v1/models")).data;
   } catch (error) {
+    work.replaceChildren();
     toast(error.message, true);
     return;
   }

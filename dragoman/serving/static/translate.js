@@ -191,7 +191,7 @@ function outputPanel(state, model) {
     several = real.length > 1;
     if (real.length) choose(real[0]);
     const unit = byLetter(real[0]) ? "letter" : "word";
-    hint.textContent = `Hover a ${unit} to see where it comes from${model.calibrated ? " and how sure it is" : ""}.`;
+    hint.textContent = `${matchMedia("(hover: none)").matches ? "Tap" : "Hover"} a ${unit} to see where it comes from${model.calibrated ? " and how sure it is" : ""}.`;
     setLook(real[0]);
   }
 
