@@ -175,10 +175,10 @@ def test_beam_and_length_penalty_reach_the_search(inside: TrainedFolder) -> None
             json.loads(line)["score"] for line in call("predict", inside.run, "--json", *options, stdin=lines).lines
         ]
 
-    greedy = scores("--beam", "1", "--length-penalty", "0")
-    wide = scores("--beam", "8", "--length-penalty", "0")
+    greedy = scores("--beam", "1", "search.length_penalty=0")
+    wide = scores("--beam", "8", "search.length_penalty=0")
     assert sum(wide) > sum(greedy)  # sums of log-probabilities: a wide search finds more probable outputs
-    assert scores("--beam", "8", "--length-penalty", "2") != wide
+    assert scores("--beam", "8", "search.length_penalty=2") != wide
 
 
 # ---------------------------------------------------------------------- evaluate and score
@@ -474,21 +474,22 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("beam of nothing", {}, ["predict", "runs/pairs", "--beam", "0"], ("--beam: found 0, expected at least 1",)),
     ("n-best in plain", {}, ["predict", "runs/pairs", "--n-best", "3"], ("--n-best 3 needs --json",)),
     ("more than the beam", {}, ["predict", "runs/pairs", "--n-best", "9", "--json"], ("found 9", "beam of 5")),
-    ("not a penalty", {}, ["predict", "runs/pairs", "--length-penalty", "nan"], ("--length-penalty: found nan",)),
-    ("negative penalty", {}, ["predict", "runs/pairs", "--length-penalty", "-1"], ("--length-penalty: found -1",)),
+    ("not a penalty", {}, ["predict", "runs/pairs", "search.length_penalty=nan"], ("penalty: found nan",)),
+    ("negative penalty", {}, ["predict", "runs/pairs", "search.length_penalty=-1"], ("penalty: found -1",)),
     ("misspelt option", {}, ["predict", "runs/pairs", "--beem", "3"], ("dragoman predict", "'--beem'", "'--beam'")),
     ("no GPU to predict", {}, ["predict", "runs/pairs", "--device", "cuda"], ("device: found 'cuda'", "cpu")),
     ("no such device", {}, ["predict", "runs/pairs", "--device", "banana"], ("device: found 'banana'",)),
     ("no input", {}, ["predict", "runs/pairs", "tset.tsv"], ("tset.tsv: no such file. Did you mean 'test.tsv'?",)),
     ("a folder as input", {}, ["predict", "runs/pairs", "runs"], ("runs: found a folder, expected a file",)),
     ("input in latin-1", {"in": b"abc\n\xe9\n"}, ["predict", "runs/pairs", "in"], ("in:2: found byte 0xe9",)),
-    ("a phrase twice", {}, ["predict", "runs/pairs", "--require", "A", "--require", "A"], ("found 'A' twice",)),
-    ("nothing allowed", {"a": ""}, ["predict", "runs/pairs", "--allow", "a"], ("a: found no line, expected the",)),
-    ("no pattern", {}, ["predict", "runs/pairs", "--pattern", ""], ("--pattern: found nothing, expected text",)),
-    ("no terms", {}, ["predict", "runs/pairs", "--terminology", "tset.tsv"], ("Did you mean 'test.tsv'?",)),
-    ("terms in latin-1", {"t": b"a\t\xe9\n"}, ["predict", "runs/pairs", "--terminology", "t"], ("t:1: found byte",)),
-    ("no weight", {}, ["predict", "runs/pairs", "--rerank", "runs/pairs", "--rerank-weight", "nan"], ("found nan",)),
-    ("required and forbidden", {}, ["evaluate", "runs/pairs", "test.tsv", "--require", "A", "--forbid", "A"],
+    ("a phrase twice", {}, ["predict", "runs/pairs", "constraints.require=A", "constraints.require=A"], ("'A' twice",)),
+    ("nothing allowed", {"a": ""}, ["predict", "runs/pairs", "constraints.allow=a"], ("a: found no line",)),
+    ("no pattern", {}, ["predict", "runs/pairs", "constraints.pattern="], ("pattern: found nothing",)),
+    ("no terms", {}, ["predict", "runs/pairs", "constraints.terminology=tset.tsv"], ("Did you mean 'test.tsv'?",)),
+    ("terms in latin-1", {"t": b"a\t\xe9\n"}, ["predict", "runs/pairs", "constraints.terminology=t"], ("t:1: found",)),
+    ("no weight", {}, ["predict", "runs/pairs", "rerank.runs=runs/pairs", "rerank.weights=nan"], ("found nan",)),
+    ("required and forbidden", {},
+     ["evaluate", "runs/pairs", "test.tsv", "constraints.require=A", "constraints.forbid=A"],
      ("no output can satisfy all its constraints: forbid 'A', require 'A'",)),
     ("a misspelt setting", {}, ["predict", "runs/pairs", "search.bem=2"], ("search.bem: no such setting", "beam'?")),
     ("a setting twice", {}, ["predict", "runs/pairs", "--beam", "3", "search.beam=2"], ("--beam and search.beam",)),
@@ -502,10 +503,10 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("a folder as output", {}, ["evaluate", "runs/pairs", "test.tsv", "--output", "runs"], ("runs: found a folder",)),
     ("empty test named", {"t.tsv": ""}, ["evaluate", "runs/pairs", "t.tsv"], ("t.tsv: nothing to evaluate",)),
     ("no such score", {}, ["evaluate", "runs/pairs", "test.tsv", "--metric", "blue"], ("Did you mean 'bleu'?",)),
-    ("idle draws", {}, ["evaluate", "runs/pairs", "test.tsv", "--draws", "50"], ("--draws: needs --intervals",)),
-    ("idle seed", {}, ["evaluate", "runs/pairs", "test.tsv", "--draws-seed", "5"], ("--draws-seed: needs --interval",)),
+    ("idle draws", {}, ["evaluate", "runs/pairs", "test.tsv", "evaluation.draws=50"], ("draws: needs --intervals",)),
+    ("idle seed", {}, ["evaluate", "runs/pairs", "test.tsv", "evaluation.draws_seed=5"], ("seed: needs --int",)),
     ("outputs' seed", {}, ["evaluate", "runs/pairs", "test.tsv", "--seed", "5"], ("--seed needs method=sampling",)),
-    ("rules for samples", {}, ["evaluate", "runs/pairs", "test.tsv", "--require", "A", "--sample"], ("beam search",)),
+    ("rules, drawn", {}, ["evaluate", "runs/pairs", "test.tsv", "constraints.require=A", "--sample"], ("beam search",)),
     ("idle combination", {}, ["align", "runs/pairs", "test.tsv", "--combine", "union"], ("--combine needs --reverse",)),
     ("idle counting", {}, ["align", "runs/pairs", "test.tsv", "--gold-from", "1"], ("--gold-from needs --gold",)),
     ("no threshold", {}, ["align", "runs/pairs", "test.tsv", "--threshold", "nan"], ("--threshold: found nan",)),

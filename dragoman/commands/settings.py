@@ -283,9 +283,8 @@ class SettingsCommand(click.Command):
                 raise ConfigError(f"{place}: no such setting, and '{word}' is no file. {hint(place, names)}")
             expected = accepted_at(settings_class, place)
             assert expected is not None
-            if place == "method":
-                place = "method.kind"
-            assign(assignments, place, place, from_text(expected, text), repeats=bool(expected.lists))
+            own = "method.kind" if place == "method" else place
+            assign(assignments, own, place, from_text(expected, text), repeats=bool(expected.lists))
         return others
 
     def invoke(self, ctx: click.Context) -> Any:
