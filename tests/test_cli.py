@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -802,9 +803,41 @@ def test_options_are_told_apart_from_settings(inside: TrainedFolder, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("command", "option", "place"), [("train", "--minutes", "train.minutes"), ("check", "--steps", "train.steps")]
+    ("command", "option", "places"),
+    [
+        ("train", "--minutes", "train.minutes=VALUE"),
+        ("check", "--steps", "train.steps=VALUE"),
+        ("predict", "--length-penalty", "search.length_penalty=VALUE"),
+        ("predict", "--top-k=3", "method.top_k=VALUE"),  # a setting of methods
+        ("predict", "--ctc-weight", "method.ctc_weight=VALUE"),
+        ("predict", "--runs", "ensemble.runs=VALUE or rerank.runs=VALUE"),
+        ("complete", "--top-p", "method.top_p=VALUE"),
+        ("translate", "--forbid", "constraints.forbid=VALUE"),
+        ("serve", "--queue", "limits.queue=VALUE"),
+    ],
 )
-def test_an_option_that_is_a_setting_leads_to_its_place(command: str, option: str, place: str) -> None:
+def test_an_option_that_is_a_setting_leads_to_its_place(command: str, option: str, places: str) -> None:
     result = call(command, "pairs.tsv", option, "5")
     assert result.code == 2
-    assert f"Settings are written place=value: did you mean {place}=…?" in result.err
+    name = option.partition("=")[0]
+    assert result.err == f"dragoman {command}: no such option {name}; it is a setting: write {places}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("predict", "--nothing"), ("translate", "--pattern"), ("complete", "--ctc-weight"), ("info", "--steps")],
+)
+def test_an_option_that_is_no_setting_of_its_command_is_unknown(command: str, option: str) -> None:
+    result = call(command, "runs/x", option, "5")
+    assert result.code == 2
+    assert f"dragoman {command}: No such option '{option}'" in result.err
+    assert "it is a setting" not in result.err
+
+
+def test_help_lists_every_option() -> None:
+    assert not [
+        (name, parameter.opts)
+        for name, command in cli.cli.commands.items()
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.hidden
+    ]
