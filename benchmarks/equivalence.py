@@ -221,41 +221,45 @@ CASES = {
 # Commands to run after training.
 PREDICT = "predict {run} {input} --device cpu --json"
 EVALUATE = "evaluate {run} {test} --device cpu --json"
-COMPLETE = "complete {run} --file {input} --max-length 12 --allow-unknown --device cpu --json"
-BEAM = f"{PREDICT} --engine torch --beam 4"
-DECODING = {"greedy": f"{PREDICT} --engine torch --beam 1", "n-best": f"{BEAM} --n-best 4",
-           "evaluate": f"{EVALUATE} --engine torch --beam 2 --metric all"}  # fmt: skip
-TEXT = {**DECODING, "sample": f"{PREDICT} --engine torch --sample --temperature 0.8 --seed 3"}
+COMPLETE = "complete {run} --file {input} --max-length 12 allow_unknown=true --device cpu --json"
+BEAM = f"{PREDICT} engine=torch --beam 4"
+DECODING = {"greedy": f"{PREDICT} engine=torch --beam 1", "n-best": f"{BEAM} --n-best 4",
+           "evaluate": f"{EVALUATE} engine=torch --beam 2 --metric all"}  # fmt: skip
+TEXT = {**DECODING, "sample": f"{PREDICT} engine=torch --sample method.temperature=0.8 --seed 3"}
 ALIGN = {"align": "align {run} {test} --device cpu --json"}
 CONSTRAINTS = {
-    **TEXT, "beam": "predict {run} {input} --device cpu --engine torch --beam 4",
-    "require": f"{BEAM} --require god --require eert", "forbid": f"{BEAM} --forbid a --forbid god",
-    "prefix": f"{BEAM} --prefix tac", "pattern": f"{BEAM} --pattern '(god|tac|dlo)( (eert|gib))*'",
+    **TEXT, "beam": "predict {run} {input} --device cpu engine=torch --beam 4",
+    "require": f"{BEAM} constraints.require=god constraints.require=eert",
+    "forbid": f"{BEAM} constraints.forbid=a constraints.forbid=god",
+    "prefix": f"{BEAM} constraints.prefix=tac", "pattern": f"{BEAM} 'constraints.pattern=(god|tac|dlo)( (eert|gib))*'",
 }  # fmt: skip
+NGRAMS = "method=ctc method.language_model.model=train/target.txt method.language_model.order=2"
 COMMANDS = {
     "text": TEXT, "nat": DECODING, "constraints": CONSTRAINTS, "evaluate": {"evaluate": EVALUATE},
     "direct": {"predict": PREDICT, "evaluate": EVALUATE},
     "tagged": {name: f"{command} --tag two" for name, command in TEXT.items()},
     "resume": {"resume": "train {run} train.steps=12 --quiet", **TEXT},
-    "complete": {"greedy": COMPLETE, "sample": f"{COMPLETE} --one-line --sample --top-k 5 --samples 2 --seed 3",
+    "complete": {"greedy": COMPLETE, "sample": f"{COMPLETE} --one-line --sample method.top_k=5 --samples 2 --seed 3",
                  "evaluate": EVALUATE},
-    "ctc": {**DECODING, **ALIGN, "n-grams": f"{BEAM} --language-model train/target.txt --language-model-order 2"},
-    "joint": {**DECODING, "attention": f"{BEAM} --decoding-mode attention",
-              "joint": f"{BEAM} --decoding-mode joint --ctc-weight 0.4"},
+    "ctc": {**DECODING, **ALIGN, "n-grams": f"{BEAM} {NGRAMS}"},
+    "joint": {**DECODING, "attention": f"{BEAM} method=ctc method.mode=attention",
+              "joint": f"{BEAM} method=ctc method.mode=joint method.ctc_weight=0.4"},
     "search": {
-        **CONSTRAINTS, **ALIGN, "engine": f"{PREDICT} --engine ctranslate2 --beam 4", "default-engine": PREDICT,
-        "allow": f"{BEAM} --allow train/target.txt",
-        "groups": f"{BEAM} --n-best 4 --beam-groups 2 --diversity-penalty 0.8",
-        "terminology": f"{BEAM} --terminology train/terms.tsv --placeholders",
-        "coverage": f"{BEAM} --coverage-penalty 0.3 --normalisation gnmt --stop certain",
-        "lengths": f"{BEAM} --min-length 3 --max-length 6 --no-repeat-ngram 2 --length-penalty 0.5",
-        "samples": f"{PREDICT} --sample --n-best 3 --top-k 4 --top-p 0.9", "exhaustive": f"{PREDICT} --exhaustive 2",
-        "minimum-bayes-risk": f"{PREDICT} --mbr 4 --mbr-metric chrf --seed 2",
-        "ensemble": f"{BEAM} --ensemble runs/other-seed --average log", "draft": f"{PREDICT} --draft runs/other-seed",
-        "rerank": f"{BEAM} --rerank runs/reverse --rerank-weight 0.5 --rerank runs/target-text --rerank-weight 0.2",
-        "shortlist": "shortlist {run} --likely 3 --frequent 4 --json", "shortlisted": f"{BEAM} --shortlist auto",
+        **CONSTRAINTS, **ALIGN, "engine": f"{PREDICT} engine=ctranslate2 --beam 4", "default-engine": PREDICT,
+        "allow": f"{BEAM} constraints.allow=train/target.txt",
+        "groups": f"{BEAM} --n-best 4 search.beam_groups=2 search.diversity_penalty=0.8",
+        "terminology": f"{BEAM} constraints.terminology=train/terms.tsv constraints.placeholders=true",
+        "coverage": f"{BEAM} search.coverage_penalty=0.3 search.normalisation=gnmt search.stop=certain",
+        "lengths": f"{BEAM} search.min_length=3 search.max_length=6 search.no_repeat_ngram=2 search.length_penalty=0.5",
+        "samples": f"{PREDICT} --sample --n-best 3 method.top_k=4 method.top_p=0.9",
+        "exhaustive": f"{PREDICT} method=exhaustive method.length=2",
+        "minimum-bayes-risk": f"{PREDICT} method=mbr method.samples=4 method.metric=chrf --seed 2",
+        "ensemble": f"{BEAM} ensemble.runs=runs/other-seed ensemble.average=log",
+        "draft": f"{PREDICT} method=draft method.run=runs/other-seed",
+        "rerank": f"{BEAM} rerank.runs=runs/reverse rerank.weights=0.5 rerank.runs=runs/target-text rerank.weights=0.2",
+        "shortlist": "shortlist {run} --likely 3 --frequent 4 --json", "shortlisted": f"{BEAM} method=shortlist",
         "probe": "probe {run} --device cpu --json", "calibrate": "calibrate {run} {test} --device cpu --json",
-        "calibrated": BEAM, "intervals": f"{EVALUATE} --output output.txt --intervals --draws 20",
+        "calibrated": BEAM, "intervals": f"{EVALUATE} --output output.txt --intervals evaluation.draws=20",
         "score": "score output.txt test/target.txt --metric all --intervals --draws 20 --by-length --json",
         "compare": "compare test/target.txt output.txt test/target.txt --draws 20 --json",
     },

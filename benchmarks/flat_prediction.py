@@ -110,8 +110,8 @@ def main() -> int:
     parser.add_argument("--engine", choices=("torch", "ctranslate2"), default="torch")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "flat_prediction.json")
     arguments = parser.parse_args()
-    options = ["--beam", arguments.beam, "--batch-size", arguments.batch_size, "--engine", arguments.engine]
-    options += ["--max-length", 3]
+    options = ["--beam", arguments.beam, "--batch-size", arguments.batch_size]
+    options += [f"engine={arguments.engine}", "search.max_length=3"]
     told = [str(option) for option in (*options, "--device", "cpu")]
     with tempfile.TemporaryDirectory(prefix="dragoman-flat-") as name:
         folder = Path(name)

@@ -272,7 +272,7 @@ def throughput(run: str, texts: list[str], seconds: float, rounds: int) -> None:
 def overload(run: str, texts: list[str], seconds: float, rounds: int) -> None:
     """Ten times as many requests as the server can answer, in turns with few; a short queue bounds the waiting."""
     usual, busy, much = Load(), Load(), Load()
-    with translating(run, "--queue", "2", "--batch-size", "2") as (url, _):
+    with translating(run, "limits.queue=2", "--batch-size", "2") as (url, _):
         most = measure(url, texts, 2, seconds)
         capacity = len(most.latencies[200]) / seconds
         print(f"capacity     {capacity:6.0f}/s, then {10 * capacity:.0f}/s are asked for")

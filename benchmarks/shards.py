@@ -70,7 +70,7 @@ def kills(folder: Path, lines: int, wanted: int) -> dict[str, Any]:
     run, big = prepare(folder), folder / "big.txt"
     expected = lines_of(big, lines, 2)
     out = folder / "out"
-    predict = command("predict", run, big, "--shards", out, "--shard-size", 1)
+    predict = command("predict", run, big, "--shards", out, "shards.size=1")
     draw, killed, half_written = random.Random(3), 0, 0
     steady = subprocess.Popen(predict, stderr=subprocess.DEVNULL)
     said = folder / "victim.txt"
@@ -108,7 +108,7 @@ def memory(folder: Path, lines: int) -> dict[str, Any]:
     out = folder / "out"
     started = time.perf_counter()
     size = 8 if lines >= 5_000_000 else 1
-    predict = command("predict", run, big, "--shards", out, "--shard-size", size)
+    predict = command("predict", run, big, "--shards", out, f"shards.size={size}")
     worker = subprocess.Popen(predict, stderr=subprocess.DEVNULL)
     curve: list[tuple[int, float]] = []
     while worker.poll() is None:

@@ -94,7 +94,7 @@ def guarded(arguments: list[str]) -> int:
             raise
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "dragoman"
-        print_error(f"{error.format_message()}{setting_hint(error)}", where)
+        print_error(usage_message(error), where)
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -140,17 +140,29 @@ def guarded(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def setting_hint(error: click.ClickException) -> str:
-    """The setting that an unknown option of a command with settings may mean, such as train.minutes for --minutes."""
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return ""
-    if not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
-        return ""
+def usage_message(error: click.ClickException) -> str:
+    """The message of an error of click; an unknown option with the name of a setting leads to its place."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        from dragoman.config.toml_text import either
+
+        places = settings_called(error.option_name.lstrip("-").replace("-", "_"), error.ctx.command)
+        if places:
+            written = either([f"{place}=VALUE" for place in places])
+            return f"no such option {error.option_name}; it is a setting: write {written}"
+    return error.format_message()
+
+
+def settings_called(name: str, command: click.Command) -> list[str]:
+    """The places of a command whose last part is this name, at most four."""
+    from dragoman.commands.settings import SettingsCommand
     from dragoman.config.loader import places_named
     from dragoman.tasks.config import Config
 
-    places = places_named(Config, error.option_name.lstrip("-").replace("-", "_"), "")
-    return f" Settings are written place=value: did you mean {places[0]}=…?" if places else ""
+    if isinstance(command, SettingsCommand):
+        places = [row.place for row in command.schema.described() if row.place.rpartition(".")[2] == name]
+        return list(dict.fromkeys(places))[:4]
+    takes_settings = any(parameter.name == "overrides" for parameter in command.params)
+    return places_named(Config, name, "") if takes_settings else []
 
 
 def print_error(message: str, where: str = "dragoman") -> None:

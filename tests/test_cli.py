@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -175,10 +176,10 @@ def test_beam_and_length_penalty_reach_the_search(inside: TrainedFolder) -> None
             json.loads(line)["score"] for line in call("predict", inside.run, "--json", *options, stdin=lines).lines
         ]
 
-    greedy = scores("--beam", "1", "--length-penalty", "0")
-    wide = scores("--beam", "8", "--length-penalty", "0")
+    greedy = scores("--beam", "1", "search.length_penalty=0")
+    wide = scores("--beam", "8", "search.length_penalty=0")
     assert sum(wide) > sum(greedy)  # sums of log-probabilities: a wide search finds more probable outputs
-    assert scores("--beam", "8", "--length-penalty", "2") != wide
+    assert scores("--beam", "8", "search.length_penalty=2") != wide
 
 
 # ---------------------------------------------------------------------- evaluate and score
@@ -474,21 +475,22 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("beam of nothing", {}, ["predict", "runs/pairs", "--beam", "0"], ("--beam: found 0, expected at least 1",)),
     ("n-best in plain", {}, ["predict", "runs/pairs", "--n-best", "3"], ("--n-best 3 needs --json",)),
     ("more than the beam", {}, ["predict", "runs/pairs", "--n-best", "9", "--json"], ("found 9", "beam of 5")),
-    ("not a penalty", {}, ["predict", "runs/pairs", "--length-penalty", "nan"], ("--length-penalty: found nan",)),
-    ("negative penalty", {}, ["predict", "runs/pairs", "--length-penalty", "-1"], ("--length-penalty: found -1",)),
+    ("not a penalty", {}, ["predict", "runs/pairs", "search.length_penalty=nan"], ("penalty: found nan",)),
+    ("negative penalty", {}, ["predict", "runs/pairs", "search.length_penalty=-1"], ("penalty: found -1",)),
     ("misspelt option", {}, ["predict", "runs/pairs", "--beem", "3"], ("dragoman predict", "'--beem'", "'--beam'")),
     ("no GPU to predict", {}, ["predict", "runs/pairs", "--device", "cuda"], ("device: found 'cuda'", "cpu")),
     ("no such device", {}, ["predict", "runs/pairs", "--device", "banana"], ("device: found 'banana'",)),
     ("no input", {}, ["predict", "runs/pairs", "tset.tsv"], ("tset.tsv: no such file. Did you mean 'test.tsv'?",)),
     ("a folder as input", {}, ["predict", "runs/pairs", "runs"], ("runs: found a folder, expected a file",)),
     ("input in latin-1", {"in": b"abc\n\xe9\n"}, ["predict", "runs/pairs", "in"], ("in:2: found byte 0xe9",)),
-    ("a phrase twice", {}, ["predict", "runs/pairs", "--require", "A", "--require", "A"], ("found 'A' twice",)),
-    ("nothing allowed", {"a": ""}, ["predict", "runs/pairs", "--allow", "a"], ("a: found no line, expected the",)),
-    ("no pattern", {}, ["predict", "runs/pairs", "--pattern", ""], ("--pattern: found nothing, expected text",)),
-    ("no terms", {}, ["predict", "runs/pairs", "--terminology", "tset.tsv"], ("Did you mean 'test.tsv'?",)),
-    ("terms in latin-1", {"t": b"a\t\xe9\n"}, ["predict", "runs/pairs", "--terminology", "t"], ("t:1: found byte",)),
-    ("no weight", {}, ["predict", "runs/pairs", "--rerank", "runs/pairs", "--rerank-weight", "nan"], ("found nan",)),
-    ("required and forbidden", {}, ["evaluate", "runs/pairs", "test.tsv", "--require", "A", "--forbid", "A"],
+    ("a phrase twice", {}, ["predict", "runs/pairs", "constraints.require=A", "constraints.require=A"], ("'A' twice",)),
+    ("nothing allowed", {"a": ""}, ["predict", "runs/pairs", "constraints.allow=a"], ("a: found no line",)),
+    ("no pattern", {}, ["predict", "runs/pairs", "constraints.pattern="], ("pattern: found nothing",)),
+    ("no terms", {}, ["predict", "runs/pairs", "constraints.terminology=tset.tsv"], ("Did you mean 'test.tsv'?",)),
+    ("terms in latin-1", {"t": b"a\t\xe9\n"}, ["predict", "runs/pairs", "constraints.terminology=t"], ("t:1: found",)),
+    ("no weight", {}, ["predict", "runs/pairs", "rerank.runs=runs/pairs", "rerank.weights=nan"], ("found nan",)),
+    ("required and forbidden", {},
+     ["evaluate", "runs/pairs", "test.tsv", "constraints.require=A", "constraints.forbid=A"],
      ("no output can satisfy all its constraints: forbid 'A', require 'A'",)),
     ("a misspelt setting", {}, ["predict", "runs/pairs", "search.bem=2"], ("search.bem: no such setting", "beam'?")),
     ("a setting twice", {}, ["predict", "runs/pairs", "--beam", "3", "search.beam=2"], ("--beam and search.beam",)),
@@ -502,10 +504,10 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("a folder as output", {}, ["evaluate", "runs/pairs", "test.tsv", "--output", "runs"], ("runs: found a folder",)),
     ("empty test named", {"t.tsv": ""}, ["evaluate", "runs/pairs", "t.tsv"], ("t.tsv: nothing to evaluate",)),
     ("no such score", {}, ["evaluate", "runs/pairs", "test.tsv", "--metric", "blue"], ("Did you mean 'bleu'?",)),
-    ("idle draws", {}, ["evaluate", "runs/pairs", "test.tsv", "--draws", "50"], ("--draws: needs --intervals",)),
-    ("idle seed", {}, ["evaluate", "runs/pairs", "test.tsv", "--draws-seed", "5"], ("--draws-seed: needs --interval",)),
+    ("idle draws", {}, ["evaluate", "runs/pairs", "test.tsv", "evaluation.draws=50"], ("draws: needs --intervals",)),
+    ("idle seed", {}, ["evaluate", "runs/pairs", "test.tsv", "evaluation.draws_seed=5"], ("seed: needs --int",)),
     ("outputs' seed", {}, ["evaluate", "runs/pairs", "test.tsv", "--seed", "5"], ("--seed needs method=sampling",)),
-    ("rules for samples", {}, ["evaluate", "runs/pairs", "test.tsv", "--require", "A", "--sample"], ("beam search",)),
+    ("rules, drawn", {}, ["evaluate", "runs/pairs", "test.tsv", "constraints.require=A", "--sample"], ("beam search",)),
     ("idle combination", {}, ["align", "runs/pairs", "test.tsv", "--combine", "union"], ("--combine needs --reverse",)),
     ("idle counting", {}, ["align", "runs/pairs", "test.tsv", "--gold-from", "1"], ("--gold-from needs --gold",)),
     ("no threshold", {}, ["align", "runs/pairs", "test.tsv", "--threshold", "nan"], ("--threshold: found nan",)),
@@ -801,9 +803,41 @@ def test_options_are_told_apart_from_settings(inside: TrainedFolder, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("command", "option", "place"), [("train", "--minutes", "train.minutes"), ("check", "--steps", "train.steps")]
+    ("command", "option", "places"),
+    [
+        ("train", "--minutes", "train.minutes=VALUE"),
+        ("check", "--steps", "train.steps=VALUE"),
+        ("predict", "--length-penalty", "search.length_penalty=VALUE"),
+        ("predict", "--top-k=3", "method.top_k=VALUE"),  # a setting of methods
+        ("predict", "--ctc-weight", "method.ctc_weight=VALUE"),
+        ("predict", "--runs", "ensemble.runs=VALUE or rerank.runs=VALUE"),
+        ("complete", "--top-p", "method.top_p=VALUE"),
+        ("translate", "--forbid", "constraints.forbid=VALUE"),
+        ("serve", "--queue", "limits.queue=VALUE"),
+    ],
 )
-def test_an_option_that_is_a_setting_leads_to_its_place(command: str, option: str, place: str) -> None:
+def test_an_option_that_is_a_setting_leads_to_its_place(command: str, option: str, places: str) -> None:
     result = call(command, "pairs.tsv", option, "5")
     assert result.code == 2
-    assert f"Settings are written place=value: did you mean {place}=…?" in result.err
+    name = option.partition("=")[0]
+    assert result.err == f"dragoman {command}: no such option {name}; it is a setting: write {places}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("predict", "--nothing"), ("translate", "--pattern"), ("complete", "--ctc-weight"), ("info", "--steps")],
+)
+def test_an_option_that_is_no_setting_of_its_command_is_unknown(command: str, option: str) -> None:
+    result = call(command, "runs/x", option, "5")
+    assert result.code == 2
+    assert f"dragoman {command}: No such option '{option}'" in result.err
+    assert "it is a setting" not in result.err
+
+
+def test_help_lists_every_option() -> None:
+    assert not [
+        (name, parameter.opts)
+        for name, command in cli.cli.commands.items()
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.hidden
+    ]

@@ -91,7 +91,7 @@ def prose_and_code(names: tuple[str, ...]) -> str:
 TORCHRUN = {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"}
 TORCHRUN |= {"--rdzv-backend", "--rdzv-endpoint", "--run-path"}
 SLURM = {"--array", "--gres", "--nodes", "--ntasks-per-node", "--requeue"}
-OTHER_OPTIONS = {*TORCHRUN, *SLURM, "--data", "--device", "--directory", "--kinds", "--model", "--only"}
+OTHER_OPTIONS = {*TORCHRUN, *SLURM, "--data", "--device", "--directory", "--kinds", "--model", "--only", "--part"}
 
 
 def test_options_that_the_pages_name_exist() -> None:

@@ -203,7 +203,7 @@ def test_a_module_can_be_named_and_workers_import_it(work: Path) -> None:
     """Not installed: only a folder to import from. The workers of the shards inherit the environment."""
     place = [ROOT / "examples" / "plugin"]
     work.joinpath("lines.txt").write_text("ab\ncd\nef\n" * 4, encoding="utf-8")
-    shards = ["predict", "runs/x", "lines.txt", "--shards", "out", "--processes", "2"]
+    shards = ["predict", "runs/x", "lines.txt", "--shards", "out", "shards.processes=2"]
     plain = ["predict", "runs/x", "lines.txt"]
     (first, second) = run(work, ["--import", "dragoman_example", *plain], shards, path=place)
     assert (first[0], second[0]) == (0, 0), (first, second)

@@ -20,7 +20,7 @@ import dragoman
 from dragoman.cli import cli
 from dragoman.commands.root import GROUPS
 from dragoman.commands.settings import SettingsCommand
-from dragoman.config.dump import describe, plain
+from dragoman.config.dump import plain
 from dragoman.config.fields import accepted, default_of, fields_of, kind_of, kinds_of, type_hints
 from dragoman.config.toml_text import inline, join_place, one_of
 from dragoman.serving.app import ABOUT, PROBLEMS, create_app
@@ -108,9 +108,7 @@ def command_section(command: click.Command, root: click.Context) -> str:
     options = [row for parameter in command.get_params(context) if (row := option(parameter, context))]
     made += [f"### Options of {command.name}", "\n".join(options)]
     if isinstance(command, SettingsCommand):
-        known = command.schema
-        cls = known.settings_class()
-        rows = [row for row in describe(cls) if known.knows(cls, row.place)]
+        rows = command.schema.described()
         made += [f"### Settings of {command.name}", "Written `PLACE=VALUE` after the command."]
         made += ["\n".join(setting_entry(row.place, row.expected, row.default, row.note, row.when) for row in rows)]
     elif any(parameter.name == "overrides" for parameter in command.params):

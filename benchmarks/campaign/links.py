@@ -89,7 +89,7 @@ class Linked:
         text.write_text("abc\n\nfed *cab*\n", encoding="utf-8")
         (folder / "empty").mkdir()
         self.do(["train", config, "--quiet", "--run", str(run), *SHORT, "train.tensorboard=true"])
-        engine = ("--engine", "ctranslate2", "--beam", "1")
+        engine = ("engine=ctranslate2", "--beam", "1")
         # The folder that a command writes to, and its arguments.
         self.commands: dict[str, tuple[str, Arguments]] = {
             "resume": ("trained", lambda path: ["train", str(path), "--quiet", "train.steps=8"]),

@@ -334,13 +334,13 @@ def terms(files: str | Pairs, model: str, as_json: bool, **limits: Any) -> None:
 
     terms aligns the words of all pairs, and prints the words and phrases that are mostly translated in one way: source,
     target, count and share, tab-separated, most frequent first. Its first two columns are a file for
-    predict --terminology.
+    predict constraints.terminology=FILE.
 
     \b
     dragoman terms pairs.tsv > terms.tsv
     dragoman terms --source a.en --target a.de --max-words 2 --min-count 10
     dragoman terms pairs.tsv | cut -f 1,2 > list.tsv
-    dragoman predict runs/my input.txt --terminology list.tsv
+    dragoman predict runs/my input.txt constraints.terminology=list.tsv
     """
     from dragoman.analysis.alignment import read_raw_pairs
     from dragoman.analysis.word_alignment import RawAligner, extract_terms

@@ -132,7 +132,7 @@ def read_sources(run: Run, file: str | None, reading: ReadingOptions) -> Iterato
     """The inputs of a file or of standard input, in order; mistakes in options raise at the call.
 
     The reader of the suffix finds the source as it does in training data: a column, a field, a side of a unit. In plain
-    text, without `--columns`, a whole line is a source.
+    text, without `data.columns`, a whole line is a source.
     """
     from dragoman.data.readers.conll import CONLL_SUFFIXES, has_tagged_words
     from dragoman.inference.inputs import reads_tags, source_options
@@ -184,7 +184,7 @@ def warn_of_tabs(rows: Iterator[SourceRow], run: Run) -> Iterator[SourceRow]:
             tabs = True
             print_warning(
                 f"input {number} has a tab and is read as one source, tab included; to read the first column alone add "
-                "--columns 1"
+                "data.columns=1"
             )
         yield row
 

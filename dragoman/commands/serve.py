@@ -18,8 +18,7 @@ FLAGS = {
     for name in ("host", "port", "workers", "batch_size", "device", "token", "min_confidence", "corrections")
 }
 OPUS_CAT_PORT = 8500
-OLD = ("limits.queue", "limits.wait", "cors", "base_url", "engine", "page")  # places that once had flags
-SCHEMA = Schema(ServeConfig, daily=FLAGS, without=("models",), old=OLD)
+SCHEMA = Schema(ServeConfig, daily=FLAGS, without=("models",))
 
 
 @click.command(cls=SettingsCommand, schema=SCHEMA, several="runs")

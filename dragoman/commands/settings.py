@@ -1,4 +1,4 @@
-"""Settings of commands: `place=value` words as `train` has them, short flags for some, and the flags of older versions.
+"""Settings of commands: `place=value` words as `train` has them, and flags for those that people type daily.
 
 A command has a `Schema`: dataclasses whose fields are its settings. Help, flags and errors follow from them.
 """
@@ -30,44 +30,13 @@ class Flag(NamedTuple):
     name: str
     place: str
     value: object = None
-    kind: str = ""  # a decoding method that it also chooses
     help: str = ""
-    hidden: bool = False
 
 
-NOTES = "dragoman.notes"  # in the context of a command
-# Flags of older versions whose names are not those of their settings.
-OLD_NAMES = {
-    "ensemble.runs": "--ensemble",
-    "rerank.runs": "--rerank",
-    "rerank.weights": "--rerank-weight",
-    "rerank.tag": "--rerank-tag",
-    "shards.folder": "--shards",
-    "shards.size": "--shard-size",
-    "evaluation.metrics": "--metric",
-}
-# Flags of older versions for decoding methods.
 METHOD_FLAGS = (
     Flag("--sample", "method.kind", "sampling", help="Draw each output at random: method=sampling."),
     Flag("--seed", "method.seed", help="Random seed of a method that draws: equal inputs get equal outputs."),
-    Flag("--temperature", "method.temperature", hidden=True),
-    Flag("--top-k", "method.top_k", hidden=True),
-    Flag("--top-p", "method.top_p", hidden=True),
-    Flag("--mbr", "method.samples", kind="mbr", hidden=True),
-    Flag("--mbr-metric", "method.metric", hidden=True),
-    Flag("--draft", "method.run", kind="draft", hidden=True),
-    Flag("--draft-tokens", "method.tokens", hidden=True),
-    Flag("--exhaustive", "method.length", kind="exhaustive", hidden=True),
-    Flag("--shortlist", "method.file", kind="shortlist", hidden=True),
-    Flag("--decoding-mode", "method.mode", kind="ctc", hidden=True),
-    Flag("--ctc-weight", "method.ctc_weight", hidden=True),
-    Flag("--language-model", "method.language_model.model", kind="ctc", hidden=True),
-    Flag("--language-model-weight", "method.language_model.weight", hidden=True),
-    Flag("--language-model-bonus", "method.language_model.bonus", hidden=True),
-    Flag("--language-model-order", "method.language_model.order", hidden=True),
 )
-
-
 # Places with flags that people type daily; everything else is a setting.
 DAILY = {
     "search.beam": "--beam", "n_best": "--n-best", "tag": "--tag", "batch_size": "--batch-size",
@@ -84,14 +53,10 @@ class Schema:
         daily: Mapping[str, str] = {},
         places: Sequence[str] | None = None,
         without: Sequence[str] = (),
-        old: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
     ) -> None:
-        """`daily` maps places to the flags that stay; `old` are places that once had flags, None: all.
-
-        `kinds` are the decoding methods allowed, None: all.
-        """
-        self.parts, self.daily, self.without, self.old, self.kinds = parts, daily, without, old, kinds
+        """`daily` maps places to their flags; `kinds` are the decoding methods allowed, None: all."""
+        self.parts, self.daily, self.without, self.kinds = parts, daily, without, kinds
         self._places = places
 
     @cached_property
@@ -144,19 +109,20 @@ class Schema:
         return make_dataclass("Settings", made, frozen=True, namespace={"problems": problems})
 
     def flags(self) -> Iterator[Flag]:
-        """The flags of the command: daily ones, and hidden those of older versions."""
         for setting in self.static:
             if setting.place in self.daily:
                 yield Flag(self.daily[setting.place], setting.place, help=_flag_help(setting))
-            elif self.old is None or setting.place in self.old:
-                last = setting.place.rpartition(".")[2].replace("_", "-")
-                yield Flag(OLD_NAMES.get(setting.place, f"--{last}"), setting.place, hidden=True)
         if self.has_method:
             yield from METHOD_FLAGS
 
     def knows(self, settings_class: type, place: str) -> bool:
         """Whether a place is one of the command's settings, or a table of them."""
         return self._has(place) and accepted_at(settings_class, place) is not None
+
+    def described(self) -> list[Setting]:
+        """All settings, those of decoding methods included."""
+        settings_class = self.settings_class()
+        return [row for row in describe(settings_class) if self.knows(settings_class, row.place)]
 
     def read(self, assignments: Mapping[str, tuple[str, object]]) -> Settings:
         """The settings of assigned values, each with its spelling on the command line; errors use the spelling."""
@@ -221,11 +187,10 @@ class SettingsCommand(click.Command):
         super().__init__(*arguments, **attributes)
         self.schema, self.several, self.keep_unknown = schema, several, keep_unknown
         self.flags: dict[str, Flag] = {}
-        self.negatable = {setting.place for setting in schema.static if setting.default != "false"}
         settings_class = schema.settings_class(methods=False)
         for flag in schema.flags():
             expected = accepted_at(settings_class, flag.place) or accepted(str)
-            option = _click_option(flag, expected, flag.place in self.negatable)
+            option = _click_option(flag, expected)
             self.flags[str(option.name)] = flag
             self.params.append(option)
         self.params.append(
@@ -243,12 +208,8 @@ class SettingsCommand(click.Command):
         assignments: dict[str, tuple[str, object]] = {}
         for name, flag in self.flags.items():
             value = ctx.params.pop(name)
-            if value is None or value == () or (value is False and flag.place not in self.negatable):
+            if value is None or value == () or value is False:
                 continue
-            if flag.hidden:
-                ctx.meta.setdefault(NOTES, []).append(_note(flag, value))
-            if flag.kind:
-                assign(assignments, "method.kind", flag.name, flag.kind)
             expected = accepted_at(settings_class, flag.place) or accepted(str)
             given = _from_flag(expected, value) if flag.value is None else flag.value
             assign(assignments, flag.place, flag.name, given)
@@ -283,16 +244,9 @@ class SettingsCommand(click.Command):
                 raise ConfigError(f"{place}: no such setting, and '{word}' is no file. {hint(place, names)}")
             expected = accepted_at(settings_class, place)
             assert expected is not None
-            if place == "method":
-                place = "method.kind"
-            assign(assignments, place, place, from_text(expected, text), repeats=bool(expected.lists))
+            own = "method.kind" if place == "method" else place
+            assign(assignments, own, place, from_text(expected, text), repeats=bool(expected.lists))
         return others
-
-    def invoke(self, ctx: click.Context) -> Any:
-        result = super().invoke(ctx)
-        for note in ctx.meta.get(NOTES, ()):  # after the work: an error stays one line
-            click.echo(note, err=True)
-        return result
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
@@ -349,11 +303,9 @@ def _print_settings(ctx: click.Context, parameter: click.Parameter, value: bool)
         return
     command = ctx.command
     assert isinstance(command, SettingsCommand)
-    known = command.schema
-    for setting in describe(known.settings_class()):
-        if known.knows(known.settings_class(), setting.place):
-            click.echo(f"{setting.place} = {setting.default}" + (f"   ({setting.when})" if setting.when else ""))
-            click.echo(f"    {setting.note}; {setting.expected}")
+    for setting in command.schema.described():
+        click.echo(f"{setting.place} = {setting.default}" + (f"   ({setting.when})" if setting.when else ""))
+        click.echo(f"    {setting.note}; {setting.expected}")
     ctx.exit()
 
 
@@ -364,17 +316,13 @@ def _flag_help(setting: Setting) -> str:
     return f"{setting.note[0].upper()}{setting.note[1:]}.{shown}"
 
 
-def _click_option(flag: Flag, expected: Accepted, negatable: bool) -> click.Option:
+def _click_option(flag: Flag, expected: Accepted) -> click.Option:
     """The option of a flag; the strict loader reads its text, so that it has no type of its own."""
-    shown: dict[str, Any] = {"hidden": flag.hidden, "help": flag.help, "default": None}
-    if flag.value is not None or (bool in expected.scalars and not negatable):
-        return click.Option([flag.name], is_flag=True, **{**shown, "default": False})
-    if bool in expected.scalars:
-        return click.Option([f"{flag.name}/--no-{flag.name[2:]}"], **shown)
-    if expected.lists:
-        return click.Option([flag.name], multiple=True, metavar="TEXT", **{**shown, "default": ()})
-    number = flag.name == "--seed" or (not expected.choices and str not in expected.scalars)
-    return click.Option([flag.name], metavar="N" if number else "TEXT", **shown)
+    if flag.value is not None or bool in expected.scalars:
+        return click.Option([flag.name], is_flag=True, help=flag.help)
+    number = flag.name == "--seed" or (not expected.choices and str not in expected.scalars and not expected.lists)
+    metavar = "N" if number else "TEXT"
+    return click.Option([flag.name], multiple=bool(expected.lists), metavar=metavar, help=flag.help)
 
 
 def _from_flag(expected: Accepted, value: Any) -> object:
@@ -382,9 +330,3 @@ def _from_flag(expected: Accepted, value: Any) -> object:
     if isinstance(value, tuple):
         return [_from_flag(expected.lists[0], item) for item in value]
     return value if isinstance(value, bool) or str in expected.scalars else parse_value(value)
-
-
-def _note(flag: Flag, value: Any) -> str:
-    shown = str(value).lower() if isinstance(value, bool) else " ".join(value) if isinstance(value, tuple) else value
-    chosen = f"method={flag.kind} " if flag.kind else ""
-    return f"note: {flag.name} is now the setting {chosen}{flag.place}={shown}"

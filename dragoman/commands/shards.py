@@ -45,7 +45,7 @@ class ShardSettings:
 
 
 def worker_part(part: str | None) -> tuple[int, int]:
-    """Which worker this process is of how many: by --part, torchrun or a SLURM array; (0, 1): shards are claimed."""
+    """Which worker this process is of how many: by `part`, torchrun or a SLURM array; (0, 1): shards are claimed."""
     if part is not None:
         words = part.split("/")
         if len(words) != 2 or not all(map(str.isdigit, words)) or int(words[0]) >= int(words[1]):

@@ -24,12 +24,12 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
 
     They are the likely translations of each source token. A large vocabulary gains most.
 
-    shortlist aligns the tokens of the run's training pairs (IBM model 1). With --shortlist, predict then computes only
-    the likely translations of the source tokens, the source tokens themselves and the most frequent target tokens.
+    shortlist aligns the tokens of the run's training pairs (IBM model 1). With method=shortlist, predict then computes
+    only the likely translations of the source tokens, the source tokens themselves and the most frequent target tokens.
 
     \b
     dragoman shortlist runs/my
-    dragoman predict runs/my input.txt --shortlist auto
+    dragoman predict runs/my input.txt method=shortlist
     dragoman shortlist runs/my --likely 50 --frequent 1000 --output wide.safetensors
     """
     from dragoman.analysis.shortlist import build_shortlist

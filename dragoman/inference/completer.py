@@ -262,8 +262,8 @@ class Completer(LoadedRun):
                 begin, end = self.tokenizer.spans(line)[tokens.index(UNK)]
                 raise DataError(
                     f"{place}: found {line[begin:end]!r}, which is not in the vocabulary of {len(self.tokenizer):,} "
-                    f"{self.tokenizer.kind}; write it otherwise, or read it as <unk> with --allow-unknown "
-                    "(allow_unknown=True)"
+                    f"{self.tokenizer.kind}; write it otherwise, or read it as <unk> with allow_unknown=true "
+                    "(from Python allow_unknown=True)"
                 )
             row += [EOS, *tokens] if number else tokens
         return row

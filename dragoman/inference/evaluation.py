@@ -170,7 +170,7 @@ def readable_examples(
     named = [(example, wrong.get(example.model_input)) for example in examples]
     faults = [Fault(example.location, fault.kind, str(fault)) for example, fault in named if fault is not None]
     if faults and not skip:
-        raise first_of(faults, "--skip-unreadable (skip_unreadable=True)")
+        raise first_of(faults, "data.skip_unreadable=true (from Python skip_unreadable=True)")
     if on_unreadable is not None:
         for fault in faults:
             on_unreadable(fault)

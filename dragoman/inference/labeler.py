@@ -244,7 +244,7 @@ class Labeler(LoadedRun):
             raise DataError("nothing to evaluate: no example was read")
         if skip_unknown and not self.labels:
             raise ConfigError(
-                "--skip-unknown (skip_unknown=True) is for labels and tags; "
+                "evaluation.skip_unknown (from Python skip_unknown) is for labels and tags; "
                 f'{self.run.folder} has task = "{self.run.task.name}"'
             )
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
@@ -260,7 +260,7 @@ class Labeler(LoadedRun):
     ) -> tuple[dict[str, Any], list[Example], list[LabelPrediction]]:
         examples, rows, errors = self.known(readable)
         if errors and not skip_unknown:
-            raise first_of(errors, "--skip-unknown (skip_unknown=True)")
+            raise first_of(errors, "evaluation.skip_unknown=true (from Python skip_unknown=True)")
         if not examples:
             raise DataError(f"nothing to evaluate: all {len(errors)} examples have labels that training did not have")
         refused: list[InputTooLongError] = []

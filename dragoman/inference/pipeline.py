@@ -252,7 +252,7 @@ class Window(Generic[Output]):
                 self.stream.on_unreadable(fault)
                 self.done(row)
             else:
-                self.fail(row.index, DataError(f"{fault}; leave such inputs out with --skip-unreadable"))
+                self.fail(row.index, DataError(f"{fault}; leave such inputs out with data.skip_unreadable=true"))
         return kept
 
     def isolated(self, rows: Sequence[Row], compute: Callable[[Sequence[Row]], Sequence[Any]]) -> list[tuple[Row, Any]]:

@@ -71,7 +71,7 @@ def open_model(model: RerankModel, device: str, alone: bool = True) -> Seq2SeqRu
         folder = Run(run)
         if folder.task.head_decoder is not None:
             raise ConfigError(
-                f'--rerank needs a reverse run or a language model; {folder.folder} has task = "{folder.task.name}"'
+                f'rerank.runs needs a reverse run or a language model; {folder.folder} has task = "{folder.task.name}"'
             )
         run = Completer(folder, device) if folder.task.is_language_model else Seq2SeqRun(folder, device)
     tag = model.tag
@@ -80,10 +80,12 @@ def open_model(model: RerankModel, device: str, alone: bool = True) -> Seq2SeqRu
             raise ConfigError(f"tag: found {tag!r}, but {run.run.folder} is a language model, which has no tags")
         return run
     if run.likelihood == "none":
-        raise ConfigError(f'--rerank needs probabilities, which model.kind = "{run.config.model.kind}" does not have')
+        raise ConfigError(
+            f'rerank.runs needs probabilities, which model.kind = "{run.config.model.kind}" does not have'
+        )
     if run.reads_files:
         raise ConfigError(
-            f'--rerank needs a reverse run or a language model; {run.run.folder} has task = "{run.config.task}", '
+            f'rerank.runs needs a reverse run or a language model; {run.run.folder} has task = "{run.config.task}", '
             "which reads files"
         )
     if tag is not None:
@@ -111,8 +113,8 @@ def check_direction(first: Run, other: Run, on_warning: OnWarning | None = None)
     if is_model:
         if max(to_target, MIN_SIMILARITY) + DIRECTION_MARGIN < to_source:
             raise RunError(
-                f"--rerank {other.folder}: found a language model of the source of {first.folder}, expected one of its "
-                "target: it scores outputs"
+                f"rerank.runs {other.folder}: found a language model of the source of {first.folder}, expected one of "
+                "its target: it scores outputs"
             )
     else:
         same = to_source + similarity(theirs.targets, mine.targets)
@@ -125,7 +127,7 @@ def check_direction(first: Run, other: Run, on_warning: OnWarning | None = None)
         kind = "a language model of" if is_model else "a run that reads"
         warn_caller(
             on_warning,
-            f"--rerank {other.folder}: this seems to be {kind} other texts than the outputs of {first.folder} "
+            f"rerank.runs {other.folder}: this seems to be {kind} other texts than the outputs of {first.folder} "
             f"(similarity {to_target:.2f}, of one language usually {MIN_SIMILARITY} or more); its scores may mean "
             "nothing",
         )
@@ -134,9 +136,9 @@ def check_direction(first: Run, other: Run, on_warning: OnWarning | None = None)
 def same_direction(first: Run, other: Run) -> RunError:
     neural = not any(getattr(run.config.model, "fitted", False) for run in (first, other))
     return RunError(
-        f"--rerank {other.folder}: found a run of the same direction as {first.folder}, expected one trained from "
+        f"rerank.runs {other.folder}: found a run of the same direction as {first.folder}, expected one trained from "
         "target to source, or a language model of the target"
-        + ("; runs of the same direction go with --ensemble" if neural else "")
+        + ("; runs of the same direction go with ensemble.runs" if neural else "")
     )
 
 

@@ -1,6 +1,6 @@
 """The registry of metrics. Everything that takes a metric's name looks it up here.
 
-`--metric`, `train.metric`, `--mbr-metric`, `train.objective.metric`, help texts, reports and plots follow from the one
+`--metric`, `train.metric`, `method.metric`, `train.objective.metric`, help texts, reports and plots follow from the one
 `Metric` object that is registered.
 """
 

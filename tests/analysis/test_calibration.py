@@ -135,7 +135,7 @@ def test_an_ensemble_of_calibrated_runs_has_no_confidences(run: Path) -> None:
     together = dragoman.load(run, ensemble=(run,)).predict(["abc"])
     assert [one.confidence for one in together] == [None]
     assert together[0].text == predictor.predict(["abc"])[0].text
-    result = call("predict", run, "--ensemble", run, "--json", stdin=b"abc\n")
+    result = call("predict", run, f"ensemble.runs={run}", "--json", stdin=b"abc\n")
     assert result.code == 0, result.err
     assert "confidence" not in json.loads(result.out)
 

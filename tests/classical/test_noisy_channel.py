@@ -23,15 +23,15 @@ def test_a_reverse_run_and_ngrams_rank_outputs(tmp_path: Path, cached: Path) -> 
         assert call("train", files[name], "preset=ngram-transducer", "--run", tmp_path / run).code == 0
     settings = ("task=language-model", "model.kind=ngram", "tokenizer.source.kind=characters", "model.order=2")
     assert call("train", files["text.txt"], *settings, "--run", tmp_path / "ngrams").code == 0
-    ranked = ("--beam", "6", "--rerank", tmp_path / "back", "--rerank", tmp_path / "ngrams")
+    ranked = ("--beam", "6", f"rerank.runs={tmp_path / 'back'}", f"rerank.runs={tmp_path / 'ngrams'}")
     plain, channel = (
         json.loads(call("predict", tmp_path / "ahead", "--json", "--n-best", "2", *more, stdin=b"bed\n").out)
-        for more in (("--beam", "6"), (*ranked, "--rerank-weight", "1", "--rerank-weight", "5"))
+        for more in (("--beam", "6"), (*ranked, "rerank.weights=1", "rerank.weights=5"))
     )
     assert channel["text"] == "BED"  # the language model never saw an I
     scores = {one["text"]: one["score"] for one in (plain, *plain["alternatives"])}
     assert channel["score"] != pytest.approx(scores.get("BED", 0.0))
     told = call("train", files["ahead.tsv"], "preset=memorise", "--run", tmp_path / "table")
     assert told.code == 0
-    refused = call("predict", tmp_path / "ahead", "--beam", "4", "--rerank", tmp_path / "table", stdin=b"bed\n")
+    refused = call("predict", tmp_path / "ahead", "--beam", "4", f"rerank.runs={tmp_path / 'table'}", stdin=b"bed\n")
     assert (refused.code, "needs probabilities" in refused.err) == (2, True)

@@ -129,7 +129,7 @@ def check_noisy_channel(run: Path, folder: Path, lines: list[str]) -> None:
     settings = ("task=language-model", "model.kind=ngram", "tokenizer.source.kind=words", "model.order=2")
     assert call("train", text, *settings, "--run", folder / "ngrams").code == 0
     asked = ("--json", "--beam", "4", "--n-best", "4")
-    ranks = [part for name in ("aligner", "ngrams") for part in ("--rerank", folder / name, "--rerank-weight", "2")]
+    ranks = [part for name in ("aligner", "ngrams") for part in (f"rerank.runs={folder / name}", "rerank.weights=2")]
     plain, ranked = (json.loads(call("predict", run, *asked, *more, stdin=b"the dog sees a cat\n").out)
                      for more in ((), ranks))  # fmt: skip
     assert ranked["text"] == "das Hund sieht ein Tier"

@@ -310,7 +310,7 @@ def test_a_trained_aligner_is_a_run(pairs_file: Path, tmp_path: Path, cached: Pa
     views = {view["kind"]: view["data"] for view in json.loads(report.read_text())["views"]}
     assert [one["layer"] for one in views["attentions"]["maps"]] == ["alignment"]
     for arguments, error in (
-        (["predict", run, few, "--rerank", run], "expected one trained from target to source"),
+        (["predict", run, few, f"rerank.runs={run}"], "expected one trained from target to source"),
         (["align", run, few, "--layer", "1"], "word aligner of both directions"),
         (["align", run, few, "--reverse", run], "word aligner of both directions"),
         (["align", run, few, "--learn-from", few], "needs --model"),

@@ -14,7 +14,10 @@ from tests.conftest import TrainedFolder, call
 
 COMMANDS = [
     ("predict RUN test.tsv search.max_length=1000000000", "search.max_length: found 1000000000, expected at least"),
-    ("predict RUN test.tsv --coverage-penalty 1e308", "--coverage-penalty: found 1e+308, expected at least 0"),
+    (
+        "predict RUN test.tsv search.coverage_penalty=1e308",
+        "search.coverage_penalty: found 1e+308, expected at least 0",
+    ),
     ("predict RUN test.tsv --beam 100000000", "--beam: found 100000000, expected at least 1 and at most 1000"),
     ("predict RUN test.tsv method=mbr method.samples=1000000000", "method.samples: found 1000000000, expected at"),
     (
@@ -48,7 +51,7 @@ def test_too_much_is_one_line(inside: TrainedFolder, command: str, message: str)
 
 @pytest.mark.parametrize("pattern", ["(" * 2000 + "a" + ")" * 2000, "(" * 60 + "a" + ")" * 60])
 def test_deep_patterns_are_answered(inside: TrainedFolder, pattern: str) -> None:
-    result = call("predict", inside.run, "--pattern", pattern, stdin=b"ab\n")
+    result = call("predict", inside.run, f"constraints.pattern={pattern}", stdin=b"ab\n")
     assert result.code in (0, 2)
     assert "internal error" not in result.err
 

@@ -40,15 +40,16 @@ def evaluated(*options: str) -> dict[str, Any]:
 
 def test_metrics_and_intervals_are_those_of_score(rows: list[list[str]], tmp_path: Path) -> None:
     output = str(tmp_path / "out.txt")
-    asked = ("--metric", "ter", "--metric", "chrf++", "--intervals", "--draws", "60", "--draws-seed", "5")
+    metrics = ("--metric", "ter", "--metric", "chrf++", "--intervals")
+    asked = (*metrics, "evaluation.draws=60", "evaluation.draws_seed=5")
     scores = evaluated(*asked, "--output", output)
-    alone = json.loads(call("score", output, "references.txt", "--json", *asked).out)
+    alone = json.loads(call("score", output, "references.txt", "--json", *metrics, "--draws=60", "--draws-seed=5").out)
     assert set(alone) == {"ter", "chrf++", "segments", "signatures", "intervals"}
     assert {name: scores[name] for name in alone} == alone
     assert set(scores) - set(alone) == {"loss", "perplexity", "token_accuracy"}
     low, high = scores["intervals"]["ter"]
     assert low < scores["ter"] < high
-    other = evaluated(*asked[:-1], "6")
+    other = evaluated(*asked[:-1], "evaluation.draws_seed=6")
     assert other["ter"] == scores["ter"]
     assert other["intervals"] != scores["intervals"]
     shown = call("evaluate", "runs/pairs", "test.tsv", *asked)
@@ -59,13 +60,13 @@ def test_metrics_and_intervals_are_those_of_score(rows: list[list[str]], tmp_pat
 
 # Options, the same in Python, and what every output then is.
 CONTROLS: dict[str, tuple[list[str], dict[str, Any], str]] = {
-    "prefix": (["--prefix", "BA"], {"prefix": "BA"}, "BA.*"),
-    "forbid": (["--forbid", "A", "--forbid", "B"], {"forbid": ["A", "B"]}, "[^AB]*"),
-    "require": (["--require", "HG", "--require", "J"], {"require": ["HG", "J"]}, "(?=.*HG)(?=.*J).*"),
-    "pattern": (["--pattern", "[CD]{3}"], {"pattern": "[CD]{3}"}, "[CD]{3}"),
-    "allow": (["--allow", "allowed.txt"], {"allow": ["ABC", "JIH", "DD"]}, "ABC|JIH|DD"),
-    "terminology": (["--terminology", "terms.tsv"], {"terminology": "terms.tsv"}, ".*"),
-    "placeholders": (["--placeholders"], {"placeholders": True}, ".*"),
+    "prefix": (["constraints.prefix=BA"], {"prefix": "BA"}, "BA.*"),
+    "forbid": (["constraints.forbid=A", "constraints.forbid=B"], {"forbid": ["A", "B"]}, "[^AB]*"),
+    "require": (["constraints.require=HG", "constraints.require=J"], {"require": ["HG", "J"]}, "(?=.*HG)(?=.*J).*"),
+    "pattern": (["constraints.pattern=[CD]{3}"], {"pattern": "[CD]{3}"}, "[CD]{3}"),
+    "allow": (["constraints.allow=allowed.txt"], {"allow": ["ABC", "JIH", "DD"]}, "ABC|JIH|DD"),
+    "terminology": (["constraints.terminology=terms.tsv"], {"terminology": "terms.tsv"}, ".*"),
+    "placeholders": (["constraints.placeholders=true"], {"placeholders": True}, ".*"),
 }
 
 
@@ -104,13 +105,13 @@ def test_outputs_may_be_asked_for_one_by_one(inside: TrainedFolder, rows: list[l
 
 
 def test_the_seed_of_outputs_and_that_of_draws_are_two(rows: list[list[str]]) -> None:
-    drawn = ("--sample", "--temperature", "3", "--intervals", "--draws", "20", "--metric", "cer")
-    one = evaluated(*drawn, "--seed", "1", "--draws-seed", "1", "--output", "one.txt")
-    assert evaluated(*drawn, "--seed", "1", "--draws-seed", "1") == one
-    again = evaluated(*drawn, "--seed", "1", "--draws-seed", "2")
+    drawn = ("--sample", "method.temperature=3", "--intervals", "evaluation.draws=20", "--metric", "cer")
+    one = evaluated(*drawn, "--seed", "1", "evaluation.draws_seed=1", "--output", "one.txt")
+    assert evaluated(*drawn, "--seed", "1", "evaluation.draws_seed=1") == one
+    again = evaluated(*drawn, "--seed", "1", "evaluation.draws_seed=2")
     assert again["cer"] == one["cer"]
     assert again["intervals"] != one["intervals"]
-    evaluated(*drawn, "--seed", "2", "--draws-seed", "1", "--output", "other.txt")
+    evaluated(*drawn, "--seed", "2", "evaluation.draws_seed=1", "--output", "other.txt")
     assert Path("other.txt").read_text() != Path("one.txt").read_text()
 
 

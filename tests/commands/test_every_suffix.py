@@ -89,7 +89,7 @@ def test_every_command(inside: TrainedFolder, plain: list[str], suffix: str) -> 
     WRITE[suffix](path)
     assert [(item.source, *item.references) for item in read_pairs(path) if isinstance(item, Example)] == PAIRS
 
-    columns = ("--columns", "1,2") if suffix == ".txt" else ()  # a line of plain text is a source as a whole
+    columns = ("data.columns=1,2",) if suffix == ".txt" else ()  # a line of plain text is a source as a whole
     predicted = call("predict", inside.run, path, "--beam", "1", *columns)
     assert (predicted.code, predicted.lines) == (0, plain), predicted.err
 
@@ -122,7 +122,7 @@ def test_the_source_side_of_a_memory_needs_no_target(inside: TrainedFolder, plai
     units = "".join(f'<tu><tuv xml:lang="en"><seg>{source}</seg></tuv></tu>' for source, _ in PAIRS)
     path = inside.write("sources.tmx", f'<tmx version="1.4"><header srclang="*all*"/><body>{units}</body></tmx>')
     assert call("predict", inside.run, path, "--beam", "1").lines == plain
-    result = call("predict", inside.run, path, "--columns", "fr")
+    result = call("predict", inside.run, path, "data.columns=fr")
     assert result.code == 2
     assert "found the languages en, expected fr" in result.err
     assert call("predict", inside.run, "none.tmx").code == 2

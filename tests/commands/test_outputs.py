@@ -16,8 +16,8 @@ COMMANDS = [
     "evaluate RUN FILE --output RUN/config.toml",
     "evaluate RUN FILE --output RUN/tokenizer/new.txt",
     "evaluate RUN FILE --output pairs.tsv",
-    "predict RUN FILE --beam-trace FILE",
-    "predict RUN FILE --beam-trace RUN/metrics.jsonl",
+    "predict RUN FILE beam_trace=FILE",
+    "predict RUN FILE beam_trace=RUN/metrics.jsonl",
     "score FILE FILE --by-length --plot FILE",
     "attention RUN abc --output RUN/weights.safetensors",
     "info RUN --plot RUN/data.json",
@@ -50,7 +50,7 @@ def test_a_trace_replaces_its_file_only_at_the_end(inside: TrainedFolder, tmp_pa
     trace = tmp_path / "trace.jsonl"
     trace.write_text("old")
     lines = inside.write("lines.jsonl", '{"source": "ab"}\nbroken\n')
-    assert call("predict", inside.run, lines, "--beam-trace", trace).code == 2
+    assert call("predict", inside.run, lines, f"beam_trace={trace}").code == 2
     assert trace.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
 

@@ -61,13 +61,16 @@ def test_a_row_read_as_a_whole_line_is_reported(inside: TrainedFolder, plain: li
     piped = "".join(f"{text}\tX\n" for text in plain[:6]).encode()
     result = call("predict", inside.run, stdin=piped)
     assert result.err.count("warning: input 1 has a tab and is read as one source") == 1
-    assert call("predict", inside.run, "--columns", "1", stdin=piped).lines == plain[6:]
+    assert call("predict", inside.run, "data.columns=1", stdin=piped).lines == plain[6:]
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"target": "a"}', 'some.jsonl:1: found "target", expected a text "source" (--columns names another field)'),
+        (
+            '{"target": "a"}',
+            'some.jsonl:1: found "target", expected a text "source" (data.columns names another field)',
+        ),
         ('{"source": "a", "requrie": "b"}', "some.jsonl:1: found the field 'requrie'. Did you mean 'require'?"),
         ("[" * 100_000, "some.jsonl:1: found no JSON"),
     ],
@@ -105,10 +108,10 @@ def test_a_long_line_costs_the_others_nothing(inside: TrainedFolder, plain: list
     shorter = inside.write("shorter.txt", f"{sentences}\n{second}\n")
     records = [json.loads(line) for line in call("predict", inside.run, shorter, "--json", "--n-best", "2").lines]
     assert [record["text"] for record in records] == result.lines[2:4]
-    constrained = call("predict", inside.run, shorter, "--forbid", "Q")
+    constrained = call("predict", inside.run, shorter, "constraints.forbid=Q")
     assert constrained.lines[1] == plain[7]
     assert "Q" not in constrained.lines[0]
-    refused = call("predict", inside.run, lines, "--json", "--require", "AB")
+    refused = call("predict", inside.run, lines, "--json", "constraints.require=AB")
     assert refused.code == 1
     assert "input 3: found 1,499 tokens, expected at most data.max_length = 256; a text that is read in" in refused.err
     assert "3 inputs were too long and have no output" in refused.err
@@ -168,7 +171,7 @@ def test_a_file_without_the_header_of_the_training_file_loses_no_line(inside: Tr
     result = call("predict", "runs/headed", bare)
     assert len(result.lines) == 5
     assert "bare.tsv:1 is not the header of the training file and is read as data; add data.header=true" in result.err
-    assert len(call("predict", "runs/headed", other, "--header").lines) == 5
+    assert len(call("predict", "runs/headed", other, "data.header=true").lines) == 5
     assert len(call("predict", "runs/headed", headed).lines) == 20
 
 

@@ -123,7 +123,7 @@ def test_standard_output_is_left_alone(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_long_work_says_how_long_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
-    """--draws 100000 and --mbr 10000 ran for minutes without a word."""
+    """100,000 draws and method=mbr with 10,000 samples ran for minutes without a word."""
     now = 0.0
     with listening(LongWork(lambda: now)):
         done = track("1,000 draws from 5 segments", 1000)

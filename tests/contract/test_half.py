@@ -1,4 +1,4 @@
-"""A model converted to bfloat16 (predict --precision bfloat16) gives nearly the same scores."""
+"""A model converted to bfloat16 (predict precision=bfloat16) gives nearly the same scores."""
 
 from __future__ import annotations
 

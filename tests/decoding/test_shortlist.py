@@ -134,8 +134,8 @@ def test_a_run_predicts_with_its_shortlist(inside: TrainedFolder, tmp_path: Path
     assert told["file"] == str(file)
     assert told["coverage"] > 0.95  # letters become capitals
     lines = b"abba\n\ncafe\n"
-    plain = call("predict", inside.run, "--engine", "torch", stdin=lines)
-    listed = call("predict", inside.run, "--shortlist", file, "--beam", "5", stdin=lines)
+    plain = call("predict", inside.run, "engine=torch", stdin=lines)
+    listed = call("predict", inside.run, "method=shortlist", f"method.file={file}", "--beam", "5", stdin=lines)
     assert listed.code == 0, listed.err
     assert listed.out == plain.out
     run = load_predictor(inside.run, "cpu", engine="torch")
@@ -156,15 +156,17 @@ def test_wrong_shortlists_are_refused(inside: TrainedFolder, tmp_path: Path) -> 
         (broken, "found no shortlist"),
         (other, "found weights in it"),
     ):
-        result = call("predict", inside.run, "--shortlist", path, stdin=b"abba\n")
+        result = call("predict", inside.run, "method=shortlist", f"method.file={path}", stdin=b"abba\n")
         assert (result.code, result.err.count("\n")) == (2, 1)
         assert expected in result.err
     for more, expected in (
-        (("--sample",), "found --sample and --shortlist, expected one of them"),
-        (("--prefix", "A"), "go with beam search alone"),
-        (("--ensemble", inside.run), "shortlist: found Ensemble"),
+        (("--sample",), "found --sample and method, expected one of them"),
+        (("constraints.prefix=A",), "go with beam search alone"),
+        ((f"ensemble.runs={inside.run}",), "shortlist: found Ensemble"),
     ):
-        result = call("predict", inside.run, "--engine", "torch", "--shortlist", file, *more, stdin=b"abba\n")
+        result = call(
+            "predict", inside.run, "engine=torch", "method=shortlist", f"method.file={file}", *more, stdin=b"abba\n"
+        )
         assert (result.code, result.err.count("\n")) == (2, 1)
         assert expected in result.err
     run = load_predictor(inside.run, "cpu", engine="torch")

@@ -214,7 +214,7 @@ def test_the_command(inside: TrainedFolder) -> None:
     assert "{name}" in targets[0]
     assert "match-quality=" in written
     terms = inside.write("terms.tsv", "abc\tHIJ\n")
-    said = call("translate", inside.run, source, "--to", "de", "-o", "terms.xlf", "--terminology", terms)
+    said = call("translate", inside.run, source, "--to", "de", "-o", "terms.xlf", f"constraints.terminology={terms}")
     assert said.code == 0, said.err
     assert "HIJ" in re.findall(r"<target state=\"needs.*?</target>", Path("terms.xlf").read_text(encoding="utf-8"))[0]
     word = inside.write("job.docx", package(WORD))

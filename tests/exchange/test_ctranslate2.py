@@ -437,13 +437,13 @@ def test_auto_takes_it_where_it_can_and_torch_otherwise(run: Path) -> None:
     ("options", "said"),
     [
         (
-            ("--no-repeat-ngram", "2"),
+            ("search.no_repeat_ngram=2",),
             "engine: found ctranslate2, which cannot do search.no_repeat_ngram = 2; expected auto or torch",
         ),
         (("--sample",), "engine: found ctranslate2, which cannot do the method Sampling; expected auto or torch"),
-        (("--prefix", "A"), "which cannot do prefixes, phrases and other constraints"),
-        (("--beam-trace", "trace.jsonl"), "which cannot do a trace of the beam"),
-        (("--ensemble", "RUN"), "engine: found ctranslate2, which cannot do an ensemble; expected auto or torch"),
+        (("constraints.prefix=A",), "which cannot do prefixes, phrases and other constraints"),
+        (("beam_trace=trace.jsonl",), "which cannot do a trace of the beam"),
+        (("ensemble.runs=RUN",), "engine: found ctranslate2, which cannot do an ensemble; expected auto or torch"),
         (("--device", "nowhere"), "device: found 'nowhere'"),
     ],
 )
@@ -451,8 +451,8 @@ def test_asked_for_by_name_it_refuses_what_it_cannot_do(
     run: Path, options: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = tuple(str(run) if option == "RUN" else option for option in options)
-    got = call("predict", run, "--engine", "ctranslate2", *options, stdin=b"abc\n")
+    options = tuple(option.replace("RUN", str(run)) for option in options)
+    got = call("predict", run, "engine=ctranslate2", *options, stdin=b"abc\n")
     assert got.code == 2
     assert said in got.err
     assert got.err.count("\n") == 1
@@ -466,8 +466,8 @@ def test_the_command_line_gives_the_same_text_by_every_engine(run: Path) -> None
     )
     assert (ours.code, ours.err) == (engine.code, engine.err) == (auto.code, auto.err) == (0, "")
     assert ours.out == engine.out == auto.out
-    assert call("predict", run, "--precision", "int8", stdin=stdin).code == 0
-    wrong = call("predict", run, "--engine", "torch", "--precision", "int8", stdin=stdin)
+    assert call("predict", run, "precision=int8", stdin=stdin).code == 0
+    wrong = call("predict", run, "engine=torch", "precision=int8", stdin=stdin)
     assert (wrong.code, "which only the engine ctranslate2 has" in wrong.err) == (2, True)
 
 
@@ -508,6 +508,6 @@ def test_without_the_package_auto_is_torch_and_the_name_is_an_error(run: Path, m
     monkeypatch.setattr(exchange, "find_spec", lambda name: None)
     loaded = dragoman.load(run, "cpu")
     assert loaded.backend(loaded.defaults).engines.name == "torch"
-    got = call("predict", run, "--engine", "ctranslate2", stdin=b"abc\n")
+    got = call("predict", run, "engine=ctranslate2", stdin=b"abc\n")
     assert got.code == 2
     assert "pip install 'dragoman[fast]'" in got.err

@@ -125,15 +125,15 @@ def test_reference_loss_knows_which_word_is_copied(run: Predictor) -> None:
 def test_every_method_writes_the_words(folder: Path) -> None:
     (folder / "in.txt").write_text(f"{TEXT}\n", encoding="utf-8")
     for options in (
-        ("--sample", "--top-k", "1"),
-        ("--mbr", "4", "--temperature", "0.2"),
-        ("--ensemble", "transformer"),
-        ("--draft", "transformer"),
-        ("--require", "Bibi", "--forbid", "nobody"),
-        ("--prefix", "today Bibi"),
-        ("--pattern", "today [A-Z][a-z]+ was called by Zork \\."),
-        ("--beam-groups", "2", "--beam", "4"),
-        ("--min-length", "5", "--no-repeat-ngram", "2"),
+        ("--sample", "method.top_k=1"),
+        ("method=mbr", "method.samples=4", "method.temperature=0.2"),
+        ("ensemble.runs=transformer",),
+        ("method=draft", "method.run=transformer"),
+        ("constraints.require=Bibi", "constraints.forbid=nobody"),
+        ("constraints.prefix=today Bibi",),
+        ("constraints.pattern=today [A-Z][a-z]+ was called by Zork \\.",),
+        ("search.beam_groups=2", "--beam", "4"),
+        ("search.min_length=5", "search.no_repeat_ngram=2"),
     ):
         assert said("predict", "recurrent", "in.txt", *options).out == f"{EXPECTED}\n", options
 
@@ -147,14 +147,14 @@ def test_forbidden_words_are_not_copied(run: Predictor) -> None:
 
 def test_members_without_a_pointer_leave_an_ensemble_without_copies(folder: Path) -> None:
     for first, second in (("recurrent", "plain"), ("plain", "recurrent")):
-        out = said("predict", first, "in.txt", "--ensemble", second, "--beam", "2")
+        out = said("predict", first, "in.txt", f"ensemble.runs={second}", "--beam", "2")
         assert "Zork" not in out.out
-    refused = call("predict", "recurrent", "in.txt", "--draft", "plain")
+    refused = call("predict", "recurrent", "in.txt", "method=draft", "method.run=plain")
     assert (refused.code, "cannot copy" in refused.err) == (2, True)
 
 
 def test_reports_name_the_words(folder: Path) -> None:
-    said("predict", "recurrent", "in.txt", "--beam-trace", "trace.jsonl")
+    said("predict", "recurrent", "in.txt", "beam_trace=trace.jsonl")
     pieces = {node["piece"] for node in json.loads((folder / "trace.jsonl").read_text("utf-8"))["nodes"]}
     assert {"Zork", "Bibi"} <= pieces
     assert said("inspect", "recurrent", TEXT, "--output", "page.html").code == 0

@@ -93,13 +93,13 @@ def texts(predictions: list[Prediction]) -> list[str]:
 
 
 def test_sampling_from_the_command_line_is_sampling_from_python(large: Predictor) -> None:
-    lines = predicted("--sample", "--temperature", "1.5", "--top-k", "6", "--top-p", "0.9", "--seed", "3")
+    lines = predicted("--sample", "method.temperature=1.5", "method.top_k=6", "method.top_p=0.9", "--seed", "3")
     method = Sampling(temperature=1.5, top_k=6, top_p=0.9, seed=3)
     assert lines == texts(large.predict(INPUTS, method=method, batch_size=1))
     assert lines == texts(large.predict(INPUTS[::-1], method=method, batch_size=5))[::-1]
-    assert lines != predicted("--sample", "--temperature", "1.5", "--top-k", "6", "--top-p", "0.9", "--seed", "4")
+    assert lines != predicted("--sample", "method.temperature=1.5", "method.top_k=6", "method.top_p=0.9", "--seed", "4")
     assert lines != predicted()
-    rows = [json.loads(line) for line in predicted("--sample", "--temperature", "2", "--n-best", "7", "--json")]
+    rows = [json.loads(line) for line in predicted("--sample", "method.temperature=2", "--n-best", "7", "--json")]
     sizes = set()
     for row in rows:
         together = [row, *row["alternatives"]]
@@ -110,15 +110,17 @@ def test_sampling_from_the_command_line_is_sampling_from_python(large: Predictor
 
 
 def test_minimum_bayes_risk_from_the_command_line(large: Predictor) -> None:
-    lines = predicted("--mbr", "8", "--mbr-metric", "cer", "--seed", "1", "--temperature", "1.2")
+    lines = predicted("method=mbr", "method.samples=8", "method.metric=cer", "--seed", "1", "method.temperature=1.2")
     found = large.predict(INPUTS, method=MinimumBayesRisk(samples=8, metric="cer", seed=1, temperature=1.2))
     assert lines == texts(found)
     assert all(-5 < one.score <= 0 for one in found)
-    assert lines != predicted("--sample", "--seed", "1", "--temperature", "1.2")
+    assert lines != predicted("--sample", "--seed", "1", "method.temperature=1.2")
 
 
 def test_exhaustive_search_from_the_command_line(large: Predictor) -> None:
-    result = call("predict", "large", "--exhaustive", "3", "--json", "--n-best", "1000", stdin=b"ab\n")
+    result = call(
+        "predict", "large", "method=exhaustive", "method.length=3", "--json", "--n-best", "1000", stdin=b"ab\n"
+    )
     row = json.loads(result.out)
     together = [row, *row["alternatives"]]
     assert len(together) == 1 + 4 + 16 + 64
@@ -139,9 +141,9 @@ def test_exhaustive_search_from_the_command_line(large: Predictor) -> None:
 
 def test_an_ensemble_from_the_command_line_and_from_python(large: Predictor) -> None:
     for average in ("probability", "log"):
-        lines = predicted("--ensemble", "small", "--average", average)
+        lines = predicted("ensemble.runs=small", f"ensemble.average={average}")
         assert lines == texts(large.predict(INPUTS, ensemble=["small"], average=average))
-    assert texts(dragoman.load(["large", "small"]).predict(INPUTS)) == predicted("--ensemble", "small")
+    assert texts(dragoman.load(["large", "small"]).predict(INPUTS)) == predicted("ensemble.runs=small")
     alone = large.predict(INPUTS)
     twice = large.predict(INPUTS, DecodingOptions(ensemble=(large,)))
     assert texts(twice) == texts(alone)
@@ -151,7 +153,7 @@ def test_an_ensemble_from_the_command_line_and_from_python(large: Predictor) -> 
 
 def test_an_ensemble_is_evaluated_as_one() -> None:
     scores = {}
-    for name, options in (("large", ()), ("both", ("--ensemble", "small")), ("twice", ("--ensemble", "large"))):
+    for name, options in (("large", ()), ("both", ("ensemble.runs=small",)), ("twice", ("ensemble.runs=large",))):
         result = call("evaluate", "large", "test.tsv", "--json", *options)
         assert result.code == 0, result.err
         scores[name] = json.loads(result.out)
@@ -164,7 +166,7 @@ def test_an_ensemble_is_evaluated_as_one() -> None:
 
 def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> None:
     greedy = predicted("--beam", "1")
-    result = call("predict", "large", "in.txt", "--draft", "small", "--draft-tokens", "3")
+    result = call("predict", "large", "in.txt", "method=draft", "method.run=small", "method.tokens=3")
     assert result.code == 0
     assert result.lines == greedy
     assert "calls of the model in place of" in result.err
@@ -176,7 +178,7 @@ def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> No
     assert texts(found) == greedy
     assert method.stats.accepted == method.stats.proposed
     assert method.stats.calls < method.stats.greedy_calls / 2
-    assert "in place of" in call("evaluate", "large", "test.tsv", "--draft", "small").err
+    assert "in place of" in call("evaluate", "large", "test.tsv", "method=draft", "method.run=small").err
 
 
 # ---------------------------------------------------------------------- reranking
@@ -209,8 +211,8 @@ def test_reranking_is_a_plain_sum(large: Predictor) -> None:
         assert after.score == pytest.approx(plain[0][0], abs=1e-4)
         changed += after.text != before.text
     assert changed  # the reverse run has a say
-    assert predicted("--rerank", "back", "--rerank-weight", str(weight)) == texts(found)
-    assert predicted("--rerank", "back", "--rerank-weight", "0") == predicted()
+    assert predicted("rerank.runs=back", f"rerank.weights={weight}") == texts(found)
+    assert predicted("rerank.runs=back", "rerank.weights=0") == predicted()
 
 
 def test_a_language_model_says_how_well_outputs_read(large: Predictor) -> None:
@@ -234,9 +236,9 @@ def test_a_language_model_says_how_well_outputs_read(large: Predictor) -> None:
         assert after.score == pytest.approx(plain[0][0], abs=1e-4)
         changed += after.text != before.text
     assert changed
-    assert predicted("--rerank", "reader", "--rerank-weight", str(weight)) == texts(found)
+    assert predicted("rerank.runs=reader", f"rerank.weights={weight}") == texts(found)
     both = large.predict(INPUTS, rerank=[RerankModel("back", 0.5), RerankModel(reader, weight)])
-    options = ("--rerank", "back", "--rerank-weight", "0.5", "--rerank", "reader", "--rerank-weight", str(weight))
+    options = ("rerank.runs=back", "rerank.weights=0.5", "rerank.runs=reader", f"rerank.weights={weight}")
     assert predicted(*options) == texts(both)
 
 
@@ -253,18 +255,20 @@ def test_a_reranker_of_other_texts_is_warned_of(large: Predictor, folder: Path) 
     before = (folder / "upper.txt").read_text(encoding="utf-8")
     try:
         (folder / "upper.txt").write_text("".join(f"{word}\n" for word in words(90, letters="vwxyz")), encoding="utf-8")
-        result = call("predict", "large", "in.txt", "--rerank", "reader", "--rerank-weight", "0")
+        result = call("predict", "large", "in.txt", "rerank.runs=reader", "rerank.weights=0")
         assert result.code == 0
         assert (
-            "warning: --rerank reader: this seems to be a language model of other texts than the outputs" in result.err
+            "warning: rerank.runs reader: this seems to be a language model of other texts than the outputs"
+            in result.err
         )
         with pytest.warns(UserWarning, match="this seems to be a language model of other texts"):
             large.predict(["ab"], rerank=RerankModel("reader"))
         (folder / "upper.txt").write_text(before.lower(), encoding="utf-8")
-        result = call("predict", "large", "in.txt", "--rerank", "reader")
+        result = call("predict", "large", "in.txt", "rerank.runs=reader")
         assert result.code == 2
         assert (
-            "--rerank reader: found a language model of the source of large, expected one of its target" in result.err
+            "rerank.runs reader: found a language model of the source of large, expected one of its target"
+            in result.err
         )
     finally:
         (folder / "upper.txt").write_text(before, encoding="utf-8")
@@ -273,27 +277,33 @@ def test_a_reranker_of_other_texts_is_warned_of(large: Predictor, folder: Path) 
 # ---------------------------------------------------------------------- mistakes
 
 MISTAKES = {
-    ("--rerank", "small"): "--rerank small: found a run of the same direction as large, expected one trained from tar",
-    ("--rerank", "other"): "--rerank other: found a run of the same direction as large, expected one trained from tar",
-    ("--sample", "--mbr", "4"): "found --sample and --mbr, expected one of them",
-    ("--temperature", "2"): "--temperature needs method=sampling or method=mbr",
+    (
+        "rerank.runs=small",
+    ): "rerank.runs small: found a run of the same direction as large, expected one trained from tar",
+    (
+        "rerank.runs=other",
+    ): "rerank.runs other: found a run of the same direction as large, expected one trained from tar",
+    ("--sample", "method=mbr", "method.samples=4"): "found --sample and method, expected one of them",
+    ("method.temperature=2",): "method.temperature needs method=sampling or method=mbr",
     ("--seed", "0"): "--seed needs method=sampling or method=mbr",
-    ("--mbr-metric", "wer"): "--mbr-metric needs method=mbr",
-    ("--average", "log"): "--average: needs ensemble.runs",
-    ("--rerank-weight", "0"): "--rerank-weight: found 1 for 0 rerank.runs, expected one for each or none",
-    ("--draft-tokens", "2"): "--draft-tokens needs method=draft",
+    ("method.metric=wer",): "method.metric needs method=mbr",
+    ("ensemble.average=log",): "ensemble.average: needs ensemble.runs",
+    ("rerank.weights=0",): "rerank.weights: found 1 for 0 rerank.runs, expected one for each or none",
+    ("method.tokens=2",): "method.tokens needs method=draft",
     ("--sample", "--beam", "3"): 'search.beam: found method = "sampling" with it, which is no beam search',
-    ("--mbr", "4", "--mbr-metric", "blue"): "--mbr-metric: found 'blue'. Did you mean 'bleu'?",
-    ("--ensemble", "other"): "other: found a source vocabulary of 9 characters, expected the very same as in large (8 ",
-    ("--draft", "other"): "a draft needs runs trained with the same data.train and tokenizer settings",
-    ("--draft", "smal"): "smal: no such run folder. Did you mean 'small'?",
-    ("--draft", "small", "--rerank", "back"): "expected 1 with a draft: greedy search has one output",
-    ("--rerank", "reader", "--rerank-tag", "de"): "reader is a language model, which has no tags",
-    ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "--rerank-weight: found 1 for 2 rerank.runs",
-    ("--ensemble", "reader"): "reader: this run is a language model; use `dragoman complete`",
-    ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",
-    ("--length-penalty", "300"): "--length-penalty: found 300, expected at least 0 and at most 10",
-    ("--exhaustive", "12"): "over 4 words, expected at most 500,000; a length of 9 fits",
+    ("method=mbr", "method.samples=4", "method.metric=blue"): "method.metric: found 'blue'. Did you mean 'bleu'?",
+    (
+        "ensemble.runs=other",
+    ): "other: found a source vocabulary of 9 characters, expected the very same as in large (8 ",
+    ("method=draft", "method.run=other"): "a draft needs runs trained with the same data.train and tokenizer settings",
+    ("method=draft", "method.run=smal"): "smal: no such run folder. Did you mean 'small'?",
+    ("method=draft", "method.run=small", "rerank.runs=back"): "expected 1 with a draft: greedy search has one output",
+    ("rerank.runs=reader", "rerank.tag=de"): "reader is a language model, which has no tags",
+    ("rerank.runs=reader", "rerank.runs=back", "rerank.weights=1"): "rerank.weights: found 1 for 2 rerank.runs",
+    ("ensemble.runs=reader",): "reader: this run is a language model; use `dragoman complete`",
+    ("rerank.runs=back", "rerank.tag=de"): "tag: found 'de', but this run was trained without tags",
+    ("search.length_penalty=300",): "search.length_penalty: found 300, expected at least 0 and at most 10",
+    ("method=exhaustive", "method.length=12"): "over 4 words, expected at most 500,000; a length of 9 fits",
 }
 
 

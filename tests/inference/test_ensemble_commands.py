@@ -228,7 +228,7 @@ def test_search_scores_and_given_scores_are_the_mean_of_the_members_probabilitie
 def test_a_stored_ensemble_is_the_same_as_one_that_is_named(place: Place) -> None:
     alone = place.folder / "alone"
     shutil.copytree(place.run, alone, ignore=shutil.ignore_patterns("ensemble.json", "trials"))
-    others = [argument for folder in member_folders(place.run) for argument in ("--ensemble", str(folder))]
+    others = [argument for folder in member_folders(place.run) for argument in (f"ensemble.runs={folder}",)]
     stored, named = call("predict", place.run, "in.txt", "--json"), call("predict", alone, "in.txt", "--json", *others)
     first = call("predict", alone, "in.txt", "--json")
     assert stored.code == named.code == first.code == 0, stored.err + named.err + first.err

@@ -249,12 +249,12 @@ def test_the_command(inside: TrainedFolder, text: Path, monkeypatch: pytest.Monk
     assert (inside.folder / "out" / "part-00000.txt").read_text(encoding="utf-8").splitlines() == expected(inside, text)
     for arguments, message in (
         (("-", "--shards", "out"), "needs a FILE"),
-        ((text, "--part", "0/2"), "--part: needs --shards FOLDER"),
-        ((text, "--shards", "out2", "--part", "2/2"), "expected I/N"),
-        ((text, "--shards", "out2", "--part", "0/2", "--processes", "2"), "expected one of them"),
+        ((text, "shards.part=0/2"), "shards.part: needs --shards FOLDER"),
+        ((text, "--shards", "out2", "shards.part=2/2"), "expected I/N"),
+        ((text, "--shards", "out2", "shards.part=0/2", "shards.processes=2"), "expected one of them"),
         ((text, "--shards", inside.folder / "out", "--beam", "2"), "another job"),
         ((inside.write("a.txt.gz", b"\x1f\x8b"), "--shards", "out3"), "decompress"),
-        ((text, "--shards", "out4", "--cluster", "nowhere"), "scheduler"),
+        ((text, "--shards", "out4", "shards.cluster=nowhere"), "scheduler"),
     ):
         said = call("predict", inside.run, *arguments)
         assert said.code == 2, said.err

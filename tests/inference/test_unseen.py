@@ -146,7 +146,9 @@ def test_units_that_fail_give_an_exit_code_and_a_summary(place: Path) -> None:
     a = VOCABULARY[0]
     (place / "fail.txt").write_text(f"{a}\n{a} {a}\n", encoding="utf-8")
     output = place / "failed.txt"
-    result = call("translate", place / "runs" / "phrase-based", place / "fail.txt", "-o", output, "--forbid", "x")
+    result = call(
+        "translate", place / "runs" / "phrase-based", place / "fail.txt", "-o", output, "constraints.forbid=x"
+    )
     assert result.code == 1
     assert "2 failed" in result.err
     assert "2 units could not be translated and are left as before" in result.err

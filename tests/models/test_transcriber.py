@@ -286,7 +286,7 @@ def test_it_learns_to_read_noisy_symbols(decoder: str) -> None:
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # CPUs without bfloat16
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_recordings_are_read_in_half_precision(decoder: str) -> None:
-    """Features are stored in float32; with predict --precision bfloat16 all weights have half of it."""
+    """Features are stored in float32; with predict precision=bfloat16 all weights have half of it."""
     model, batch = build(decoder).float().eval(), COLLATOR.collate(rows(), TARGETS)
     assert batch.source.data.dtype == torch.float32
     with torch.no_grad():

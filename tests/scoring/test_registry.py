@@ -66,8 +66,8 @@ def test_score_takes_a_registered_metric(length_error: TextMetric, tmp_path: Pat
 
 
 def test_evaluate_takes_a_registered_metric(length_error: TextMetric, inside: TrainedFolder) -> None:
-    said = call("evaluate", "runs/pairs", "test.tsv", "--metric", "length_error", "--mbr", "2", "--json",
-                "--mbr-metric", "length_error")  # fmt: skip
+    said = call("evaluate", "runs/pairs", "test.tsv", "--metric", "length_error", "--json",
+                "method=mbr", "method.samples=2", "method.metric=length_error")  # fmt: skip
     assert said.code == 0, said.err
     assert 0 <= json.loads(said.out)["length_error"] < 1
 

@@ -59,7 +59,7 @@ def context_of(words: list[str]) -> click.Context:
 
 
 def test_options_change_the_file() -> None:
-    words = ["runs/x", "--port", "7000", "limits.queue=9", "--no-page", "cors=a", "search.beam=8"]
+    words = ["runs/x", "--port", "7000", "limits.queue=9", "page=false", "cors=a", "search.beam=8"]
     context = context_of(words)
     assert context.params["runs"] == ("runs/x",)
     settings = context.params["settings"]

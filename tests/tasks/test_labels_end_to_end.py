@@ -305,9 +305,9 @@ REFUSED = [
     (["predict", "tag", "--beam", "3"], "--beam is for runs that search for an output text"),
     (["predict", "classify", "--n-best", "2", "--json"], "--n-best is for runs that search for an output text"),
     (["predict", "classify", "--tag", "de"], "--tag is for runs that search for an output text"),
-    (["predict", "tag", "--ensemble", "chain"], "--ensemble is for runs that search for an output text"),
-    (["predict", "tag", "--precision", "bfloat16"], "--precision is for runs that search for an output text"),
-    (["evaluate", "tag", "tag.test.tsv", "--length-penalty", "1"], "--length-penalty is for runs that output texts"),
+    (["predict", "tag", "ensemble.runs=chain"], "ensemble.runs is for runs that search for an output text"),
+    (["predict", "tag", "precision=bfloat16"], "precision is for runs that search for an output text"),
+    (["evaluate", "tag", "tag.test.tsv", "search.length_penalty=1"], "length_penalty is for runs that output"),
     (["evaluate", "tag", "tag.test.tsv", "--metric", "bleu"], "no metric of this task"),
     (["evaluate", "series", "series.test.tsv", "--metric", "ms"], "Did you mean 'mse'?"),
     (["evaluate", "tag", "tag.test.tsv", "--metric", "span_f1"], "expected O, B-LABEL"),
@@ -321,9 +321,9 @@ REFUSED = [
     (["evaluate", "tag", "tag.test.tsv", "--intervals"], "--intervals is for runs that output texts"),
     (["predict", "apart", "one.txt"], "input 1: found 1 text, expected two texts with a tab"),
     (["predict", "classify", "two.txt"], "input 1: found 2 texts with tabs between them, expected one"),
-    (["predict", "classify", "--media", "x"], "data.media is for recordings and pictures"),
-    (["evaluate", "tag", "tag.test.tsv", "--skip-unreadable"], "data.skip_unreadable is for recordings and pictures"),
-    (["evaluate", "series", "series.test.tsv", "--skip-unknown"], "--skip-unknown (skip_unknown=True) is for label"),
+    (["predict", "classify", "data.media=x"], "data.media is for recordings and pictures"),
+    (["evaluate", "tag", "tag.test.tsv", "data.skip_unreadable=true"], "skip_unreadable is for recordings and"),
+    (["evaluate", "series", "series.test.tsv", "evaluation.skip_unknown=true"], "skip_unknown) is for labels"),
     (["predict", "classify", "fields.jsonl"], "fields.jsonl:1: found the field \"prefix\", which constrains"),
     (["predict", "series", "one.txt"], "input 1: found 'one', expected a number"),
     (["predict", "series", "long.txt"], "input 1: found a length of 9, expected at most the 8 of model.pooling.steps"),
@@ -420,25 +420,25 @@ def test_a_file_that_is_laid_out_otherwise_can_be_evaluated(folder: Path, monkey
     assert usual.code == 0, usual.err
     for options in (
         ("named.conll.tsv",),
-        ("named.jsonl", "--columns", "a, b,l"),
-        ("bare.tsv", "--columns", "1,2,3", "--no-header"),
+        ("named.jsonl", "data.columns=a, b,l"),
+        ("bare.tsv", "data.columns=1,2,3", "data.header=false"),
     ):
         other = call("evaluate", "joined", *options, "--json")
         assert (other.out, other.code) == (usual.out, 0), other.err
     for options, expected in {
+        ("named.jsonl", "data.columns=a,,l"): "data.columns: found 'a,,l', expected numbers or names separated by",
         (
             "named.jsonl",
-            "--columns",
-            "a,,l",
-        ): "data.columns: found 'a,,l', expected numbers or names separated by",
-        ("named.jsonl", "--columns", "a,b,l", "--header"): "data.header: found true for named.jsonl, expected false",
-        ("--source", "bare.tsv", "--target", "bare.tsv", "--columns", "1"): "data.columns goes with FILE, not with two",
+            "data.columns=a,b,l",
+            "data.header=true",
+        ): "data.header: found true for named.jsonl, expected false",
+        ("--source", "bare.tsv", "--target", "bare.tsv", "data.columns=1"): "data.columns goes with FILE, not with two",
         (
             "--source",
             "bare.tsv",
             "--target",
             "bare.tsv",
-            "--no-header",
+            "data.header=false",
         ): "data.header goes with FILE, not with two file",
     }.items():
         wrong = call("evaluate", "joined", *options)
@@ -449,7 +449,7 @@ def test_a_file_that_is_laid_out_otherwise_can_be_evaluated(folder: Path, monkey
 def test_unknown_labels_are_left_out_and_counted_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "unknown.tsv").write_text("good Zounds\tpos\nso so\tneutral\nbad\tneg\n")
-    asked = ["--skip-unknown", "--json", "--output", "unknown.out"]
+    asked = ["evaluation.skip_unknown=true", "--json", "--output", "unknown.out"]
     scores = json.loads(call("evaluate", "classify", "unknown.tsv", *asked).out)
     assert (scores["segments"], scores["unknown"]) == (2, 1)
     outputs = (folder / "unknown.out").read_text().split("\n")

@@ -306,7 +306,7 @@ def test_greedy_completions_take_the_likeliest_token_again_and_again(folder: Pat
 
 def test_samples_follow_from_prompt_and_seed(folder: Path, name: str) -> None:
     run = folder / name
-    chance = ("--sample", "--temperature", "1.3", "--samples", "3", "--max-length", "8", "--json", "--device", "cpu")
+    chance = ("--sample", "method.temperature=1.3", "--samples", "3", "--max-length", "8", "--json", "--device", "cpu")
     result = call("complete", run, "the cat", "anna", *chance)
     assert result.code == 0, result.err
     again = call("complete", run, "anna", "the cat", *chance, "--batch-size", "2")
@@ -365,7 +365,7 @@ REFUSED = [
     (["complete", "lstm", "--file", "bad.jsonl"], "bad.jsonl:2: found no JSON"),
     (["complete", "lstm", "--file", "x.parquet"], "x.parquet: found Parquet, expected lines of text"),
     (["complete", "lstm", "the", "--file", "test.txt"], "expected one of them"),
-    (["complete", "lstm", "the", "--top-k", "3"], "--top-k needs method=sampling"),
+    (["complete", "lstm", "the", "method.top_k=3"], "method.top_k needs method=sampling"),
     (["complete", "lstm", "the", "--samples", "3"], "--samples: needs --sample"),
     (["complete", "characters", "the", "--max-length", "50"], "expected at most 30 together"),
     (["complete", "lstn", "the"], "Did you mean"),

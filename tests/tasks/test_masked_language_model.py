@@ -172,7 +172,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["predict", "masked", "long.txt"], "found a length of 31, expected at most the 22 of model.encoder.max_positions"),
     (["evaluate", "masked", "test.txt", "--metric", "acuracy"], "Did you mean 'accuracy'?"),
     (["evaluate", "masked", "test.txt", "--metric", "pair_accuracy"], "needs model.next_sentence = true"),
-    (["evaluate", "masked", "test.txt", "--skip-unknown"], "is for labels and tags"),
+    (["evaluate", "masked", "test.txt", "evaluation.skip_unknown=true"], "is for labels and tags"),
     (["evaluate", "masked", "test.txt", "--output", "o.txt"], "no answers to write"),
     (["train", "masked.toml", "train.metric=bleu", "--run", "x"], "has loss, accuracy"),
     (["train", "masked.toml", "data.max_length=30", "--run", "x"], "model.encoder.max_positions = 22"),

@@ -324,7 +324,7 @@ def test_every_kind_of_input_gives_the_same_text(folder: Path, tmp_path: Path) -
     assert json.loads(typed.out)["text"] == by_manifest[0]
     moved = tmp_path / "moved.tsv"  # the texts of a manifest are not looked at
     moved.write_text("".join(f"{name}\n" for name in names[:3]))
-    assert call("predict", folder / "speech", moved, "--media", alone).out.splitlines() == by_manifest[:3]
+    assert call("predict", folder / "speech", moved, f"data.media={alone}").out.splitlines() == by_manifest[:3]
 
 
 def test_files_of_other_kinds_are_passed_over(folder: Path, tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_json_names_the_file_of_every_answer(folder: Path, tmp_path: Path) -> No
         (listed, [f"{alone}/test7.wav", "", f"{alone}/test1.wav"]),
         (alone / "test3.wav", [f"{alone}/test3.wav"]),
     ):
-        result = call("predict", folder / "speech", place, "--json", "--skip-unreadable", "--batch-size", "2")
+        result = call("predict", folder / "speech", place, "--json", "data.skip_unreadable=true", "--batch-size", "2")
         answers = [json.loads(row) for row in result.out.splitlines()]
         assert [answer["source"] for answer in answers] == expected
         for answer in answers:  # the name is that of the answer beside it
@@ -399,31 +399,35 @@ def test_ways_of_searching(folder: Path) -> None:
     words = folder / "words.txt"
     words.write_text("".join(row.split("\t")[1] + "\n" for row in test.read_text().splitlines()))
     for options in (
-        ("--decoding-mode", "attention"),
-        ("--decoding-mode", "joint", "--ctc-weight", "0.5"),
-        ("--decoding-mode", "ctc", "--beam", "4"),
-        ("--language-model", words, "--language-model-order", "2"),
-        ("--decoding-mode", "joint", "--language-model", words, "--language-model-weight", "0.1"),
+        ("method=ctc", "method.mode=attention"),
+        ("method=ctc", "method.mode=joint", "method.ctc_weight=0.5"),
+        ("method=ctc", "method.mode=ctc", "--beam", "4"),
+        ("method=ctc", f"method.language_model.model={words}", "method.language_model.order=2"),
+        ("method=ctc", "method.mode=joint", f"method.language_model.model={words}", "method.language_model.weight=0.1"),
     ):
         result = call("evaluate", folder / "joint", test, "--json", *options)
         assert result.code == 0, result.err
-        assert json.loads(result.out)["wer"] < (0.9 if "attention" in options else 0.5), options
+        assert json.loads(result.out)["wer"] < (0.9 if "method.mode=attention" in options else 0.5), options
     # A language model that has seen one text alone, with enough weight, hears nothing else.
     words.write_text("high high\n")
     terms = folder / "terms.tsv"
     terms.write_text("low\thigh\n")
-    strong = ("--language-model", words, "--language-model-weight", "300")  # Kneser-Ney leaves unseen words a lot
+    strong = (
+        "method=ctc",
+        f"method.language_model.model={words}",
+        "method.language_model.weight=300",
+    )  # Kneser-Ney leaves unseen words a lot
     assert set(call("predict", folder / "joint", test, "--beam", "8", *strong).out.splitlines()) == {"high high"}
     for name, options, wrong in (
-        ("speech", ("--decoding-mode", "attention"), "needs a model with CTC and a decoder"),
-        ("speech", ("--ctc-weight", "0.5"), "--ctc-weight needs method=ctc"),
-        ("speech", ("--language-model-order", "2"), "needs method=ctc"),
-        ("captions", ("--decoding-mode", "ctc"), 'goes with task = "transcribe"'),
-        ("speech", ("--decoding-mode", "joint", "--sample"), "expected one of them"),
-        ("speech", ("--stop", "certain"), "found stop, but this model outputs all tokens at once"),
-        ("speech", ("--placeholders",), "placeholders: needs the text of a source"),
-        ("captions", ("--terminology", terms), "terminology: needs the text of a source"),
-        ("captions", ("--diversity-penalty", "0.3"), "diversity_penalty: found 0.3, expected beam_groups above 1"),
+        ("speech", ("method=ctc", "method.mode=attention"), "needs a model with CTC and a decoder"),
+        ("speech", ("method.ctc_weight=0.5",), "method.ctc_weight needs method=ctc"),
+        ("speech", ("method.language_model.order=2",), "needs method=ctc"),
+        ("captions", ("method=ctc", "method.mode=ctc"), 'goes with task = "transcribe"'),
+        ("speech", ("method=ctc", "method.mode=joint", "--sample"), "expected one of them"),
+        ("speech", ("search.stop=certain",), "found stop, but this model outputs all tokens at once"),
+        ("speech", ("constraints.placeholders=true",), "placeholders: needs the text of a source"),
+        ("captions", (f"constraints.terminology={terms}",), "terminology: needs the text of a source"),
+        ("captions", ("search.diversity_penalty=0.3",), "diversity_penalty: found 0.3, expected beam_groups above 1"),
     ):
         result = call("predict", folder / name, manifest(folder, name, "test"), *options)
         assert result.code != 0
@@ -431,7 +435,13 @@ def test_ways_of_searching(folder: Path) -> None:
 
 
 def test_alignments_are_shown(folder: Path) -> None:
-    result = call("evaluate", folder / "lines", manifest(folder, "lines", "test"), "--alignment", "--characters")
+    result = call(
+        "evaluate",
+        folder / "lines",
+        manifest(folder, "lines", "test"),
+        "evaluation.alignment=true",
+        "evaluation.characters=true",
+    )
     assert result.code == 0, result.err
     assert "all lines:" in result.out
     assert "characters" in result.out
@@ -520,17 +530,17 @@ def test_a_file_that_cannot_be_used_stops_and_is_named(folder: Path, tmp_path: P
     assert corpus.report["faults"] == {FAULTS[wrong][1]: 1}
     assert len(corpus.train) + len(corpus.valid) == 3
     # An evaluation of a part must not pass for one of the whole, and a prediction must keep its lines in place.
-    result = call("evaluate", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
+    result = call("evaluate", folder / "speech", tmp_path / "all.tsv", f"data.media={tmp_path}")
     assert result.code != 0
     assert "all.tsv:3: " in result.err
     output = tmp_path / "out.txt"
-    options = ("--media", tmp_path, "--skip-unreadable")
+    options = (f"data.media={tmp_path}", "data.skip_unreadable=true")
     result = call("evaluate", folder / "speech", tmp_path / "all.tsv", "--json", "--output", output, *options)
     assert result.code == 0, result.err
     assert (json.loads(result.out)["segments"], json.loads(result.out)["unreadable"]) == (3, 1)
     lines = output.read_text().split("\n")[:-1]
     assert [bool(text) for text in lines] == [True, True, False, True]
-    result = call("predict", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
+    result = call("predict", folder / "speech", tmp_path / "all.tsv", f"data.media={tmp_path}")
     assert result.code != 0
     assert f"all.tsv:3: {tmp_path / wrong}" in result.err
     result = call("predict", folder / "speech", tmp_path / "all.tsv", *options)
@@ -557,7 +567,7 @@ def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: P
             command, folder / "speech", tmp_path / "good.tsv", f"data.media={tmp_path}", "data.skip_unreadable=true"
         )
         assert (result.code, result.err) == (0, "")
-    options = ("--media", tmp_path, "--skip-unreadable", "--json")
+    options = (f"data.media={tmp_path}", "data.skip_unreadable=true", "--json")
     rows = [
         json.loads(line) for line in call("predict", folder / "speech", tmp_path / "all.tsv", *options).out.splitlines()
     ]
@@ -672,7 +682,7 @@ def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_pa
     for media, found in ((gone, "which does not exist"), (tmp_path / "sounds.zip", "which is neither")):
         expected = f"found '{media}', {found}; expected a folder or an archive (.tar, .tar.gz, .tgz)\n"
         for command in ("predict", "evaluate"):
-            result = call(command, folder / "speech", test, "--media", media, "--skip-unreadable")
+            result = call(command, folder / "speech", test, f"data.media={media}", "data.skip_unreadable=true")
             assert (result.code, result.err) == (2, f"dragoman: data.media: {expected}")
         for faults in ("stop", "skip"):
             case = settings.merge(table("speech", folder), {"data": {"media": str(media), "faults": faults}})
@@ -688,7 +698,7 @@ def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_pa
     assert result.code == 2
     assert result.err.startswith(f"dragoman: data.media of the run (data.media=PATH names another): found '{gone}', ")
     assert "data.media: found " in call("evaluate", moved, test).err
-    assert call("predict", moved, test, "--media", folder / "sounds.tar.gz").code == 0
+    assert call("predict", moved, test, f"data.media={folder / 'sounds.tar.gz'}").code == 0
     whole = tmp_path / "whole.tsv"  # names that stand for themselves need no such place
     whole.write_text(f"{folder}/sounds.tar.gz::test0.wav\tlow\n")
     assert call("predict", moved, whole).code == call("evaluate", moved, whole).code == 0
@@ -738,19 +748,38 @@ def test_what_needs_text_is_refused(folder: Path, tmp_path: Path) -> None:
         (("bench", folder / "captions"), "bench needs a run that reads text"),
         (("probe", folder / "speech"), "probe needs a run that reads text"),
         (("align", folder / "captions", manifest(folder, "captions", "test")), 'needs a run of task = "transcribe"'),
-        (("predict", folder / "captions", place, "--rerank", folder / "captions"), "needs a reverse run or a language"),
-        (("attention", folder / "captions", tmp_path / "gone.png"), f"dragoman: {tmp_path}/gone.png: found no such"),
-        (("predict", folder / "speech", sound, "--language-model", tmp_path / "empty.txt"), "empty.txt: found no text"),
         (
-            ("predict", folder / "speech", sound, "--language-model", "x.txt", "--language-model-weight", "nan"),
-            "--language-model-weight: found nan, expected a finite number",
+            ("predict", folder / "captions", place, f"rerank.runs={folder / 'captions'}"),
+            "needs a reverse run or a language",
+        ),
+        (("attention", folder / "captions", tmp_path / "gone.png"), f"dragoman: {tmp_path}/gone.png: found no such"),
+        (
+            (
+                "predict",
+                folder / "speech",
+                sound,
+                "method=ctc",
+                f"method.language_model.model={tmp_path / 'empty.txt'}",
+            ),
+            "empty.txt: found no text",
+        ),
+        (
+            (
+                "predict",
+                folder / "speech",
+                sound,
+                "method=ctc",
+                "method.language_model.model=x.txt",
+                "method.language_model.weight=nan",
+            ),
+            "method.language_model.weight: found nan, expected a finite number",
         ),
     ):
         result = call(*arguments)
         assert result.code == 2, result
         assert wrong in result.err, result.err
         assert len(result.err.splitlines()) == 1
-    assert "--skip-unreadable" not in call("attention", folder / "captions", tmp_path / "gone.png").err
+    assert "skip_unreadable" not in call("attention", folder / "captions", tmp_path / "gone.png").err
 
 
 def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None:

@@ -157,12 +157,12 @@ def test_files_are_read_from_folders_and_manifests(folder: Path) -> None:
     bad = f"{folder}/0.wav\n{folder}/none.wav\n".encode()
     refused = call("predict", folder / "recordings", stdin=bad)
     assert (refused.code, "input 2: " in refused.err) == (2, True)
-    skipped = call("predict", folder / "recordings", "--skip-unreadable", stdin=bad)
+    skipped = call("predict", folder / "recordings", "data.skip_unreadable=true", stdin=bad)
     assert (skipped.code, skipped.out) == (0, "high\n\n")
     manifest = folder / "some.tsv"
     manifest.write_text("0.wav\thigh\nnone.wav\tlow\n1.wav\tlow\n")
     assert "none.wav" in call("evaluate", folder / "recordings", manifest).err
-    scores = json.loads(call("evaluate", folder / "recordings", manifest, "--json", "--skip-unreadable").out)
+    scores = json.loads(call("evaluate", folder / "recordings", manifest, "--json", "data.skip_unreadable=true").out)
     assert (scores["segments"], scores["unreadable"]) == (2, 1)
 
 

@@ -64,7 +64,9 @@ class JsonReader(LineReader):
             texts = [number_text(_converted(record.get(field), options)) for field in fields]
             if not all(isinstance(text, str) for text in texts):
                 found = ", ".join(f'"{key}"' for key in record) or "no field"
-                raise FaultError("missing-field", f"found {found}, expected {expected} (--columns names another field)")
+                raise FaultError(
+                    "missing-field", f"found {found}, expected {expected} (data.columns names another field)"
+                )
             return SourceRow("\t".join(texts), record)
 
         return parse, False

@@ -1,8 +1,8 @@
 """The registry of constraints that one text describes.
 
-A user writes `--constrain NAME=TEXT`, `"constrain": {NAME: TEXT}` in a JSON line, or `constrain={NAME: TEXT}` in
-Python. `--prefix` and `--pattern` are short for the first two. Forbidden, required and allowed texts are lists and have
-options of their own.
+A user writes `constraints.constrain=NAME=TEXT`, `"constrain": {NAME: TEXT}` in a JSON line, or `constrain={NAME: TEXT}`
+in Python. `prefix` and `pattern` are short for the first two. Forbidden, required and allowed texts are lists and have
+settings of their own.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def work_in_processes(job: Job, processes: int, progress: Callable[[int], None] 
                     if deaths > MAX_DEATHS:
                         raise RunError(
                             f"{job.folder}: workers died {deaths} times without finishing a shard (exit code "
-                            f"{worker.exitcode}); lower --batch-size or --processes"
+                            f"{worker.exitcode}); lower --batch-size or shards.processes"
                         )
                     workers.append(start())
         progress(finished(job))
@@ -277,13 +277,13 @@ def work_on_cluster(job: Job, address: str, progress: Callable[[int], None] = la
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
-        raise MissingExtraError("--cluster", "distributed", "cluster") from None
+        raise MissingExtraError("shards.cluster", "distributed", "cluster") from None
     job.open()
     waiting = [shard.number for shard in job.shards if job.record(shard) is None]
     try:
         client = distributed.Client(address, timeout="30s")
     except (OSError, ValueError) as error:
-        raise RunError(f"--cluster {address}: found no scheduler ({error})") from None
+        raise RunError(f"shards.cluster {address}: found no scheduler ({error})") from None
     done = len(job.shards) - len(waiting)
     named = plugins.names_in_environment()
     with client:
@@ -297,4 +297,6 @@ def work_on_cluster(job: Job, address: str, progress: Callable[[int], None] = la
                 done += 1
                 progress(done)
         except (OSError, RuntimeError) as error:  # a worker died too often, or the scheduler is gone
-            raise RunError(f"--cluster {address}: {error}; the same command goes on with the shards left") from None
+            raise RunError(
+                f"shards.cluster {address}: {error}; the same command goes on with the shards left"
+            ) from None

@@ -184,8 +184,8 @@ def test_search_settings_reach_the_search(run: Predictor) -> None:
 
 def test_the_command_line_gives_the_same_outputs(inside: TrainedFolder, run: Predictor) -> None:
     inside.write("in.txt", "abc\n\nddcc\n")
-    asked = ["--prefix", "B", "--require", "HG", "--forbid", "A", "--no-repeat-ngram", "2"]
-    result = call("predict", "runs/pairs", "in.txt", *asked, "--beam-trace", "trace.jsonl")
+    asked = ["constraints.prefix=B", "constraints.require=HG", "constraints.forbid=A", "search.no_repeat_ngram=2"]
+    result = call("predict", "runs/pairs", "in.txt", *asked, "beam_trace=trace.jsonl")
     assert result.code == 0, result.err
     lines = result.out.split("\n")
     expected = run.predict(["abc", "", "ddcc"], prefix="B", require="HG", forbid="A", no_repeat_ngram=2)
@@ -196,7 +196,7 @@ def test_the_command_line_gives_the_same_outputs(inside: TrainedFolder, run: Pre
     assert {"piece", "parent", "log_probability", "score", "normalised", "fate"} <= set(rows[0]["nodes"][0])
     inside.write("in.jsonl", '{"source": "abc", "prefix": "J"}\n{"source": "abc", "require": ["HH"]}\n"abc"\n')
     inside.write("terms.tsv", "abc\tEE\n")
-    result = call("predict", "runs/pairs", "in.jsonl", "--prefix", "C", "--terminology", "terms.tsv")
+    result = call("predict", "runs/pairs", "in.jsonl", "constraints.prefix=C", "constraints.terminology=terms.tsv")
     first, second, third = result.out.split("\n")[:3]
     assert first[0] + second[0] + third[0] == "JCC"
     assert all("EE" in line for line in (first, second, third))
@@ -205,4 +205,4 @@ def test_the_command_line_gives_the_same_outputs(inside: TrainedFolder, run: Pre
     result = call("predict", "runs/pairs", "wrong.jsonl")
     assert result.code == 2
     assert "wrong.jsonl:1: found the field 'prefx'. Did you mean 'prefix'?" in result.err
-    assert call("evaluate", "runs/pairs", "test.tsv", "--stop", "certain", "--normalisation", "gnmt").code == 0
+    assert call("evaluate", "runs/pairs", "test.tsv", "search.stop=certain", "search.normalisation=gnmt").code == 0
