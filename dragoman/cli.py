@@ -145,24 +145,29 @@ def usage_message(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         from dragoman.config.toml_text import either
 
-        places = settings_called(error.option_name.lstrip("-").replace("-", "_"), error.ctx.command)
-        if places:
-            written = either([f"{place}=VALUE" for place in places])
-            return f"no such option {error.option_name}; it is a setting: write {written}"
+        words = settings_called(error.option_name.lstrip("-").replace("-", "_"), error.ctx.command)
+        if words:
+            return f"no such option {error.option_name}; it is a setting: write {either(words)}"
     return error.format_message()
 
 
 def settings_called(name: str, command: click.Command) -> list[str]:
-    """The places of a command whose last part is this name, at most four."""
+    """How the settings of a command with this name are written, at most four: by the last part of the place, the table
+    that holds them, or the decoding method."""
     from dragoman.commands.settings import SettingsCommand
     from dragoman.config.loader import places_named
     from dragoman.tasks.config import Config
 
     if isinstance(command, SettingsCommand):
-        places = [row.place for row in command.schema.described() if row.place.rpartition(".")[2] == name]
-        return list(dict.fromkeys(places))[:4]
+        if command.schema.has_method and name in command.schema.methods:
+            return [f"method={name}"]
+        known = list(dict.fromkeys(row.place for row in command.schema.described()))
+        tables = {place.rpartition(".")[0] for place in known}
+        found = [place for place in known if place.rpartition(".")[2] == name and place not in tables]
+        found = found or [place for place in known if place.split(".")[-2:-1] == [name]]
+        return [f"{place}=VALUE" for place in found[:4]]
     takes_settings = any(parameter.name == "overrides" for parameter in command.params)
-    return places_named(Config, name, "") if takes_settings else []
+    return [f"{place}=VALUE" for place in places_named(Config, name, "")] if takes_settings else []
 
 
 def print_error(message: str, where: str = "dragoman") -> None:

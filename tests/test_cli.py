@@ -811,6 +811,8 @@ def test_options_are_told_apart_from_settings(inside: TrainedFolder, tmp_path: P
         ("predict", "--top-k=3", "method.top_k=VALUE"),  # a setting of methods
         ("predict", "--ctc-weight", "method.ctc_weight=VALUE"),
         ("predict", "--runs", "ensemble.runs=VALUE or rerank.runs=VALUE"),
+        ("predict", "--mbr", "method=mbr"),
+        ("predict", "--rerank", "rerank.runs=VALUE, rerank.weights=VALUE or rerank.tag=VALUE"),
         ("complete", "--top-p", "method.top_p=VALUE"),
         ("translate", "--forbid", "constraints.forbid=VALUE"),
         ("serve", "--queue", "limits.queue=VALUE"),

@@ -128,7 +128,12 @@ def read_examples(
 # --- sources without their references and labels
 
 
-def read_sources(run: Run, file: str | None, reading: ReadingOptions) -> Iterator[SourceRow]:
+COLUMN_ADVICE = "; to read the first column alone add data.columns=1"
+
+
+def read_sources(
+    run: Run, file: str | None, reading: ReadingOptions, advice: str = COLUMN_ADVICE
+) -> Iterator[SourceRow]:
     """The inputs of a file or of standard input, in order; mistakes in options raise at the call.
 
     The reader of the suffix finds the source as it does in training data: a column, a field, a side of a unit. In plain
@@ -147,7 +152,7 @@ def read_sources(run: Run, file: str | None, reading: ReadingOptions) -> Iterato
     rows = usable(reader.sources(Path(name), options), name, options.columns)
     if reader.table or options.table:
         return rows
-    return warn_of_single_words(warn_of_tabs(rows, run)) if tags else warn_of_tabs(rows, run)
+    return warn_of_single_words(warn_of_tabs(rows, run, advice)) if tags else warn_of_tabs(rows, run, advice)
 
 
 def usable(rows: Iterator[SourceRow | Fault], name: str, fields: tuple[str, ...]) -> Iterator[SourceRow]:
@@ -173,7 +178,7 @@ def warn_of_single_words(sources: Iterator[SourceRow]) -> Iterator[SourceRow]:
         yield source
 
 
-def warn_of_tabs(rows: Iterator[SourceRow], run: Run) -> Iterator[SourceRow]:
+def warn_of_tabs(rows: Iterator[SourceRow], run: Run, advice: str) -> Iterator[SourceRow]:
     """The rows of plain text; one that looks like a row of columns is reported once, since it is read as one source."""
     from dragoman.data.config import paths_of
     from dragoman.inference.inputs import number_of_texts
@@ -182,10 +187,7 @@ def warn_of_tabs(rows: Iterator[SourceRow], run: Run) -> Iterator[SourceRow]:
     for number, row in enumerate(rows, 1):
         if not tabs and "\t" in row.text:
             tabs = True
-            print_warning(
-                f"input {number} has a tab and is read as one source, tab included; to read the first column alone add "
-                "data.columns=1"
-            )
+            print_warning(f"input {number} has a tab and is read as one source, tab included{advice}")
         yield row
 
 

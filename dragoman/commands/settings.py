@@ -240,7 +240,7 @@ class SettingsCommand(click.Command):
                 others.append(word)
                 continue
             if not known:
-                names = [setting.place for setting in describe(settings_class)]
+                names = [row.place for row in self.schema.described()]
                 raise ConfigError(f"{place}: no such setting, and '{word}' is no file. {hint(place, names)}")
             expected = accepted_at(settings_class, place)
             assert expected is not None
@@ -268,7 +268,7 @@ def assign(
         if repeats and isinstance(earlier, list) and isinstance(value, list):
             value = [*earlier, *value]
         elif earlier != value:
-            names = (before, spelling) if before != spelling else (f"{place}={earlier}", f"{place}={value}")
+            names = (before, spelling) if before != spelling else (f"{spelling}={earlier}", f"{spelling}={value}")
             raise ConfigError(f"found {' and '.join(names)}, expected one of them")
     assignments[place] = (spelling, value)
 

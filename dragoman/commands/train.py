@@ -343,7 +343,7 @@ def distil(
         check_file(Path(unlabelled))
 
         def read(teacher: Run) -> Iterator[str]:
-            return (row.text for row in read_sources(teacher, unlabelled, ReadingOptions()))
+            return (row.text for row in read_sources(teacher, unlabelled, ReadingOptions(), advice=""))
 
         further = Unlabelled(unlabelled, read, min_confidence)
     with Display(quiet=quiet) as display:

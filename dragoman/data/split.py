@@ -414,7 +414,10 @@ def fault_message(faults: Sequence[Fault], count: int, lines: int) -> str:
     """The first three of `count` faults in so many lines, and what to do; `faults` are the first up to MAX_FAULTS."""
     advice = columns_advice(faults) or encoding_advice(faults)
     if count == lines:  # skipping them would leave nothing
-        advice = advice or "Every line has a fault: name another file, or other columns with data.columns"
+        columns = any(fault.kind in ("wrong-columns", "missing-field") for fault in faults)
+        advice = advice or "Every line has a fault: correct them, or name another file" + (
+            " or other columns (data.columns)" if columns else ""
+        )
         return f"{summarize_faults(faults, count)} {advice}"
     action = f"{advice}, correct" if advice else "Correct"
     return f'{summarize_faults(faults, count)} {action} the lines, or skip such lines with data.faults="skip"'

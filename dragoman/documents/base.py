@@ -31,7 +31,7 @@ class UnitTranslation(NamedTuple):
     confidence: float | None = None  # geometric mean of the probabilities of its tokens
     from_memory: bool = False  # a translation memory had all of its sentences
     refused: bool = False  # too uncertain: the markup is that of the source
-    wordless: bool = False  # without a letter, as numbers are: the text is that of the source
+    wordless: bool = False  # without a letter, as numbers are: no model has read it
 
 
 class Edit(NamedTuple):

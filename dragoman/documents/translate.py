@@ -227,14 +227,14 @@ class DocumentTranslator:
                 translation.faults.append(f"{document.units[index].location}: {result}")
                 continue
             translation.counts["from memory"] += result.from_memory
-            translation.counts["without letters, kept"] += result.wordless
+            translation.counts["without letters"] += result.wordless
             if result.refused:
                 translation.counts["refused"] += 1
             if not result.refused or document.marks_refused:
                 outputs[index] = result
             if result.confidence is not None:
                 translation.confidences.append(result.confidence)
-        others = translation.counts["refused"] + translation.counts["without letters, kept"]
+        others = translation.counts["refused"] + translation.counts["without letters"]
         translation.counts["translated"] = len(chosen) - len(translation.faults) - others
         translation.counts["failed"] = len(translation.faults)
         translation.data = document.render(outputs)

@@ -578,6 +578,7 @@ def test_the_rest_of_the_time_is_used() -> None:
         return [(name, steps) for name, _, steps in rest_of_time(state, trained, seconds, tried)]
 
     assert runs(100.0) == [("b", 1400), ("a", 1400), ("c", 900)]
+    assert runs(100.0, ("c", 900)) == [("b", 1400), ("a", 1400)]  # a trial has one length: no seeds of b meanwhile
     assert runs(100.0, ("b", 1400), ("a", 1400), ("c", 900)) == [(f"b-seed{seed}", 500) for seed in (1, 2, 3)]
     assert runs(1000.0)[0] == ("b", 4000)  # at most four times the usual training
     trained |= {"a": done._replace(step=300), "b": done._replace(score=60.0, step=400)}  # they stopped early

@@ -49,7 +49,7 @@ def test_the_example_configuration_has_every_default(tmp_path: Path) -> None:
     assert config.models[0].run == str(ROOT / "deploy" / "runs/de-en")
     path = tmp_path / "serve.toml"
     path.write_text('[[models]]\nrun = "a"\n[limits]\nbeem = 3\n')
-    with pytest.raises(ConfigError, match="Did you mean 'limits.beam'"):
+    with pytest.raises(ConfigError, match=r"Did you mean 'limits\.beam'"):
         load_config(path)
 
 

@@ -34,7 +34,9 @@ def rest_of_time(
         if 2 * (steps := cost(trial).last_step(usable)) >= cost(trial).usual:
             found.append((trial.name, trial, steps))
     winner, done = trials[best], trained[best]
-    if winner.cost and not winner.fitted and done.seconds + cost(winner).start <= usable:
+    # A trial has one length: its seeds wait until no run of it trains longer.
+    is_longer = any(trial is winner for _, trial, _ in found)
+    if winner.cost and not winner.fitted and not is_longer and done.seconds + cost(winner).start <= usable:
         seeds = [int(name.rpartition("-seed")[2]) for name in trained if name != winner.name and trials[name] is winner]
         first = max(seeds, default=0) + 1
         names = [f"{winner.name}-seed{seed}" for seed in range(first, min(first + state.workers, MOST_SEEDS + 1))]

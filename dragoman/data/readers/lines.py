@@ -200,14 +200,25 @@ OTHER_FILES = {
 BINARY_LOOK, ZEROS = 4096, 0.05  # the first bytes of a file, and the share of zeros above which it is no text
 
 
+def zero_bytes(start: bytes) -> str:
+    """What a file seems to be that begins with many zero bytes, and what to do; "" if it has few."""
+    zeros = start.count(0)
+    if zeros <= ZEROS * len(start):
+        return ""
+    for place, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
+        if start[place::2].count(0) > 0.9 * zeros:
+            return f"{encoding} text, expected UTF-8 text; convert it with: iconv -f {encoding} -t UTF-8 IN > OUT"
+    return "zero bytes, as in a program or a picture; expected UTF-8 text"
+
+
 def text_blocks(read: Read, name: str, first: int = 1) -> Iterator[_Block]:
     """Blocks of lines from number `first` on; checking and decoding a whole block at once makes reading fast."""
     for block in _blocks(read, name, first == 1):
         if first == 1 and (other := next((what for start, what in OTHER_FILES.items() if block.startswith(start)), "")):
             what, _, advice = other.partition("; ")
             raise DataError(f"{name}: found {what}, expected UTF-8 text; {advice}")
-        if first == 1 and block[:BINARY_LOOK].count(0) > ZEROS * len(block[:BINARY_LOOK]):
-            raise DataError(f"{name}: found zero bytes, as in a program or a picture; expected UTF-8 text")
+        if first == 1 and (other := zero_bytes(block[:BINARY_LOOK])):
+            raise DataError(f"{name}: found {other}")
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
         faults: dict[int, Fault] = {}

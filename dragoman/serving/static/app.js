@@ -38,6 +38,7 @@ let select = null;
 
 async function start() {
   theme();
+  work.replaceChildren(el("p", { class: "soft small" }, "Loading the models …"));
   let models;
   try {
     models = (await get("/v1/models")).data;
