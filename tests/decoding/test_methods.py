@@ -92,11 +92,11 @@ def test_a_registered_method_is_a_setting_of_the_command_line(inside: TrainedFol
     assert (result.code, result.lines, result.err) == (0, greedy.lines, "")
     assert call("evaluate", inside.run, "test.tsv", "method=contrastive", "--json").code == 0
     for words, expected in {
-        "method=contrastiv": 'method.kind: found "contrastiv", expected one of sampling',
+        "method=contrastiv": 'method: found "contrastiv", expected one of sampling',
         "method=contrastive method.penalty=2": "method.penalty: found 2, expected at least 0 and at most 1",
         "method=contrastive method.penality=0": "method.penality: no such setting",
         "method.penalty=0": "method.penalty needs method=contrastive",
-        "method=contrastive --sample": "found --sample and method.kind, expected one of them",
+        "method=contrastive --sample": "found --sample and method, expected one of them",
         "method=contrastive --beam 3": 'found method = "contrastive" with it, which is no beam search',
     }.items():
         wrong = call("predict", inside.run, "in.txt", *words.split())
