@@ -35,7 +35,7 @@ def rest_of_time(
             found.append((trial.name, trial, steps))
     winner, done = trials[best], trained[best]
     # A trial has one length: its seeds wait until no run of it trains longer.
-    is_longer = any(trial is winner for _, trial, _ in found)
+    is_longer = any(trial is winner and (name, steps) not in tried for name, trial, steps in found)
     if winner.cost and not winner.fitted and not is_longer and done.seconds + cost(winner).start <= usable:
         seeds = [int(name.rpartition("-seed")[2]) for name in trained if name != winner.name and trials[name] is winner]
         first = max(seeds, default=0) + 1
