@@ -154,7 +154,9 @@ def test_surplus_columns_are_to_be_chosen_from(tmp_path: Path, task: str) -> Non
     check_lines(table, str(path), False, said.append, 3)
     assert any("with data.columns" in line for line in said)
     path.write_text("a\tb\tc\n" + "lonely\n" * 5)  # few of the faults: choosing would not help
-    with pytest.raises(DataError, match=r"\. Every line has a fault: correct them, or name another file or other columns"):
+    with pytest.raises(
+        DataError, match=r"\. Every line has a fault: correct them, or name another file or other columns"
+    ):
         configure(str(path), asked)
 
 
