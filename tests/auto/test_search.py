@@ -29,11 +29,10 @@ from dragoman.auto.search.run import (
     Pool,
     Search,
     SearchOptions,
-    cost_of,
     is_within_error,
 )
 from dragoman.auto.search.state import SearchState, Trial, check_folder, describe, load_search, standard_error
-from dragoman.auto.search.trial_config import planned_settings, prepared_validation, search_metric
+from dragoman.auto.search.trial_config import cost_of, planned_settings, prepared_validation, search_metric
 from dragoman.auto.search.worker import Job, Outcome, run_job, warm_rate
 from dragoman.commands.search import Duration
 from dragoman.config import settings

@@ -24,6 +24,7 @@ from dragoman.auto.search.state import (
     standard_error,
 )
 from dragoman.auto.search.trial_config import (
+    cost_of,
     is_fitted,
     is_length_given,
     is_slow,
@@ -577,17 +578,6 @@ def is_within_error(best: Outcome, usual: Outcome, state: SearchState) -> bool:
     """Whether the best run is better than the default model by no more than the standard error."""
     noise = standard_error(usual.score, state.metric, state.decoded, usual.exact)
     return math.isfinite(noise) and best.score - usual.score <= noise
-
-
-def cost_of(outcome: Outcome, config: Config) -> plan.Cost:
-    """What training takes; the output of a model that has hardly begun is twice as long as later ones, roughly."""
-    if is_fitted(config):
-        return plan.Cost(speed=1e9, validation=outcome.overhead)
-    start = outcome.loading
-    if outcome.speed:
-        start += max(0.0, outcome.seconds - outcome.step / outcome.speed)
-    usual = config.train
-    return plan.Cost(outcome.speed or 1.0, outcome.overhead / 2, start, usual.steps, usual.validate_every)
 
 
 def resources(state: SearchState, seconds: float) -> plan.Resources:

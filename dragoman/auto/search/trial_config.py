@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dragoman.auto.search.plan import Cost
+from dragoman.auto.search.worker import Outcome
 from dragoman.config import settings
 from dragoman.data.examples import Example
 from dragoman.data.split import read_examples, source_hash
@@ -108,3 +110,14 @@ def write_folds(config: Config, folder: Path, folds: int) -> list[Config]:
         )
         configs.append(replace(config, data=data))
     return configs
+
+
+def cost_of(outcome: Outcome, config: Config) -> Cost:
+    """What training takes; the output of a model that has hardly begun is twice as long as later ones, roughly."""
+    if is_fitted(config):
+        return Cost(speed=1e9, validation=outcome.overhead)
+    start = outcome.loading
+    if outcome.speed:
+        start += max(0.0, outcome.seconds - outcome.step / outcome.speed)
+    usual = config.train
+    return Cost(outcome.speed or 1.0, outcome.overhead / 2, start, usual.steps, usual.validate_every)
