@@ -108,10 +108,10 @@ def test_a_label_misspelt_once_is_asked_about(tmp_path: Path) -> None:
         (b"\x1f\x8b\x08\x00abc", "found gzip data, expected UTF-8 text; name the file .gz"),
         ("a\tb\n".encode("utf-16"), "found UTF-16 text, expected UTF-8 text; convert it with: iconv"),
         (
-            "abc\tabc\n".encode("utf-16-le") * 9,
+            "abc\tabc\n".encode("utf-16-le") * 20,
             "found UTF-16LE text, expected UTF-8 text; convert it with",
         ),
-        (b"\x7fELF" + bytes(60), "found zero bytes, as in a program or a picture; expected UTF-8 text"),
+        (b"\x7fELF" + bytes(200), "found zero bytes, as in a program or a picture; expected UTF-8 text"),
         (b"a\nb\nc\n", "found 1 column, expected 2 with a tab between them. Every line has a fault"),
         (b"PK\x03\x04abc", "found a zip archive or a spreadsheet"),
         ("ä\tö\n".encode("latin-1") * 5, "The text seems to be in another encoding: convert it"),

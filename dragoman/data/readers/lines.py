@@ -197,13 +197,15 @@ OTHER_FILES = {
 }  # by the first bytes
 
 
-BINARY_LOOK, ZEROS = 4096, 0.05  # the first bytes of a file, and the share of zeros above which it is no text
+# The first bytes of a file, and how many zeros among them, and which share, no text in UTF-8 has. A few are a fault of
+# their lines.
+BINARY_LOOK, FEW_ZEROS, ZEROS = 4096, 100, 0.2
 
 
 def zero_bytes(start: bytes) -> str:
     """What a file seems to be that begins with many zero bytes, and what to do; "" if it has few."""
     zeros = start.count(0)
-    if zeros <= ZEROS * len(start):
+    if zeros < max(FEW_ZEROS, ZEROS * len(start)):
         return ""
     for place, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
         if start[place::2].count(0) > 0.9 * zeros:
