@@ -42,7 +42,7 @@ from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS
 
 Step = Callable[[Batch], Any]
-Losses = dict[str, Callable[[Batch], Tensor]]  # of the peers
+Peers = dict[str, tuple[nn.Module, Callable[[Batch], Tensor]]]  # models with their losses, by name
 MEASURED = {"Yoyodyne": "yoyodyne", "transformers": "transformers", "torch": "torch"}
 
 
@@ -116,7 +116,7 @@ def yoyodyne_sizes(config: Any, symbols: Symbols) -> dict[str, Any]:
     }
 
 
-def soft_attention(config: Any, corpus: Corpus) -> dict[str, tuple[nn.Module, Callable[[Batch], Tensor]]]:
+def soft_attention(config: Any, corpus: Corpus) -> Peers:
     """Yoyodyne's LSTM with attention, and a plain loop over Luong's equations."""
     from yoyodyne import models
 
@@ -133,7 +133,7 @@ def soft_attention(config: Any, corpus: Corpus) -> dict[str, tuple[nn.Module, Ca
     return {"Yoyodyne": (model, loss), "plain loop": (plain, plain.loss)}
 
 
-def hard_attention(config: Any, corpus: Corpus) -> dict[str, tuple[nn.Module, Callable[[Batch], Tensor]]]:
+def hard_attention(config: Any, corpus: Corpus) -> Peers:
     from yoyodyne import models
 
     symbols = Symbols(corpus)
@@ -142,7 +142,7 @@ def hard_attention(config: Any, corpus: Corpus) -> dict[str, tuple[nn.Module, Ca
     return {"Yoyodyne": (model, lambda batch: model(symbols.batch(batch)))}
 
 
-def edit_transducer(config: Any, corpus: Corpus) -> dict[str, tuple[nn.Module, Callable[[Batch], Tensor]]]:
+def edit_transducer(config: Any, corpus: Corpus) -> Peers:
     """With its edit distance learned from the first 200 pairs, which changes no speed."""
     from maxwell import sed
     from yoyodyne import models
@@ -194,7 +194,7 @@ class LuongLoop(nn.Module):
         return F.cross_entropy(scores.flatten(0, 1), target.flatten(), ignore_index=PAD)
 
 
-def t5(config: Any, corpus: Corpus) -> dict[str, tuple[nn.Module, Callable[[Batch], Tensor]]]:
+def t5(config: Any, corpus: Corpus) -> Peers:
     from transformers import T5Config, T5ForConditionalGeneration
 
     encoder, decoder = config.model.encoder, config.model.decoder
