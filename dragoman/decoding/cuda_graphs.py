@@ -503,17 +503,16 @@ def _run(
         if length % CHECK_EVERY and length < max_length:
             continue
         check_interrupted()
-        done = step.beam.done.tolist()
-        going = [row for row in range(len(sources)) if not done[row]]
+        done = step.beam.done.cpu().numpy()[: len(sources)]
+        going = np.flatnonzero(~done).tolist()
         if going and length < max_length:
             key = replace(step.key, shape=replace(step.shape, sources=round_up(len(going))))
             # worth it if the smaller graph is at most half as large
             shrinks = step.shape.sources >= MIN_SOURCES and 2 * key.shape.sources <= step.shape.sources
             if not (shrinks and decoder.is_ready(key)):
                 continue
-        finished = [row for row in range(len(sources)) if done[row] or length == max_length]
-        rows = torch.tensor(finished, device=step.tokens.device)
-        for row, hypotheses in zip(finished, complete_hypotheses(step.beam.select(rows), step.key.n_best), strict=True):
+        finished = list(range(len(sources))) if length == max_length else np.flatnonzero(done).tolist()
+        for row, hypotheses in zip(finished, complete_hypotheses(step.beam, step.key.n_best, finished), strict=True):
             outputs[sources[row]] = hypotheses
         if len(finished) == len(sources):
             break

@@ -16,6 +16,12 @@ def kept_levels(rate: float) -> int:
     return round((1.0 - rate) * LEVELS)
 
 
+def levels(rate: float) -> tuple[int, float]:
+    """How many of the draws keep a number, and what the kept ones are multiplied by."""
+    kept = kept_levels(rate)
+    return kept, LEVELS / kept
+
+
 def keep_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
     """Zeros, and ones divided by the exact share of ones; it depends on torch's random state alone."""
     count = 1
@@ -24,8 +30,8 @@ def keep_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     draws = words.view(torch.int16)[:count].view(*shape)  # −32,768 to 32,767
     # Compared as floating-point numbers, in place: every other way from these draws to a mask takes longer.
-    kept = kept_levels(rate)
-    return draws.to(like.dtype).lt_(kept - LEVELS // 2).mul_(LEVELS / kept)
+    kept, scale = levels(rate)
+    return draws.to(like.dtype).lt_(kept - LEVELS // 2).mul_(scale)
 
 
 def supports(x: Tensor, rate: float) -> bool:

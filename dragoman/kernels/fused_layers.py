@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from dragoman.kernels.cpu_dropout import dropout
 from dragoman.kernels.short_attention import HALF, MAX_LENGTH, contiguous_rows, half_dtype, joined_layout
+from dragoman.kernels.step_buffers import StepBuffers, dropout_seed, half_copy, shared
 from dragoman.kernels.support import HAS_TRITON
 
 MAX_WIDTH = 8192  # of a row that one program holds in registers
@@ -33,12 +34,13 @@ _enabled: ContextVar[bool] = ContextVar("fused_layers", default=False)
 
 
 @contextmanager
-def enabled() -> Iterator[None]:
+def enabled(buffers: StepBuffers | None = None) -> Iterator[None]:
     """Use the kernels inside. Launching them from Python takes longer than launching torch's own: they are for steps
-    that a CUDA graph captures."""
+    that a CUDA graph captures. `buffers`: those of a training step."""
     token = _enabled.set(True)
     try:
-        yield
+        with shared(buffers):
+            yield
     finally:
         _enabled.reset(token)
 
@@ -46,11 +48,6 @@ def enabled() -> Iterator[None]:
 def _fuses(x: Tensor) -> bool:
     """Whether the kernels serve here: enabled and on a GPU."""
     return _enabled.get() and x.is_cuda and HAS_TRITON
-
-
-def _seed(x: Tensor, rate: float) -> Tensor | None:
-    """Drawn from torch's generator, so that a CUDA graph draws a new one at every replay."""
-    return torch.randint(2**31, (1,), device=x.device) if rate else None
 
 
 def _norms(x: Tensor, norm: nn.Module) -> bool:
@@ -72,7 +69,7 @@ def residual_norm(
     """
     half = half_dtype(x)
     if half in HALF and _fuses(x) and (norm is None or _norms(x, norm)) and (out is None or out.dtype in HALF):
-        seed = _seed(x, rate)
+        seed = dropout_seed(x.device) if rate else None
         if norm is None:
             total = _Residual.apply(x, out, None, None, seed, rate, 0, 0.0, half)[0]  # type: ignore[no-untyped-call]
             return total, total
@@ -121,23 +118,25 @@ def fuses_linear(x: Tensor) -> bool:
     return torch.is_grad_enabled() and half_dtype(x) in HALF and _fuses(x) and SUMS_IN_FULL
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, *layers: nn.Linear) -> Tensor:
     """A product in half precision whose gradients of weight and bias are summed in float32, without a copy.
 
     torch rounds the sums to half precision and converts them afterwards; its sum over rows, for the bias, takes three
-    times as long.
+    times as long. Several layers that read the same input are one product; all of them have a bias, or none.
     """
     half = half_dtype(x)
-    return _Linear.apply(x.to(half), weight, bias)  # type: ignore[no-untyped-call]
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    return _Linear.apply(x.to(half), len(layers), *(layer.weight for layer in layers), *biases)  # type: ignore[no-untyped-call]
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        low = weight.to(x.dtype)
-        ctx.save_for_backward(x, low)
-        ctx.types = weight.dtype, None if bias is None else bias.dtype
-        return F.linear(x, low, None if bias is None else bias.to(x.dtype))
+    def forward(ctx: Any, x: Tensor, count: int, *given: Tensor) -> Tensor:
+        low = [half_copy(tensor, x.dtype) for tensor in given]
+        weight, *bias = (part[0] if count == 1 else torch.cat(part) for part in (low[:count], low[count:]) if part)
+        ctx.save_for_backward(x, weight)
+        ctx.count, ctx.given = count, [(tensor.shape[0], tensor.dtype) for tensor in given]
+        return F.linear(x, weight, *bias)
 
     @staticmethod
     @once_differentiable
@@ -145,11 +144,46 @@ class _Linear(torch.autograd.Function):
         from dragoman.kernels import fused_layers_triton as kernels
 
         x, weight = ctx.saved_tensors
-        of_weight, of_bias = ctx.types
+        sizes = [size for size, _ in ctx.given[: ctx.count]]
         rows = above.reshape(-1, above.shape[-1])
-        d_weight = torch.mm(rows.t(), x.reshape(-1, x.shape[-1]), out_dtype=torch.float32).to(of_weight)
-        d_bias = None if of_bias is None else kernels.column_sums(rows.contiguous()).to(of_bias)
-        return above @ weight, d_weight, d_bias
+        gradients = torch.split(torch.mm(rows.t(), x.reshape(-1, x.shape[-1]), out_dtype=torch.float32), sizes)
+        if len(ctx.given) > ctx.count:
+            gradients += torch.split(kernels.column_sums(rows.contiguous()), sizes)
+        dtypes = (dtype for _, dtype in ctx.given)
+        return above @ weight, None, *(one.to(dtype) for one, dtype in zip(gradients, dtypes, strict=True))
+
+
+def split_columns(x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    """torch.split along the last axis; gradients that stand side by side in memory are joined without a copy."""
+    if not (torch.is_grad_enabled() and _fuses(x)):
+        return torch.split(x, sizes, -1)
+    return _Split.apply(x, sizes)  # type: ignore[no-untyped-call]
+
+
+class _Split(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        ctx.sizes = sizes
+        return torch.split(x, sizes, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *parts: Tensor) -> tuple[Tensor, None]:
+        first, width = parts[0], sum(ctx.sizes)
+        place, beside = first.storage_offset(), True
+        for part, size in zip(parts, ctx.sizes, strict=True):
+            beside &= part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+            beside &= part.storage_offset() == place and part.stride() == first.stride() and part.stride(-1) == 1
+            place += size
+        # Rows of just this width: nothing else stands between the parts of one row and those of the next.
+        if beside and first.stride(-2) == width:
+            return first.as_strided((*first.shape[:-1], width), first.stride(), first.storage_offset()), None
+        return torch.cat(parts, -1), None
+
+
+def token_ids(tokens: Tensor, table: Tensor) -> Tensor:
+    """The rows of an embedding table to read. Its gradient sorts them, and 32 bits take half of the time of 64."""
+    return tokens.int() if torch.is_grad_enabled() and _fuses(table) else tokens
 
 
 def activated_linear(layer: nn.Linear, x: Tensor, activation: str) -> Tensor | None:
@@ -164,8 +198,8 @@ def activated_linear(layer: nn.Linear, x: Tensor, activation: str) -> Tensor | N
 def activate(x: Tensor, gate: Tensor | None, activation: str, plain: Any, rate: float) -> Tensor:
     """dropout(activation(x)), or dropout(activation(gate) · x); `plain` is the activation as a function of torch."""
     if x.dtype in HALF and _fuses(x):
-        kind = ACTIVATIONS[activation]
-        return _Activation.apply(x, gate, _seed(x, rate), rate, kind)  # type: ignore[no-untyped-call]
+        kind, seed = ACTIVATIONS[activation], dropout_seed(x.device) if rate else None
+        return _Activation.apply(x, gate, seed, rate, kind)  # type: ignore[no-untyped-call]
     value: Tensor = plain(x) if gate is None else plain(gate) * x
     return dropout(value, rate) if rate else value
 

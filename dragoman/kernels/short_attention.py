@@ -1,8 +1,7 @@
 """Softmax attention over short sequences on a GPU in half precision, with dropout of the weights.
 
 The kernels of torch are made for long sequences: over 32 positions they take five times as long as the memory
-transfers, and cuDNN plans every new shape for a tenth of a second. Ours run one program per source and head. They are
-operators of torch, so that compiled code can contain them.
+transfers, and cuDNN plans every new shape for a tenth of a second. Ours run one program per source and head.
 """
 
 from __future__ import annotations
@@ -11,7 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from dragoman.kernels.step_buffers import dropout_seed
 from dragoman.kernels.support import HAS_TRITON
 
 MAX_LENGTH = 64  # queries or keys that fit into registers
@@ -57,11 +58,11 @@ def attend_short(
     half = half_dtype(query)
     assert half is not None
     query, key, value = (contiguous_rows(part.to(half)) for part in (query, key, value))
-    seed = torch.randint(2**31, (1,), device=query.device) if dropout else None
+    seed = dropout_seed(query.device) if dropout else None
     flat = None if mask is None else mask[:, 0, 0]
     if bias is not None:  # rows that share it have the stride 0, and autograd sums their gradients in a fixed order
         bias = contiguous_rows(bias).expand(*query.shape[:3], key.shape[2])
-    return _attention(query, key, value, flat, bias, seed, scale, dropout, causal)
+    return _ShortAttention.apply(query, key, value, flat, bias, seed, scale, dropout, causal)  # type: ignore[no-untyped-call]
 
 
 def shares(query: Tensor, key: Tensor) -> bool:
@@ -111,52 +112,32 @@ def contiguous_rows(x: Tensor) -> Tensor:
     return x if x.stride(3) == 1 else x.contiguous()
 
 
-@torch.library.custom_op("dragoman::short_attention", mutates_args=())
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    rate: float,
-    causal: bool,
-) -> Tensor:
-    from dragoman.kernels import short_attention_triton as triton_kernels
+class _ShortAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None,
+        seed: Tensor | None, scale: float, rate: float, causal: bool,
+    ) -> Tensor:  # fmt: skip
+        from dragoman.kernels import short_attention_triton as triton_kernels
 
-    out = joined_layout(query)
-    triton_kernels.forward(query, key, value, mask, bias, seed, out, scale, rate, causal)
-    return out
+        ctx.save_for_backward(query, key, value, mask, bias, seed)
+        ctx.numbers = (scale, rate, causal)
+        out = joined_layout(query)
+        triton_kernels.forward(query, key, value, mask, bias, seed, out, scale, rate, causal)
+        return out
 
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        from dragoman.kernels import short_attention_triton as triton_kernels
 
-@torch.library.custom_op("dragoman::short_attention_backward", mutates_args=())
-def _gradients(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    gradient: Tensor,
-    scale: float,
-    rate: float,
-    causal: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from dragoman.kernels import short_attention_triton as triton_kernels
-
-    gradients = _empty_gradients(query, key, value, bias)
-    gradient = contiguous_rows(gradient)
-    triton_kernels.backward(query, key, value, mask, bias, seed, gradient, gradients, scale, rate, causal)
-    return gradients
-
-
-def _empty_gradients(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """That of the bias is in float32, and empty without a bias."""
-    of_bias = query.new_empty(0 if bias is None else bias.shape, dtype=torch.float32)
-    return joined_layout(query), joined_layout(key), joined_layout(value), of_bias
+        query, key, value, mask, bias, seed = ctx.saved_tensors
+        found = packed_layout(query, key, value)
+        of_bias = query.new_empty(0 if bias is None else bias.shape, dtype=torch.float32)
+        triton_kernels.backward(
+            query, key, value, mask, bias, seed, contiguous_rows(above), (*found, of_bias), *ctx.numbers
+        )
+        return (*found, None, None if bias is None else of_bias.to(bias.dtype), None, None, None, None)
 
 
 def joined_layout(like: Tensor) -> Tensor:
@@ -165,27 +146,16 @@ def joined_layout(like: Tensor) -> Tensor:
     return like.new_empty(rows, length, heads, depth).transpose(1, 2)
 
 
-@_attention.register_fake
-def _(query: Tensor, *others: Any) -> Tensor:
-    return joined_layout(query)
+def packed_layout(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`joined_layout` of each; side by side where all are parts of one projection, so that joining them copies nothing.
 
-
-@_gradients.register_fake
-def _(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, *others: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _empty_gradients(query, key, value, bias)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    query, key, value, mask, bias, seed, *ctx.numbers = inputs
-    ctx.save_for_backward(query, key, value, mask, bias, seed)
-
-
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    query, key, value, mask, bias, seed = ctx.saved_tensors
-    *found, of_bias = _gradients(query, key, value, mask, bias, seed, gradient, *ctx.numbers)
-    return (*found, None, None if bias is None else of_bias.to(bias.dtype), None, None, None, None)
-
-
-_attention.register_autograd(_backward, setup_context=_save)
+    The gradient of a projection that was split is then one tensor already (`split_columns`).
+    """
+    parts = (query, key, value)
+    if len({part.untyped_storage().data_ptr() for part in parts}) > 1 or query.shape[2] != key.shape[2]:
+        return joined_layout(query), joined_layout(key), joined_layout(value)
+    rows, _, length, depth = query.shape
+    heads = [part.shape[1] for part in parts]
+    every = query.new_empty(rows, length, sum(heads), depth).transpose(1, 2)
+    of_query, of_key, of_value = torch.split(every, heads, 1)
+    return of_query, of_key, of_value

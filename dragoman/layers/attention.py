@@ -257,8 +257,7 @@ def read_memory(attentions: Sequence[CrossAttention], keys: Tensor, values: Tens
     layers = [layer for attention in attentions for layer in (attention.key, attention.value)]
     if keys is not values or not fused_layers.fuses_linear(keys) or any(type(layer) is not Linear for layer in layers):
         return tuple(attention.read(keys, values) for attention in attentions)
-    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-    projected = fused_layers.linear(keys, torch.cat([layer.weight for layer in layers]), bias)
+    projected = fused_layers.linear(keys, *layers)
     parts = torch.split(projected, [layer.out_features for layer in layers], -1)
     pairs = zip(attentions, parts[::2], parts[1::2], strict=True)
     return tuple(attention.split_memory(key, value) for attention, key, value in pairs)

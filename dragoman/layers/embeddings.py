@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.data.tokenizers.base import SPECIALS, UNK
+from dragoman.kernels.fused_layers import token_ids
 
 Side = Literal["source", "target"]
 
@@ -36,7 +37,7 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T) → (B, T, D)."""
-        return F.embedding(tokens, self.weight, padding_idx=self.pad)
+        return F.embedding(token_ids(tokens, self.weight), self.weight, padding_idx=self.pad)
 
 
 class OneHot(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.kernels import short_attention
+from dragoman.kernels.fused_layers import split_columns
 from dragoman.layers.attention import SCORES, attend, join_heads, observed, split_heads
 from dragoman.layers.config import FullConfig, LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.layers.kv_cache import FixedCache, GrowingCache, NoCache, SharedCache
@@ -120,7 +121,7 @@ class SelfAttention(nn.Module):
         """Queries (N, H, T, d), keys and values (N, K, T, d) of the projection; positions (T,)."""
         width = self.output.in_features
         key_width = width // self.heads * self.key_heads
-        query, key, value = torch.split(projected, [width, key_width, key_width], -1)
+        query, key, value = split_columns(projected, [width, key_width, key_width])
         query, key = split_heads(query, self.heads), split_heads(key, self.key_heads)
         query, key = self.score.query(query), self.score.key(key)
         query, key = self.relative.rotate(query, positions), self.relative.rotate(key, positions)

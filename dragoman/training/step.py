@@ -23,7 +23,9 @@ from dragoman.data.batch import Batch
 from dragoman.errors import DragomanError, brief
 from dragoman.kernels import fused_layers
 from dragoman.kernels.graph_inputs import GraphInputs
+from dragoman.kernels.step_buffers import StepBuffers
 from dragoman.kernels.support import wide
+from dragoman.layers.linear import Linear
 from dragoman.models.contracts import Loss
 from dragoman.training.config import MovingAverageConfig, TrainConfig
 from dragoman.training.objectives.base import Objective
@@ -178,6 +180,9 @@ class CudaGraphStep(TrainingStep):
         self.pool = torch.cuda.graph_pool_handle()  # shared: graphs never run at the same time
         self.capturing = True
         self.inputs = GraphInputs(self.model)  # the memory that the graphs read
+        layers = [module for module in self.model.modules() if isinstance(module, Linear)]
+        weights = [one for layer in layers for one in (layer.weight, layer.bias) if one is not None]
+        self.buffers = StepBuffers(weights if self.bfloat16 else [], torch.bfloat16)
 
     def run_batch(self, batch: Batch, last: bool) -> None:
         """Replay the graph of the batch's shape, or capture it, or run the plain step."""
@@ -197,7 +202,8 @@ class CudaGraphStep(TrainingStep):
         graph.replay()
 
     def forward_backward(self, batch: Batch, last: bool = True) -> None:
-        with fused_layers.enabled():
+        self.buffers.refresh()
+        with fused_layers.enabled(self.buffers):
             super().forward_backward(batch, last)
 
     def _capture(self, batch: Batch) -> StepGraph | None:
@@ -229,6 +235,8 @@ def graph_blockers(config: TrainConfig, model: Any, runtime: Runtime) -> list[st
         "there is no GPU" if runtime.device.type != "cuda" else "",
         "several processes train together" if runtime.processes.is_distributed else "",
         f"train.accumulate is {config.accumulate}" if config.accumulate > 1 else "",
+        # The backward pass, in a thread of its own, would compute activations again without the kernels' dropout.
+        "train.checkpoint_activations is on" if config.checkpoint_activations else "",
         config.objective.graph_blocker,
         *model.graph_blockers,
         f"train.steps is {config.steps}" if too_short else "",

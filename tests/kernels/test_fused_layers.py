@@ -11,8 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.kernels import fused_layers
+from dragoman.kernels.short_attention import attend_short
+from dragoman.kernels.step_buffers import SEEDS, StepBuffers, dropout_seed, half_copy
 from dragoman.layers.attention import CrossAttention, read_memory
 from dragoman.layers.config import RelativeBiasConfig, RotaryConfig
+from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.linear import Linear
 from dragoman.layers.relative_positions import RelativeBias, Rotary
@@ -145,7 +148,9 @@ def test_column_sums(rows: int, width: int) -> None:
     from dragoman.kernels.fused_layers_triton import column_sums
 
     x = drawn(rows, width).detach()
-    torch.testing.assert_close(column_sums(x), x.float().sum(0), rtol=1e-4, atol=1e-2)
+    found = column_sums(x)
+    torch.testing.assert_close(found, x.float().sum(0), rtol=1e-4, atol=1e-2)
+    assert all(torch.equal(column_sums(x), found) for _ in range(20))  # whichever program adds the shares
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
@@ -172,3 +177,51 @@ def test_one_product_reads_the_memory_for_all_layers() -> None:
     flat, plain = ([part for pair in pairs for part in pair] for pairs in (found, expected))
     check(flat, plain)
     check(gradients(flat, [memory]), gradients(plain, [memory]))
+
+
+def test_a_step_converts_all_weights_and_draws_all_seeds_at_once() -> None:
+    layer, other = Linear(48, 80).cuda(), Linear(48, 64).cuda()
+    buffers = StepBuffers([layer.weight, layer.bias], HALF)
+    with torch.no_grad():
+        layer.weight.normal_()
+    buffers.refresh()
+    x = drawn(5, 48)
+    with fused_layers.enabled(buffers):
+        assert half_copy(layer.weight, HALF) is buffers.copies[layer.weight]
+        found = layer(x), other(x)
+        seeds = [int(dropout_seed(x.device)) for _ in range(2 * SEEDS + 1)]
+    assert len(set(seeds)) > 2 * SEEDS - 5
+    with fused_layers.enabled():
+        assert all(torch.equal(*pair) for pair in zip(found, (layer(x), other(x)), strict=True))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_gradients_side_by_side_are_joined_without_a_copy(packed: bool) -> None:
+    torch.manual_seed(1)
+    projected = drawn(4, 9, 3 * 64)
+    query, key, value = (
+        part.view(4, 9, 4, 16).transpose(1, 2) for part in fused_layers.split_columns(projected, [64, 64, 64])
+    )
+    if not packed:
+        key = key * 2.0
+    out = attend_short(query, key, value, None, False, 0.0, 0.25)
+    above = torch.randn_like(out)
+    (found,) = torch.autograd.grad(out, projected, above)
+    single = [part.detach().float().requires_grad_() for part in (query, key, value)]
+    plain = F.scaled_dot_product_attention(*single, scale=0.25)
+    parts = list(torch.autograd.grad(plain, single, above.float()))
+    parts[1] = parts[1] if packed else parts[1] * 2.0
+    check([found], [torch.cat([part.transpose(1, 2).flatten(2) for part in parts], -1)])
+    assert found.is_contiguous()
+
+
+def test_ids_of_32_bits_give_the_gradient_of_a_table() -> None:
+    torch.manual_seed(1)
+    embedding = TokenEmbedding(500, 32, 0).cuda()
+    tokens = torch.randint(0, 500, (70, 80), device="cuda")
+    assert fused_layers.token_ids(tokens, embedding.weight).dtype == torch.int32
+    found, expected = embedding(tokens), F.embedding(tokens, embedding.weight, padding_idx=0)
+    assert torch.equal(found, expected)
+    mine, theirs = (gradients([out], [embedding.weight])[0] for out in (found, expected))
+    check([mine], [theirs], 1e-5)
+    assert not mine[0].any()
