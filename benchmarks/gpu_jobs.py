@@ -17,8 +17,9 @@ The file (.json or .toml) has a list `jobs`; those first in it start first:
 Small trainings leave most of a GPU idle. CUDA's multi-process service lets the kernels of several processes run at the
 same time; where it is installed, it is started for the jobs. A finished job leaves a marker in the work folder, and the
 next call skips it. After --stop seconds long jobs get SIGTERM, upon which a training saves a checkpoint; the next call
-starts their commands again (a command of several parts ends at once: write `exec` before its training). With --last there is no next call: then short jobs that need a stopped job, such as those
-that score its best weights so far, run before the deadline.
+starts their commands again. The shell of a command with several parts does not wait for them then: write `exec` before
+its training. With --last there is no next call: short jobs that need a stopped job, such as those that score its best
+weights so far, run before the deadline.
 
 --pack writes results.tar.gz there: logs, scores, metrics and outputs of the work folder, no weights and nothing large.
 """
