@@ -13,7 +13,7 @@ from dragoman.analysis.subject import Axis, Subject
 from dragoman.data.formats.texts import MASK_ID
 from dragoman.models.decoders.transformer import DecoderStack
 from dragoman.models.masked_lm import MaskedLM
-from dragoman.models.transformer import TransformerBlock
+from dragoman.models.transformer import Stream, TransformerBlock
 
 COUNT = 5  # tokens of a layer
 
@@ -37,8 +37,11 @@ class LogitLens:
     chosen: Tensor  # (L, T) of the target
 
 
-def _output(value: Tensor | tuple[Tensor, Any]) -> Tensor:
-    return value[0] if isinstance(value, tuple) else value
+def _output(value: Any) -> Tensor:
+    """The vectors (N, T, D) that a module returns; of a residual stream its sum."""
+    if isinstance(value, Stream):
+        return value.x if value.out is None else value.x + value.out
+    return _output(value[0]) if isinstance(value, tuple) else value
 
 
 @torch.no_grad()
@@ -56,7 +59,7 @@ def recorded_blocks(subject: Subject) -> dict[str, dict[str, Tensor]]:
             continue
 
         def entered(_: nn.Module, given: Any, name: str = name) -> None:
-            keep(name, "input", given[0])
+            keep(name, "input", _output(given[0]))
 
         handles.append(block.register_forward_pre_hook(entered))
         for part, module in (("cross-attention", getattr(block, "cross", None)), ("feed-forward", block.feedforward)):

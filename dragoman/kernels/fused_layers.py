@@ -67,6 +67,10 @@ def residual_norm(
 
     Under autocast the norm is in half precision, for the next matrix product, unless it is the residual `stream`.
     """
+    if out is None:
+        if norm is None:
+            return x, x
+        rate = 0.0
     half = half_dtype(x)
     if half in HALF and _fuses(x) and (norm is None or _norms(x, norm)) and (out is None or out.dtype in HALF):
         seed = dropout_seed(x.device) if rate else None
@@ -94,6 +98,10 @@ class _Residual(torch.autograd.Function):
         ctx.save_for_backward(total, weight, mean, scale, seed)
         ctx.rate, ctx.norm, ctx.has_bias = rate, norm, bias is not None
         ctx.out_type = None if out is None else out.dtype
+        # A linear layer that made `out` wants the sum of its gradients, which pass through our hands anyway.
+        node: Any = None if out is None else out.grad_fn
+        is_linear = type(node) is _Linear._backward_cls
+        ctx.linear = node if is_linear and node.wants_sums else None
         return (total, normed) if norm else (total,)
 
     @staticmethod
@@ -107,10 +115,13 @@ class _Residual(torch.autograd.Function):
         count = PROGRAMS * torch.cuda.get_device_properties(total.device).multi_processor_count
         norm = ctx.norm if above_normed is not None else 0
         has_bias = bool(norm and ctx.has_bias)
-        gradients = kernels.residual_backward(
-            total, weight, has_bias, mean, scale, above_total, above_normed, ctx.out_type, seed, ctx.rate, norm, count
-        )
-        return (*gradients, None, None, None, None, None)
+        of_x, of_out, of_weight, of_bias, sums = kernels.residual_backward(
+            total, weight, has_bias, mean, scale, above_total, above_normed, ctx.out_type, seed, ctx.rate, norm, count,
+            ctx.linear is not None,
+        )  # fmt: skip
+        if of_out is not None and ctx.linear is not None:
+            ctx.linear.summed = of_out, of_out._version, sums
+        return of_x, of_out, of_weight, of_bias, None, None, None, None, None
 
 
 def fuses_linear(x: Tensor) -> bool:
@@ -136,6 +147,7 @@ class _Linear(torch.autograd.Function):
         weight, *bias = (part[0] if count == 1 else torch.cat(part) for part in (low[:count], low[count:]) if part)
         ctx.save_for_backward(x, weight)
         ctx.count, ctx.given = count, [(tensor.shape[0], tensor.dtype) for tensor in given]
+        ctx.wants_sums, ctx.summed = bool(bias), None
         return F.linear(x, weight, *bias)
 
     @staticmethod
@@ -147,8 +159,9 @@ class _Linear(torch.autograd.Function):
         sizes = [size for size, _ in ctx.given[: ctx.count]]
         rows = above.reshape(-1, above.shape[-1])
         gradients = torch.split(torch.mm(rows.t(), x.reshape(-1, x.shape[-1]), out_dtype=torch.float32), sizes)
-        if len(ctx.given) > ctx.count:
-            gradients += torch.split(kernels.column_sums(rows.contiguous()), sizes)
+        if ctx.wants_sums:
+            sums = _summed(ctx, above)
+            gradients += torch.split(kernels.column_sums(rows.contiguous()) if sums is None else sums, sizes)
         dtypes = (dtype for _, dtype in ctx.given)
         return above @ weight, None, *(one.to(dtype) for one, dtype in zip(gradients, dtypes, strict=True))
 
@@ -179,6 +192,18 @@ class _Split(torch.autograd.Function):
         if beside and first.stride(-2) == width:
             return first.as_strided((*first.shape[:-1], width), first.stride(), first.storage_offset()), None
         return torch.cat(parts, -1), None
+
+
+def _summed(ctx: Any, above: Tensor) -> Tensor | None:
+    """The column sums of the gradient from above, if the kernel that wrote it added them up.
+
+    Autograd may also have added other gradients to it: into other memory, or in place.
+    """
+    if ctx.summed is None:
+        return None
+    (written, version, sums), ctx.summed = ctx.summed, None
+    same = above.data_ptr() == written.data_ptr() and above.shape == written.shape and above._version == version
+    return sums if same else None
 
 
 def token_ids(tokens: Tensor, table: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ Imported on GPUs only. No kernel stores a dropout mask: the backward pass draws 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 import triton
@@ -69,9 +70,10 @@ def _residual_backward(
     total, weight, mean_of, scale_of, above_total, above_normed, of_x, of_out, shares, seeds, kept, scale_kept, rows,
     width,
     SIZE: tl.constexpr, HAS_TOTAL: tl.constexpr, HAS_OUT: tl.constexpr, DROPS: tl.constexpr, NORM: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """Each program reads every n-th row, and leaves its share of the gradients of weight and bias."""
+    """Each program reads every n-th row, and leaves its shares: of the gradients of weight and bias, and of the sum of
+    the gradients of out."""
     program = tl.program_id(0)
     place = tl.arange(0, SIZE)
     inside = place < width
@@ -82,6 +84,7 @@ def _residual_backward(
         factors = tl.load(weight + place, mask=inside, other=0.0)
         sum_weight = tl.zeros((SIZE,), dtype=tl.float32)
         sum_bias = tl.zeros((SIZE,), dtype=tl.float32)
+    sum_out = tl.zeros((SIZE,), dtype=tl.float32)
     step = tl.full((), width, dtype=tl.int64)  # places of a large batch need 64 bits
     for row in range(program, rows, tl.num_programs(0)):
         start = row * step
@@ -109,11 +112,15 @@ def _residual_backward(
             if DROPS:
                 gradient = tl.where(_kept(seed, row * SIZE, kept, SIZE), gradient * scale_kept, 0.0)
             tl.store(of_out + start + place, gradient.to(of_out.dtype.element_ty), mask=inside)
+            if SUMS:
+                sum_out += gradient
+    share = shares + program * ((NORM > 0) + HAS_BIAS + SUMS) * width + place
     if NORM:
-        share = shares + program * (1 + HAS_BIAS) * width + place
         tl.store(share, sum_weight, mask=inside)
         if HAS_BIAS:
             tl.store(share + width, sum_bias, mask=inside)
+    if SUMS:
+        tl.store(share + ((NORM > 0) + HAS_BIAS) * width, sum_out, mask=inside)
 
 
 @triton.jit
@@ -363,7 +370,7 @@ def column_sums(x: Tensor) -> Tensor:
         columns *= 2
     shares, out = torch.empty(parts, width, device=x.device), torch.empty(width, device=x.device)
     _column_sums[(triton.cdiv(width, columns), parts)](
-        x, shares, out, _counters_of(x), rows, width, each, parts, 32, columns
+        x, shares, out, _counters_of(x), rows, width, each, parts, 64, columns, num_warps=8
     )
     return out
 
@@ -394,25 +401,25 @@ def residual_forward(
 def residual_backward(
     total: Tensor, weight: Tensor | None, has_bias: bool, mean: Tensor, scale: Tensor, above_total: Tensor | None,
     above_normed: Tensor | None, out_type: torch.dtype | None, seed: Tensor | None, rate: float, norm: int,
-    programs: int,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradients of x, out, weight and bias."""
+    programs: int, sums_out: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients of x, out, weight and bias, and with `sums_out` the sum (D,) of those of out over all rows."""
     width = total.shape[-1]
     rows = total.numel() // width
     programs = min(rows, programs)
     of_x = torch.empty_like(total)
     of_out = None if out_type is None else torch.empty_like(total, dtype=out_type)
-    shares = torch.empty(programs, 1 + has_bias, width, device=total.device)
+    shares = torch.empty(programs, (norm > 0) + has_bias + sums_out, width, device=total.device)
     size = triton.next_power_of_2(width)
     _residual_backward[(programs,)](
         total, weight, mean, scale, above_total, above_normed, of_x, of_out, shares, seed, *levels(rate), rows,
         width, SIZE=size, HAS_TOTAL=above_total is not None, HAS_OUT=out_type is not None, DROPS=rate > 0, NORM=norm,
-        HAS_BIAS=has_bias, num_warps=_warps(size),
+        HAS_BIAS=has_bias, SUMS=sums_out, num_warps=_warps(size),
     )  # fmt: skip
-    if not norm:
-        return of_x, of_out, None, None
-    sums = column_sums(shares.flatten(1)).view(-1, width)
-    return of_x, of_out, sums[0], sums[1] if has_bias else None
+    sums: Iterator[Tensor] = iter(column_sums(shares.flatten(1)).view(-1, width)) if shares.numel() else iter(())
+    wanted = (norm > 0, has_bias, sums_out)
+    of_weight, of_bias, of_rows = (next(sums) if is_wanted else None for is_wanted in wanted)
+    return of_x, of_out, of_weight, of_bias, of_rows
 
 
 _BLOCK = 1024  # an eighth of what a program reads

@@ -24,6 +24,13 @@ def _weights(
     BIASED: tl.constexpr, DROPS: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
     """Softmax of the scores (BT, BS), the same after dropout, and which are kept; `bias` points to that of a head."""
+    kept = seen
+    if DROPS:  # first of all: nothing here waits for memory
+        # One draw of Philox serves eight weights: drawing takes longer than the products of so short sequences.
+        places = first // 8 + tl.arange(0, BT)[:, None] * (BS // 8) + tl.arange(0, BS // 8)[None, :]
+        a, b, c, d = tl.randint4x(seed, places, 7)
+        words = tl.join(tl.join(a, b), tl.join(c, d)).to(tl.uint32, bitcast=True)
+        kept = tl.reshape(tl.join(words & 0xFFFF, words >> 16), (BT, BS)) < level
     scores = tl.dot(query, tl.trans(key)) * scale
     if BIASED:
         added = bias + tl.arange(0, BT)[:, None] * e2 + tl.arange(0, BS)[None, :]
@@ -32,14 +39,8 @@ def _weights(
     weights = tl.where(seen, tl.exp(scores - tl.max(scores, 1)[:, None]), 0.0)
     total = tl.sum(weights, 1)
     weights = weights / tl.where(total > 0.0, total, 1.0)[:, None]  # a query that sees no key reads zeros
-    kept = seen
     dropped = weights
     if DROPS:
-        # One draw of Philox serves eight weights: drawing takes longer than the products of so short sequences.
-        places = first // 8 + tl.arange(0, BT)[:, None] * (BS // 8) + tl.arange(0, BS // 8)[None, :]
-        a, b, c, d = tl.randint4x(seed, places, 7)
-        words = tl.join(tl.join(a, b), tl.join(c, d)).to(tl.uint32, bitcast=True)
-        kept = tl.reshape(tl.join(words & 0xFFFF, words >> 16), (BT, BS)) < level
         dropped = tl.where(kept, weights * scale_kept, 0.0)
     return weights, dropped, kept
 

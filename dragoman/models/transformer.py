@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
 from dragoman.kernels.cpu_dropout import Dropout
@@ -49,6 +51,13 @@ def self_attention(config: TransformerConfig, relative: RelativePositions) -> Se
     )
 
 
+class Stream(NamedTuple):
+    """The residual stream between two blocks: x + dropout(out), summed by whoever reads it, together with a norm."""
+
+    x: Tensor  # (N, T, D)
+    out: Tensor | None = None  # of the last sublayer
+
+
 class TransformerBlock(nn.Module):
     """Self-attention, attention over a memory if there is one, feed-forward (section 3.1)."""
 
@@ -76,9 +85,9 @@ class TransformerBlock(nn.Module):
         self.feedforward_norm = build_norm(config)
         self.dropout = Dropout(config.dropout)
 
-    def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def enter(self, stream: Stream) -> tuple[Tensor, Tensor]:
         """The residual stream, and the input of the first sublayer: norm(x) with pre-norm, x with post-norm."""
-        return residual_norm(x, None, 0.0, self.attention_norm) if self.pre_norm else (x, x)
+        return residual_norm(*stream, self.rate, self.attention_norm if self.pre_norm else None)
 
     def between(self, x: Tensor, out: Tensor, own: nn.Module, following: nn.Module) -> tuple[Tensor, Tensor]:
         """The residual stream after a sublayer, and the input of the following one.
@@ -91,9 +100,11 @@ class TransformerBlock(nn.Module):
         normed = residual_norm(x, out, self.rate, own, stream=True)[1]
         return normed, normed
 
-    def leave(self, x: Tensor, out: Tensor) -> Tensor:
+    def leave(self, x: Tensor, out: Tensor) -> Stream:
         """The residual stream after the last sublayer."""
-        return residual_norm(x, out, self.rate, None if self.pre_norm else self.feedforward_norm, stream=True)[1]
+        if self.pre_norm:
+            return Stream(x, out)
+        return Stream(residual_norm(x, out, self.rate, self.feedforward_norm, stream=True)[1])
 
     @property
     def rate(self) -> float:

@@ -225,3 +225,21 @@ def test_ids_of_32_bits_give_the_gradient_of_a_table() -> None:
     mine, theirs = (gradients([out], [embedding.weight])[0] for out in (found, expected))
     check([mine], [theirs], 1e-5)
     assert not mine[0].any()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["read once", "read twice"])
+@pytest.mark.parametrize("norm", [None, nn.LayerNorm(96)], ids=["stream", "norm"])
+def test_the_bias_before_a_residual_sum_gets_its_gradient_from_the_sum(norm: nn.Module | None, again: bool) -> None:
+    torch.manual_seed(1)
+    layer, norm = Linear(48, 96).cuda(), None if norm is None else norm.cuda()
+    x, inner = drawn(5, 300, 96, half=False), drawn(5, 300, 48)
+    with torch.autocast("cuda", HALF):
+        out = layer(inner)
+        total, normed = fused_layers.residual_norm(x, out, 0.0, norm)
+    plain_out = F.linear(inner.float(), layer.weight, layer.bias)
+    plain = x + plain_out
+    found, expected = [total, normed], [plain, plain if norm is None else norm(plain)]
+    if again:  # another reader, whose gradient the sum knows nothing of
+        found, expected = [*found, out], [*expected, plain_out]
+    inputs = (x, inner, layer.weight, layer.bias)
+    check(gradients(found, inputs), gradients(expected, inputs))

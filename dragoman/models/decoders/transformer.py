@@ -16,17 +16,17 @@ from dragoman.layers.kv_cache import GrowingCache
 from dragoman.layers.positions import RELATIVE_POSITIONS
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Decoder, Memory, State
-from dragoman.models.transformer import TransformerBlock, TransformerInput, last_norm, relative_positions_of
+from dragoman.models.transformer import Stream, TransformerBlock, TransformerInput, last_norm, relative_positions_of
 
 
 class DecoderBlock(TransformerBlock):
     """Every position sees itself and the ones before it."""
 
     def forward(
-        self, x: Tensor, past: Any, length: Tensor | int, memory: Cache | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, Any]:
+        self, stream: Stream, past: Any, length: Tensor | int, memory: Cache | None = None, mask: Tensor | None = None
+    ) -> tuple[Stream, Any]:
         """(N, T, D) → (N, T, D) and the cache after them; keys and values of the memory, and its mask (B, S)."""
-        x, inner = self.enter(x)
+        x, inner = self.enter(stream)
         out, cache = self.attention.extend(inner, past, length)
         if memory is None:
             x, inner = self.between(x, out, self.attention_norm, self.feedforward_norm)
@@ -69,12 +69,12 @@ class DecoderStack(nn.Module):
 
     def read(self, tokens: Tensor, state: State, memories: Sequence[Sequence[Any]]) -> tuple[Tensor, State]:
         """Read tokens (N, T); `memories` has what each block attends over."""
-        x = self.input(tokens, state.length)
+        stream = Stream(self.input(tokens, state.length))
         caches = []
-        for block, past, memory in zip(self.blocks, state.cache, memories, strict=True):
-            x, present = block(x, past, state.length, *memory)
+        for block, past, memory in zip(self.layers, state.cache, memories, strict=True):
+            stream, present = block(stream, past, state.length, *memory)
             caches.append(present)
-        hidden = residual_norm(x, None, 0.0, self.norm)[1]
+        hidden = residual_norm(*stream, self.layers[-1].rate, self.norm)[1]
         return hidden, state._replace(cache=tuple(caches), length=state.length + tokens.shape[1])
 
 

@@ -23,7 +23,7 @@ from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import crop_to_maximum
 from dragoman.models.config import TransformerConfig, WidthEmbedding
 from dragoman.models.contracts import Encoder, Memory
-from dragoman.models.encoders.transformer import EncoderBlock
+from dragoman.models.encoders.transformer import EncoderBlock, through
 from dragoman.models.transformer import build_norm, last_norm, relative_positions_of
 
 
@@ -110,10 +110,7 @@ class BertEncoder(Encoder):
             )
         real = F.pad(mask, (1, 0), value=True)
         x = embedded + self.positions[:length] + self.segments[self.segment_of(source)]
-        x = self.dropout(self.embedding_norm(x))
-        for block in self.blocks:
-            x = block(x, real)
-        x = self.norm(x)
+        x = through(self.blocks, self.dropout(self.embedding_norm(x)), real, self.norm)
         return Memory(keys=x[:, 1:], values=x[:, 1:], mask=mask, final=(x[:, 0],))
 
     @contextmanager

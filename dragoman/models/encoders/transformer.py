@@ -11,17 +11,26 @@ from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
 from dragoman.models.config import TransformerConfig
 from dragoman.models.contracts import Encoder, Memory
-from dragoman.models.transformer import TransformerBlock, TransformerInput, last_norm, relative_positions_of
+from dragoman.models.transformer import Stream, TransformerBlock, TransformerInput, last_norm, relative_positions_of
 
 
 class EncoderBlock(TransformerBlock):
     """Every position sees the real ones."""
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, stream: Stream, mask: Tensor) -> Stream:
         """(B, S, D) → (B, S, D)."""
-        x, inner = self.enter(x)
+        x, inner = self.enter(stream)
         x, inner = self.between(x, self.attention(inner, mask), self.attention_norm, self.feedforward_norm)
         return self.leave(x, self.feedforward(inner))
+
+
+def through(blocks: nn.ModuleList, x: Tensor, mask: Tensor, norm: nn.Module) -> Tensor:
+    """(B, S, D) through a stack of encoder blocks, and the norm after them."""
+    stream, rate = Stream(x), 0.0
+    for block in blocks:
+        assert isinstance(block, EncoderBlock)
+        stream, rate = block(stream, mask), block.rate
+    return residual_norm(*stream, rate, norm)[1]
 
 
 class TransformerEncoder(Encoder):
@@ -41,8 +50,5 @@ class TransformerEncoder(Encoder):
         return list(self.blocks)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        x = self.input(source, 0)
-        for block in self.blocks:
-            x = block(x, mask)
-        x = residual_norm(x, None, 0.0, self.norm)[1]
+        x = through(self.blocks, self.input(source, 0), mask, self.norm)
         return Memory(keys=x, values=x, mask=mask, final=(masked_mean(x, mask),))
