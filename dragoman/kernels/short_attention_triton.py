@@ -15,22 +15,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dragoman.kernels.cpu_dropout import levels
-
 
 @triton.jit
 def _weights(
-    query, key, bias, e2, seen, scale, level, scale_kept, seed, first,
+    query, key, bias, e2, seen, scale, rate, seed, first,
     BIASED: tl.constexpr, DROPS: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
     """Softmax of the scores (BT, BS), the same after dropout, and which are kept; `bias` points to that of a head."""
-    kept = seen
-    if DROPS:  # first of all: nothing here waits for memory
-        # One draw of Philox serves eight weights: drawing takes longer than the products of so short sequences.
-        places = first // 8 + tl.arange(0, BT)[:, None] * (BS // 8) + tl.arange(0, BS // 8)[None, :]
-        a, b, c, d = tl.randint4x(seed, places, 7)
-        words = tl.join(tl.join(a, b), tl.join(c, d)).to(tl.uint32, bitcast=True)
-        kept = tl.reshape(tl.join(words & 0xFFFF, words >> 16), (BT, BS)) < level
     scores = tl.dot(query, tl.trans(key)) * scale
     if BIASED:
         added = bias + tl.arange(0, BT)[:, None] * e2 + tl.arange(0, BS)[None, :]
@@ -39,15 +30,20 @@ def _weights(
     weights = tl.where(seen, tl.exp(scores - tl.max(scores, 1)[:, None]), 0.0)
     total = tl.sum(weights, 1)
     weights = weights / tl.where(total > 0.0, total, 1.0)[:, None]  # a query that sees no key reads zeros
+    kept = seen
     dropped = weights
     if DROPS:
-        dropped = tl.where(kept, weights * scale_kept, 0.0)
+        # A number for each weight: eight of one draw, joined and reshaped as in `fused_layers_triton`, are compiled
+        # wrongly by Triton 3.6 for blocks of 16 with a mask.
+        places = first + tl.arange(0, BT)[:, None] * BS + tl.arange(0, BS)[None, :]
+        kept = tl.rand(seed, places) >= rate
+        dropped = tl.where(kept, weights / (1.0 - rate), 0.0)
     return weights, dropped, kept
 
 
 @triton.jit(do_not_specialize=["length", "read", "m0", "e0", "e1", "e2"])
 def _forward(
-    query, key, value, mask, bias, out, seeds, scale, level, scale_kept,
+    query, key, value, mask, bias, out, seeds, scale, rate,
     length, read, key_heads, groups,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, o0, o1, o2, m0, e0, e1, e2,
     D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
@@ -74,9 +70,7 @@ def _forward(
         )
         first = (pid * groups + group) * (BT * BS)
         added = bias + row * e0 + number * e1
-        _, dropped, _ = _weights(
-            queries, keys, added, e2, seen, scale, level, scale_kept, seed, first, BIASED, DROPS, BT, BS
-        )
+        _, dropped, _ = _weights(queries, keys, added, e2, seen, scale, rate, seed, first, BIASED, DROPS, BT, BS)
         found = tl.dot(dropped.to(values.dtype), values)
         place = out + row * o0 + number * o1 + t[:, None] * o2 + d[None, :]
         tl.store(place, found.to(values.dtype), mask=t[:, None] < length)
@@ -84,7 +78,7 @@ def _forward(
 
 @triton.jit(do_not_specialize=["length", "read", "m0", "e0", "e1", "e2"])
 def _backward(
-    query, key, value, mask, bias, gradient, of_query, of_key, of_value, of_bias, seeds, scale, level, scale_kept,
+    query, key, value, mask, bias, gradient, of_query, of_key, of_value, of_bias, seeds, scale, rate,
     length, read, key_heads, groups,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, g0, g1, g2, a0, a1, a2, b0, b1, b2, c0, c1, c2, m0, e0, e1, e2,
     D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
@@ -114,12 +108,12 @@ def _backward(
         first = (pid * groups + group) * (BT * BS)
         added = bias + row * e0 + number * e1
         weights, dropped, kept = _weights(
-            queries, keys, added, e2, seen, scale, level, scale_kept, seed, first, BIASED, DROPS, BT, BS
+            queries, keys, added, e2, seen, scale, rate, seed, first, BIASED, DROPS, BT, BS
         )
         sum_value += tl.dot(tl.trans(dropped.to(above.dtype)), above)
         of_weights = tl.dot(above, tl.trans(values))
         if DROPS:
-            of_weights = tl.where(kept, of_weights * scale_kept, 0.0)
+            of_weights = tl.where(kept, of_weights / (1.0 - rate), 0.0)
         of_scores = weights * (of_weights - tl.sum(weights * of_weights, 1)[:, None])
         if BIASED:
             place = ((row * key_heads * groups + number) * length + t[:, None]) * read + s[None, :]
@@ -260,8 +254,8 @@ def forward(
     rows, heads, length, _ = query.shape
     key_heads, read = key.shape[1:3]
     _forward[(rows * key_heads,)](
-        query, key, value, query if mask is None else mask, query if bias is None else bias, out, seed, scale,
-        *levels(rate), length, read, key_heads, heads // key_heads, *_strides((query, key, value, out), mask, bias),
+        query, key, value, query if mask is None else mask, query if bias is None else bias, out, seed, scale, rate,
+        length, read, key_heads, heads // key_heads, *_strides((query, key, value, out), mask, bias),
         **_sizes(query, key, mask, bias, rate, causal),
     )  # fmt: skip
 
@@ -277,5 +271,5 @@ def backward(
     sizes = _sizes(query, key, mask, bias, rate, causal) | {"num_warps": 4}
     _backward[(rows * key_heads,)](
         query, key, value, query if mask is None else mask, query if bias is None else bias, gradient, *found, seed,
-        scale, *levels(rate), length, read, key_heads, heads // key_heads, *strides, **sizes,
+        scale, rate, length, read, key_heads, heads // key_heads, *strides, **sizes,
     )  # fmt: skip

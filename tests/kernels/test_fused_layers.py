@@ -87,11 +87,12 @@ def test_dropout_keeps_its_share_and_the_same_numbers_backwards() -> None:
     assert abs(float((rows[:-1] * rows[1:]).mean()) - 0.75**2) < 0.01
 
 
+@pytest.mark.parametrize("width", [300, 1024])  # a count that 16 divides is loaded eight numbers at a time
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_activations(kind: str, gated: bool) -> None:
+def test_activations(kind: str, gated: bool, width: int) -> None:
     torch.manual_seed(1)
-    x, gate = drawn(7, 300), drawn(7, 300) if gated else None
+    x, gate = drawn(7, width), drawn(7, width) if gated else None
     found = fused_layers.activate(x, gate, kind, ACTIVATIONS[kind], 0.0)
     wide, door = x.float(), None if gate is None else gate.float()
     expected = ACTIVATIONS[kind](wide) if door is None else ACTIVATIONS[kind](door) * wide

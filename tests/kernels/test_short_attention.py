@@ -114,27 +114,33 @@ def test_a_bias_is_added_to_the_scores(case: tuple[int, int, int, int, int, int,
 
 
 @needs_gpu
+@pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
+@pytest.mark.parametrize("length", [12, 16, 32, 50])  # blocks of 16, 32 and 64 are compiled apart
 @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
-def test_dropout_is_the_same_on_the_way_back_and_follows_the_seed(biased: bool) -> None:
-    rows, heads, length, depth, rate = 8, 4, 32, 32, 0.25
+def test_dropout_is_the_same_on_the_way_back_and_follows_the_seed(biased: bool, length: int, masked: bool) -> None:
+    rows, heads, depth, rate = 24, 4, 64, 0.25
     parts = drawn(rows, heads, heads, length, length, depth)
     with torch.no_grad():
-        parts[2].copy_(torch.eye(length, device="cuda"))  # then the output is the dropped weights
+        parts[2].copy_(torch.eye(length, depth, device="cuda"))  # then the output is the dropped weights
+    real = torch.arange(length, device="cuda") < torch.randint(length // 2, length + 1, (rows, 1), device="cuda")
+    mask = real[:, None, None, :] if masked else None
     bias = drawn_bias("table", rows, heads, length, length) if biased else None
     torch.manual_seed(5)
-    out = attend_short(*parts, None, False, rate, depth**-0.5, bias)  # type: ignore[call-arg, arg-type, misc]
+    out = attend_short(*parts, mask, False, rate, depth**-0.5, bias)  # type: ignore[call-arg, arg-type, misc]
     torch.manual_seed(5)
-    again = attend_short(*parts, None, False, rate, depth**-0.5, bias)  # type: ignore[call-arg, arg-type, misc]
+    again = attend_short(*parts, mask, False, rate, depth**-0.5, bias)  # type: ignore[call-arg, arg-type, misc]
     assert torch.equal(out, again)
-    weights = plain(parts[0].float(), parts[1].float(), parts[2].float(), None, bias=bias)
+    weights = plain(parts[0].float(), parts[1].float(), parts[2].float(), mask, bias=bias)
     kept = (out != 0).float() / (1 - rate)
     torch.testing.assert_close(out.float(), weights * kept, rtol=2e-2, atol=1e-3)
-    assert float(kept.gt(0).float().mean()) == pytest.approx(1 - rate, abs=0.01)
+    kept = kept[..., :length]
+    seen = kept.gt(0) if mask is None else kept.gt(0)[mask.expand_as(kept)]
+    assert float(seen.float().mean()) == pytest.approx(1 - rate, abs=0.02)
     above = torch.randn_like(out)
     inputs = parts if bias is None else [*parts, bias]
     found = torch.autograd.grad(out, inputs, above)
     single = [part.detach().float().requires_grad_() for part in inputs]
-    theirs_out = plain(*single[:3], None, kept, *single[3:])  # type: ignore[misc]
+    theirs_out = plain(*single[:3], mask, kept, *single[3:])  # type: ignore[misc]
     expected = torch.autograd.grad(theirs_out, single, above.float())
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine.float(), theirs, rtol=5e-2, atol=5e-2)
