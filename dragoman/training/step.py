@@ -120,8 +120,12 @@ class TrainingStep:
         self.scalars.set(rate, loss_scale, self.average.new_weight(step) if self.average is not None else 0.0)
         self.objective.set_step(scheduled, self.device)
         for index, batch in batches:
-            torch.manual_seed(step_seed(self.config.seed, step, index))
+            self.seed(step_seed(self.config.seed, step, index))
             self.run_batch(batch, index == last)
+
+    def seed(self, number: int) -> None:
+        """Seed dropout; for GPUs that nobody has used yet, torch.manual_seed would write down the whole call stack."""
+        (torch.default_generator if self.device.type == "cpu" else torch).manual_seed(number)
 
     def run_batch(self, batch: Batch, last: bool) -> None:
         """Add the gradients of a batch in host memory; after the last one update the weights."""

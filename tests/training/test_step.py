@@ -34,6 +34,16 @@ def test_no_caller_forgets_the_step_of_schedules() -> None:
     assert scheduled.default is inspect.Parameter.empty
 
 
+def test_a_step_on_a_cpu_seeds_no_gpu(configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeding a GPU that was not used yet takes as long as a layer: torch writes down the call stack."""
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    train(configure("train.steps=1"), tmp_path / "short")
+    once = len(seeds)
+    train(configure("train.steps=3"), tmp_path / "long")
+    assert len(seeds) == 2 * once
+
+
 @on_gpu
 @pytest.mark.parametrize("case", ["ema", "recurrent"])
 def test_captured_steps_give_the_same_weights(
