@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from dragoman.errors import RunError
 from dragoman.training.signals import SearchStopped, stop_search_on_signals
 from tests.auto.searches import TINY, FakeSearch, command, job_for, outcome, run_search, scores
 from tests.conftest import words, write_rows
-from tests.processes import sleep_then
+from tests.processes import CONTEXT, sleep_then
 
 
 def test_a_second_signal_waits_until_the_workers_have_saved() -> None:
@@ -238,6 +239,7 @@ def test_a_search_that_is_stopped_in_the_rest_of_its_time_goes_on(
                     raise SearchStopped(143, 0)
 
     monkeypatch.setattr("dragoman.auto.search.run.rest_of_time", rest)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)  # workers that have imported torch
     search = Stopping(tmp_path / "run", lambda line: None, lambda state: None)
     search.create({"a": config}, SearchOptions(600.0, workers=1), [])
     with pytest.raises(SearchStopped):
