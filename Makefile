@@ -42,14 +42,16 @@ types: setup
 	$(BIN)/mypy
 
 # Processes with one thread each: half the time of two threads in one process. One more than cores, since tests also wait.
+# The modules that they compile are kept, even where the environment forbids it: else every process compiles all tests.
+TESTING = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
 tests: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow'
+	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 # Between two edits: lint, types, and tests that take seconds and train, predict and evaluate once, in under two minutes.
 QUICK = $(addprefix tests/,test_architecture.py test_api.py test_end_to_end.py config data layers kernels reports runs)
 quick: lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(QUICK)
+	$(TESTING) $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(QUICK)
 
 # The documentation site, in site/: a broken link, anchor or example is an error. `tools/build_docs.py` alone is a trial.
 $(VENV)/.docs: $(VENV)/.demo
@@ -65,7 +67,7 @@ docs: docs-test $(VENV)/.docs
 PAGES = $(addprefix tests/,test_docs.py test_moving_pages.py test_site.py test_readme.py test_library_page.py test_extending.py \
 	test_decoding_page.py test_tutorials.py test_lectures.py serving/test_repl_and_docs.py)
 docs-test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(PAGES)
+	$(TESTING) $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(PAGES)
 
 # Writes the owner of the repository into every address, once: make owner OWNER=NAME
 owner:

@@ -75,7 +75,7 @@ def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:
     def step() -> None:
         nonlocal number
         number += 1
-        learn([(0, host)], 0, number, count, config.train.optimizer.learning_rate)
+        learn([(0, host)], 0, number, count, config.train.optimizer.learning_rate, number)
 
     return step
 

@@ -218,8 +218,7 @@ def _configuration(
                 raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
             return data, folder
     config, reasons = configure_for_machine(as_training_data(data, overrides), overrides)
-    for reason in reasons:
-        display.info(reason)
+    display.later(reasons)
     return config, folder
 
 

@@ -28,6 +28,12 @@ class UnseenTextWarning(UserWarning):
     """An input has characters or words that training did not have."""
 
 
+class WarningLine(str):
+    """A line among others that is a warning: a quiet command shows it too."""
+
+    __slots__ = ()
+
+
 class MissingExtraError(DragomanError):
     """A feature needs an optional package that is not installed."""
 

@@ -196,9 +196,21 @@ def check_writable(path: str | Path) -> None:
         raise DataError(f"{path}: cannot be written; the folder '{path.parent}' does not exist")
 
 
+def check_creatable(path: str | Path) -> None:
+    """As `check_writable` for a page or a picture, whose folder is made."""
+    path = Path(path)
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise DataError(f"{path}: cannot be written; '{above.name}' is a file, expected a folder")
+    if path.is_dir():
+        raise DataError(f"{path}: found a folder, expected a file to write")
+
+
 @contextmanager
-def atomic_write(path: str | Path, follow_link: bool = True) -> Iterator[Path]:
+def atomic_write(path: str | Path, follow_link: bool = True, with_folder: bool = False) -> Iterator[Path]:
     """A temporary file beside `path`, moved there at the end of the block; a device or pipe is written directly.
+
+    `with_folder` makes the folders above it.
 
     A symbolic link is the user's own where the user named the path. For a part of a run folder, which may come from
     anybody, `follow_link` must be False: the file replaces the link.
@@ -207,6 +219,8 @@ def atomic_write(path: str | Path, follow_link: bool = True) -> Iterator[Path]:
     final = Path(path).resolve() if follow_link and not special else Path(path)
     temporary = final if special else final.with_name(f".{final.stem}.part{final.suffix}")
     try:
+        if with_folder:
+            final.parent.mkdir(parents=True, exist_ok=True)
         if not special:
             create_empty(temporary)
         yield temporary

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import io
+import os
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,14 @@ QUICK = (
 LONGEST = (
     "contract/test_learning.py",
     "training/test_resume.py",
+    "test_plugins.py",
+    "test_public_api.py",
+    "test_tutorials.py",
+    "auto/test_search_signals.py",
+    "test_library_page.py",
+    "test_campaign.py",
+    "decoding/test_diverse_beam.py",
+    "tasks/test_masked_language_model.py",
     "models/test_non_autoregressive_learning.py",
     "tasks/test_media_end_to_end.py",
     "training/test_distributed.py",
@@ -114,6 +125,21 @@ def write_rows(path: Path, rows: list[tuple[str, ...]]) -> Path:
     """A tab-separated file."""
     path.write_bytes("".join("\t".join(row) + "\n" for row in rows).encode())
     return path
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that one process of the tests makes, and all of them read: only new names may be written to it."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # of all processes
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / f"{name}.made").exists():
+            shutil.rmtree(root / name, ignore_errors=True)
+            (root / name).mkdir()
+            make(root / name)
+            (root / f"{name}.made").touch()
+    return root / name
 
 
 @contextlib.contextmanager

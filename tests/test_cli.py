@@ -296,6 +296,14 @@ def test_attention_picture_is_a_picture(inside: TrainedFolder, tmp_path: Path) -
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_page_makes_its_folder_as_a_picture_does(inside: TrainedFolder, tmp_path: Path) -> None:
+    page = tmp_path / "new" / "folder" / "page.html"
+    result = call("inspect", inside.run, "abc", "--output", page)
+    assert (result.code, result.lines) == (0, [str(page)]), result.err
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "is a file, expected a folder" in call("inspect", inside.run, "abc", "--output", page / "x.html").err
+
+
 # ---------------------------------------------------------------------- lists, help, errors
 
 
@@ -377,11 +385,20 @@ def test_every_mistake_in_a_configuration_gets_its_line(inside: TrainedFolder) -
     result = call("train", "bad.toml")
     assert result.code == 2
     lines = result.err.splitlines()
-    assert all(line.startswith("dragoman: ") for line in lines)
+    assert all(line.startswith("dragoman: bad.toml: ") for line in lines)
     for part in ("data.train: found 3", "train.stesp: no such setting. Did you mean 'train.steps'?", 'seed: found "x"'):
         assert sum(part in line for line in lines) == 1
     assert sum("Did you mean 'recurrent'?" in line for line in lines) == 1
     assert len(lines) == 4
+    overridden = call("train", "bad.toml", "data.train=pairs.tsv", "train.sed=1", "model.encoder=recurrent")
+    assert [line.partition(":")[2].split(": ")[0].strip() for line in overridden.err.splitlines()] == [
+        "bad.toml", "train.sed", "bad.toml"
+    ]  # fmt: skip
+
+
+def test_an_error_comes_before_choices(inside: TrainedFolder) -> None:
+    result = call("train", "pairs.tsv", "--run", "never", "train.start_from=nowhere", "train.steps=1")
+    assert (result.code, result.err) == (2, "dragoman: train.start_from: nowhere: no such run folder.\n")
 
 
 GOOD = b"".join(b"%d\tx%d\n" % (number, number) for number in range(30))

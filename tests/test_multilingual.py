@@ -38,7 +38,7 @@ def table(folder: Path) -> dict[str, Any]:
         "tokenizer": {"source": {"kind": "characters"}},
         "model": {"tie": "all", "label_smoothing": 0.0, "encoder": side, "decoder": side},
         "train": {
-            "steps": 525,
+            "steps": 350,
             "batch_tokens": 512,
             "validate_every": 175,
             "save_every": 175,

@@ -188,8 +188,7 @@ def test_an_installed_package_adds_all_four_kinds(trained: list[Any], work: Path
 def test_a_run_names_its_plugins_and_never_imports_them(work: Path) -> None:
     about = json.loads((work / "runs" / "x" / "run.json").read_text(encoding="utf-8"))
     assert about["plugins"] == [{"module": "dragoman_example", "package": "dragoman-example", "version": "0.1"}]
-    for command in (["predict", "runs/x", "test.bitext"], ["info", "runs/x"], ["train", "runs/x"]):
-        ((code, _, error),) = run(work, command)
+    for code, _, error in run(work, ["predict", "runs/x", "test.bitext"], ["info", "runs/x"], ["train", "runs/x"]):
         assert code == 2
         assert error == (
             "dragoman: runs/x: this run needs the plug-in 'dragoman_example' of the package dragoman-example 0.1; "

@@ -66,7 +66,7 @@ def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterato
             nonlocal number
             for batch in batches:
                 number += 1
-                learn([(0, batch)], 0, number, int((batch.target != PAD).sum()), rate)
+                learn([(0, batch)], 0, number, int((batch.target != PAD).sum()), rate, number)
 
         with side_stream(predictor.device):
             for _ in range(3 if mode != "off" else 1):  # a graph is captured when a batch shape comes again

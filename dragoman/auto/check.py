@@ -34,7 +34,7 @@ from dragoman.data.media.files import MediaError
 from dragoman.data.readers.header import header_warnings
 from dragoman.data.split import PROGRESS_EVERY, LineCounts, Progress, columns_advice, read_examples
 from dragoman.data.store import COLUMNS
-from dragoman.errors import DataError, DragomanError, RunError
+from dragoman.errors import DataError, DragomanError, RunError, WarningLine
 from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_completer, load_run
 from dragoman.inference.unseen import told_elsewhere
@@ -105,11 +105,11 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     seconds = training_seconds(model, config, corpus.collator, shapes, device)
     lines = [
         *time_lines(seconds, config, device),
-        *(f"warning: {line}" for line in plan_warnings(config, corpus, model)),
+        *(WarningLine(f"warning: {line}") for line in plan_warnings(config, corpus, model)),
     ]
     for line in lines:
         say(line)
-    warnings = [line for line in lines if line.startswith("warning: ")]
+    warnings = [line for line in lines if isinstance(line, WarningLine)]
     doing("trial run on a few examples", 0)
     check_cycle(config, say)
     return len(warnings) + len(suspected)

@@ -27,7 +27,7 @@ from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Pairs
 from dragoman.data.readers.header import header_row
 from dragoman.data.split import Progress
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, WarningLine
 from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text, started_folder
 from dragoman.tasks.media import MediaTask, Transcribe
 from dragoman.tasks.table import TASKS
@@ -109,7 +109,7 @@ def profile_files(
 
 
 def advice(profile: PairProfile) -> list[str]:
-    return [f"warning: {line}" for line in (*warnings(profile), label_advice(profile)) if line]
+    return [WarningLine(f"warning: {line}") for line in (*warnings(profile), label_advice(profile)) if line]
 
 
 def like_started_run(

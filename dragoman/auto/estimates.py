@@ -16,7 +16,7 @@ from torch import nn
 from dragoman.analysis.cost import saved_bytes, timed
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, WarningLine
 from dragoman.models.config import PartitionedSoftmaxConfig, SampledSoftmaxConfig
 from dragoman.runs.plan import late_warmup
 from dragoman.tasks.config import Config
@@ -169,7 +169,5 @@ def time_lines(seconds: float, config: Config, device: torch.device) -> Iterator
     )
     if min(seconds, limit) > 1.5 * NIGHT:
         days = f"{min(seconds, limit) / 86400:.1f} days"
-        yield (
-            f"warning: training takes about {days} on {device}; take a smaller preset (dragoman presets), fewer "
-            "train.steps, train.minutes or a GPU"
-        )
+        advice = "take a smaller preset (dragoman presets), fewer train.steps, train.minutes or a GPU"
+        yield WarningLine(f"warning: training takes about {days} on {device}; {advice}")

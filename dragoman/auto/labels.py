@@ -19,7 +19,7 @@ from dragoman.data.examples import Example, Pairs
 from dragoman.data.readers.base import READERS
 from dragoman.data.split import too_few, usable_examples
 from dragoman.data.tokenizers.numbers import number_error, series_shape
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, WarningLine
 from dragoman.models.bilm import BiLMConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.elmo import ElmoEncoderConfig
@@ -105,14 +105,13 @@ def misspelt_labels(profile: LabelProfile) -> list[str]:
     if len(profile.labels) > MOST_LABELS:
         return []
     frequent = [label for label, count in profile.labels.items() if count >= OFTEN]
-    questions = []
+    questions: list[str] = []
     for label, count in profile.labels.items():
         match = next(iter(get_close_matches(label, frequent, 1, 0.8)), None) if count <= SELDOM else None
         if match:
-            questions.append(
-                f"warning: is {profile.places[label]} a typing mistake? It has the label '{label}', which occurs "
-                f"{count} times; '{match}' occurs {profile.labels[match]:,} times"
-            )
+            question = f"is {profile.places[label]} a typing mistake? It has the label '{label}', which occurs "
+            others = f"{count} times; '{match}' occurs {profile.labels[match]:,} times"
+            questions.append(WarningLine(f"warning: {question}{others}"))
     return questions
 
 

@@ -27,6 +27,7 @@ from dragoman.data.readers.columns import LARGE_FILE
 from dragoman.data.split import Progress, read_examples, source_hash, too_few, usable_examples
 from dragoman.data.tokenizers.characters import find_features, split_features
 from dragoman.data.tokenizers.words import split_punctuation
+from dragoman.errors import WarningLine
 from dragoman.scoring.edit import common_length
 
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted
@@ -352,7 +353,7 @@ def describe(profile: PairProfile) -> list[str]:
         f"target: {side_text(profile.target)}",
         f"relation: {relation_text(profile)}",
     ]
-    return lines + [f"warning: {line}" for line in warnings(profile)]
+    return lines + [WarningLine(f"warning: {line}") for line in warnings(profile)]
 
 
 def percent(share: float) -> str:

@@ -63,7 +63,8 @@ def task_table(
     plans = {}
     for name, path in configs.items():  # all settings are checked before the first training
         for task, table in tasks.items():
-            config = build(settings.merge(settings.read_toml(path), table), overrides)
+            with settings.errors_in(path, overrides):
+                config = build(settings.merge(settings.read_toml(path), table), overrides)
             metric = columns.setdefault(task, config.train.metric)
             if not metrics_by_name()[metric].higher_is_better or config.train.metric != metric:
                 raise ConfigError(

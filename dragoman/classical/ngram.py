@@ -49,6 +49,7 @@ class NGramModel(FittedModel):
     """p(token | the last n − 1 tokens). Every line begins anew: an n-gram never spans two lines."""
 
     decodes = "stepwise"
+    array_text = True
 
     def __init__(self, config: NGramConfig, vocabulary: int) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ OUTPUTS = ("out", "output", "plot", "risk_plot", "beam_trace", "page", "html", "
 PLAIN = ("output", "beam_trace", "rejects")  # others are pictures and pages, which create their folder
 # A command may write its own part of a run.
 OWN_PARTS = {"shortlist": "shortlist.safetensors"}
-FOLDER_OUTPUTS = ("translate",)  # --output may be a folder; the command checks the files in it
+OWN_CHECKS = ("translate", "inspect", "compare")  # --output may be a folder, or is a page
 # Arguments, and places of settings, of `predict` and `evaluate` for runs that need no search.
 PREDICT_ARGUMENTS = {
     "run", "words", "as_json", "device", "batch_size", "data.columns", "data.header", "data.media",
@@ -51,7 +51,7 @@ def check_outputs(context: click.Context) -> None:
             raise DataError(f"{option} {path}: this would overwrite the input {used}; name another file")
         if (run := run_of_part(Path(path))) and OWN_PARTS.get(context.command.name or "") != Path(path).name:
             raise DataError(f"{option} {path}: this is a part of the run {run}; name a file outside it")
-        if name in PLAIN and context.command.name not in FOLDER_OUTPUTS:
+        if name in PLAIN and context.command.name not in OWN_CHECKS:
             check_writable(path)
     check_standard_output(inputs)
 

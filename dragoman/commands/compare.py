@@ -13,7 +13,7 @@ from dragoman.commands.options import device_option, draws_option, json_option, 
 from dragoman.commands.printing import as_utf8, print_message
 from dragoman.data.examples import Example
 from dragoman.errors import DataError
-from dragoman.files import atomic_write, check_writable
+from dragoman.files import atomic_write, check_creatable
 
 if TYPE_CHECKING:
     from dragoman.reports.view import View
@@ -80,7 +80,7 @@ def compare(systems: tuple[str, ...], ladder: str | None, untrained: bool, outpu
     if output is not None:
         if Path(output).suffix.lower() not in (".html", ".json"):
             raise DataError(f"--output: found {output!r}, expected a file that ends in .html or .json")
-        check_writable(output)
+        check_creatable(output)
     as_utf8()
     if options["own_tokenizers"] and not any(name.lower().endswith(".toml") for name in systems):
         raise DataError("--own-tokenizers goes with configurations (.toml)")
@@ -126,7 +126,7 @@ def redraw(report: str, output: str | None, title: str | None) -> None:
     if not drawable or any(view["kind"] == "overview" for view in data["views"]):
         raise DataError(f"{report}: found no report of `dragoman compare --output`, expected its .json or .html")
     data["title"] = title or data["title"]
-    with atomic_write(output) as beside:
+    with atomic_write(output, with_folder=True) as beside:
         beside.write_text(build_page(data["title"], "compare-page", data), encoding="utf-8", newline="\n")
     print_message(f"report: {output}")
 
@@ -140,7 +140,7 @@ def write_report(title: str, about: str, views: list[View], output: str | None) 
     title = click.get_current_context().params["title"] or title
     shown = [view.as_dict() for view in views]
     data = {"format": 1, "title": title, "about": about, "views": shown, "notes": []}
-    with atomic_write(output) as beside:
+    with atomic_write(output, with_folder=True) as beside:
         numbers = output.lower().endswith(".json")
         content = json.dumps(plain(listed(data))) if numbers else build_page(title, "compare-page", packed(data))
         beside.write_text(content, encoding="utf-8", newline="\n")

@@ -139,7 +139,18 @@ def places_of(command: click.Command) -> Mapping[str, Any]:
     schema = command.schema
     settings_class = schema.settings_class(methods=False)
     own = {row.place: (row.note, values_of(accepted_at(settings_class, row.place))) for row in schema.static}
-    return own | (table["methods"] if schema.has_method else {})
+    return own | (method_places(schema.kinds) if schema.has_method else {})
+
+
+def method_places(kinds: Iterable[str] | None) -> Suggestions:
+    """The setting `method` with these decoding methods, or all, and the settings that they have."""
+    methods = known()["methods"]
+    kinds = sorted(methods if kinds is None else kinds)
+    places: Suggestions = {"method": ("how to decode", kinds)}
+    for kind in kinds:
+        for place, (note, values) in methods[kind].items():
+            add(places, place, note, values)
+    return places
 
 
 def values_of(expected: Any) -> list[str]:
@@ -183,16 +194,16 @@ def collect() -> str:
     from dragoman.scoring.registry import metrics_by_name
     from dragoman.tasks.table import TASKS
 
-    methods: Suggestions = {"method": ("how to decode", sorted(METHODS))}
-    for entry in METHODS.values():
-        add_settings(methods, entry.config, "method")
+    methods: dict[str, Suggestions] = {kind: {} for kind in sorted(METHODS)}
+    for kind, found in methods.items():
+        add_settings(found, METHODS[kind].config, "method")
     settings: Suggestions = {}
     for task in TASKS.values():
         add_settings(settings, task.config, "")
     settings |= {"preset": ("a model named after a paper", []), "task": ("the kind of problem", [*TASKS])}
     table = {
         "tasks": [*TASKS], "metrics": sorted(metrics_by_name()), "exporters": [*EXPORTERS],
-        "methods": dict(sorted(methods.items())), "settings": dict(sorted(settings.items())),
+        "methods": methods, "settings": dict(sorted(settings.items())),
     }  # fmt: skip
     return json.dumps(table, ensure_ascii=False, separators=(",", ":")).replace('],"', '],\n"') + "\n"
 

@@ -17,7 +17,7 @@ from dragoman.commands.printing import as_utf8, print_message, print_unseen, pri
 from dragoman.data.examples import Pairs
 from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
-from dragoman.files import atomic_write, check_writable
+from dragoman.files import atomic_write, check_creatable
 
 PICTURES = (".svg", ".png", ".pdf")
 
@@ -170,7 +170,7 @@ def inspect(
         raise DataError(f"--layer goes with .svg, .png or .pdf: found {output}")
     if suffix in PICTURES and beside is not None:
         raise DataError(f"--beside goes with .html or .json: found {output}")
-    (check_plot_path if suffix in PICTURES else check_writable)(output)
+    (check_plot_path if suffix in PICTURES else check_creatable)(output)
     options: dict[str, Any] = {
         "tag": tag, "beam": beam, "training_pairs": training_pairs or (PAIRS if kind == "training" else 0),
     }  # fmt: skip
@@ -191,7 +191,7 @@ def inspect(
         return
     if kind is not None:
         inspection = inspection.opened_at(kind, alone=suffix == ".json")
-    with atomic_write(output) as file:
+    with atomic_write(output, with_folder=True) as file:
         if suffix == ".json":
             content = json.dumps(plain(inspection.as_dict()))
         else:

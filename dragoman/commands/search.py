@@ -83,8 +83,7 @@ def train_by_search(request: Request, asked: SearchOptions, display: Display) ->
                 raise DataError(f"--time, --trials and --ensemble need a data file; found {what!r}")
             configs, reasons = configure_candidates(files, overrides, display.preparing)
             display.close()
-            for reason in reasons:
-                display.info(reason)
+            display.later(reasons)
             search.create(configs, asked, overrides)
             if asked.seconds is not None and is_length_given(overrides):
                 display.info("search: train.steps or train.epochs is set, so --time limits only how many are tried")

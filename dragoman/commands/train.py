@@ -18,7 +18,7 @@ from dragoman.commands.search import Duration, Request, is_search, train_by_sear
 from dragoman.config import settings
 from dragoman.data.examples import Pairs
 from dragoman.data.remote import is_remote, local_copy
-from dragoman.errors import DataError
+from dragoman.errors import DataError, WarningLine
 from dragoman.files import cache_home, run_name
 from dragoman.training.display import Display, duration
 
@@ -53,8 +53,11 @@ def read_request(what: str | None, source: str | None, target: str | None, overr
     )
 
 
-def resolve(request: Request, say: Callable[[str], None], progress: Progress, despite_faults: bool = False) -> Config:
-    """The configuration that a request means; with `despite_faults` faulty lines of data files are no error yet."""
+def resolve(request: Request, progress: Progress, despite_faults: bool = False) -> tuple[Config, list[str]]:
+    """The configuration that a request means, and what is to be said of it.
+
+    With `despite_faults` faulty lines of data files are no error yet.
+    """
     from dragoman.auto.machine import configure_for_machine
     from dragoman.tasks import config as configuration
 
@@ -64,25 +67,22 @@ def resolve(request: Request, say: Callable[[str], None], progress: Progress, de
         if Path(what).is_dir():
             from dragoman.runs import resume_config
 
-            return resume_config(what, overrides)
+            return resume_config(what, overrides), []
         config = configuration.load(what, overrides)
-        for place, lost in settings.dropped_settings(settings.read_toml(what), settings.override({}, overrides)):
-            say(f"left out of {what}: {', '.join(lost)}, settings of another kind of {place}")
-        return config
+        dropped = settings.dropped_settings(settings.read_toml(what), settings.override({}, overrides))
+        return config, [
+            f"left out of {what}: {', '.join(lost)}, settings of another kind of {place}" for place, lost in dropped
+        ]
     choose = configure_despite_faults if despite_faults else configure_for_machine
     config, reasons = choose(files, overrides, progress)
-    for reason in reasons:
-        say(reason)
     if overrides:
-        say(f"overrides: {', '.join(overrides)}")
+        reasons = [*reasons, f"overrides: {', '.join(overrides)}"]
     given = settings.override({}, overrides)
     if isinstance(preset := given.get("preset"), str):
         for place, lost in settings.dropped_settings(configuration.preset_table(preset), given):
-            say(
-                f"warning: another kind of {place} drops {', '.join(lost)} of preset {preset}; its sizes are now the "
-                "defaults of the new kind"
-            )
-    return config
+            line = f"another kind of {place} drops {', '.join(lost)} of preset {preset}; its sizes are now the defaults"
+            reasons.append(WarningLine(f"warning: {line} of the new kind"))
+    return config, reasons
 
 
 def configure_despite_faults(
@@ -176,7 +176,8 @@ def train(request: Request, run_folder: str | None, restart: bool, quiet: bool, 
             )
         train_by_search(request, search, display)
         return
-    config = resolve(request, display.info, display.preparing)
+    config, reasons = resolve(request, display.preparing)
+    display.later(reasons)
     progress = train_run(config, request.folder, display, restart)
     if ProcessGroup().is_main:
         if (line := copying_line(request.folder)) and not quiet:
@@ -286,7 +287,9 @@ def check(request: Request | None, show: int, installation: bool) -> None:
             display.close()  # end the progress line first
             click.echo(line)
 
-        config = resolve(request, say, display.preparing, despite_faults=True)
+        config, reasons = resolve(request, display.preparing, despite_faults=True)
+        for reason in reasons:
+            say(reason)
         warnings = prove(config, say, show, display.preparing)
     click.echo(f"the run can start, but see the warnings ({warnings})" if warnings else "all is well")
 

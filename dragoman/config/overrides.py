@@ -10,6 +10,8 @@ import datetime
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from dragoman.config.toml_text import TomlTable, join_place, shown
 from dragoman.errors import ConfigError
@@ -55,6 +57,23 @@ def override(table: Mapping[str, object], assignments: Sequence[str]) -> TomlTab
     if errors:
         raise ConfigError("\n".join(errors))
     return merge(table, over)
+
+
+@contextmanager
+def errors_in(file: str | Path, overrides: Sequence[str] = ()) -> Iterator[None]:
+    """Begin each error of a setting with the file that it stands in, unless an override gave the setting."""
+    try:
+        yield
+    except ConfigError as error:
+        given = [assignment.partition("=")[0].strip() for assignment in overrides]
+        lines = [line if _is_of(line, given) else f"{file}: {line}" for line in str(error).split("\n")]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _is_of(line: str, given: Sequence[str]) -> bool:
+    """Whether an error is of a setting that was given, of its table, or of a part of it."""
+    place = re.split(r":|\[", line)[0] + "."
+    return any(place.startswith(f"{own}.") or f"{own}.".startswith(place) for own in given)
 
 
 def nested(keys: Sequence[str], value: object) -> TomlTable:

@@ -3,10 +3,10 @@
 from dragoman.config.dump import Setting, as_table, describe, differences, dump
 from dragoman.config.fields import Depth, Range, Share, Size, SizeOrNone, setting
 from dragoman.config.loader import build, read_toml
-from dragoman.config.overrides import dropped_settings, is_kind, merge, override
+from dragoman.config.overrides import dropped_settings, errors_in, is_kind, merge, override
 from dragoman.config.toml_text import inline
 
 __all__ = [
     "Depth", "Range", "Setting", "Share", "Size", "SizeOrNone", "as_table", "build", "describe", "differences",
-    "dropped_settings", "dump", "inline", "is_kind", "merge", "override", "read_toml", "setting",
+    "dropped_settings", "dump", "errors_in", "inline", "is_kind", "merge", "override", "read_toml", "setting",
 ]  # fmt: skip

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.ngram import NGramModel
 from dragoman.config import settings
 from dragoman.data import split
 from dragoman.data.examples import Example
@@ -99,7 +98,7 @@ def complete(
     Prompts of equal length are read together.
     """
     contexts = [[EOS, *prompt] for prompt in prompts]  # a text begins where the line before it ended
-    if isinstance(model, NGramModel) and options.sampling is None and options.observe is None:  # without torch
+    if model.array_text and options.sampling is None and options.observe is None:
         return [[continue_greedily(model, row, options.max_length, options.one_line)] for row in contexts]
     completions: list[list[Hypothesis]] = [[] for _ in prompts]
     jobs = [(index, sample) for index in range(len(prompts)) for sample in range(options.samples)]
@@ -342,7 +341,7 @@ class Completer(LoadedRun):
                 f'evaluation.dynamic: learns by gradients, found model.kind = "{self.config.model.kind}" in '
                 f"{self.run.folder}, which has none; leave it out"
             )
-        if isinstance(self.model, NGramModel):  # without torch
+        if self.model.array_text:
             nats, right = 0.0, 0
             for score, correct, count in self.model.text_scores(tokens):
                 nats, right = nats - score, right + correct

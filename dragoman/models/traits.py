@@ -22,6 +22,8 @@ class ModelTraits:
 
     likelihood: ClassVar[Likelihood] = "tokens"
     decodes: ClassVar[Decodes] = "none"
+    # Whether a text is continued and scored from arrays, by `order`, `distribution` and `text_scores`, without torch.
+    array_text: ClassVar[bool] = False
     steps_in_graphs: ClassVar[bool] = False  # its decoding steps may be captured as CUDA graphs; it has a `decoder`
 
     @property

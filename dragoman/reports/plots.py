@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import DataError, MissingExtraError
-from dragoman.files import atomic_write
+from dragoman.files import atomic_write, check_creatable
 from dragoman.scoring.calibration import Reliability, RiskPoint
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ def check_plot_path(path: str | Path) -> None:
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise DataError(f"{path}: found ending '{path.suffix}', expected .png, .svg or .pdf")
-    if path.is_dir():
-        raise DataError(f"{path}: found a folder, expected a file to write")
-    above = next(folder for folder in path.absolute().parents if folder.exists())  # the folders below it will be made
-    if not above.is_dir():
-        raise DataError(f"{path}: cannot be written; '{above.name}' is a file, expected a folder")
+    check_creatable(path)
     new_figure(1, 1)
 
 
@@ -52,10 +48,6 @@ def save_plot(drawing: Any, path: str | Path) -> Path:
     """Write a figure as PNG, SVG or PDF, by the suffix of its path."""
     path = Path(path)
     check_plot_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror})") from None
     from matplotlib import rc_context
     from matplotlib.text import Text
 
@@ -64,7 +56,7 @@ def save_plot(drawing: Any, path: str | Path) -> Path:
     for text in drawing.findobj(Text):
         text.set_parse_math(False)
     context = rc_context({"text.parse_math": False})
-    with atomic_write(path) as beside, warnings.catch_warnings(), context:
+    with atomic_write(path, with_folder=True) as beside, warnings.catch_warnings(), context:
         # matplotlib draws a box for a character that the font lacks; do not warn for each of them.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         drawing.savefig(beside, dpi=150)

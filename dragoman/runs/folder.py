@@ -62,7 +62,8 @@ class Run:
                     f"{self.folder}/config.toml: {place}: found the address {address!r}, expected a local file: "
                     "nothing is downloaded for a run folder"
                 )
-            self.config = from_table(table)
+            with settings.errors_in(self.folder / "config.toml"):
+                self.config = from_table(table)
         except ConfigError:
             check_plugins(self.folder, self.plugins)  # a missing one says more than a kind that does not exist
             raise

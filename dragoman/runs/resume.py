@@ -54,7 +54,8 @@ def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     if any(assignment.partition("=")[0].strip() == "preset" for assignment in overrides):
         raise ConfigError(f"preset: found with {folder}, which has its settings already; change single ones by place")
     table = settings.override(settings.read_toml(Path(folder) / "config.toml"), steps_or_epochs(overrides))
-    return from_table(with_local_files(table))  # those of the overrides: `Run` refuses a folder that names any
+    with settings.errors_in(Path(folder) / "config.toml", overrides):
+        return from_table(with_local_files(table))  # those of the overrides: `Run` refuses a folder that names any
 
 
 def check_resumable(run: Run, config: Config, processes: int) -> None:

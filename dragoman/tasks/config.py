@@ -111,7 +111,9 @@ def started_tokenizers(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """A configuration file with `place=value` settings on top."""
-    return build(settings.read_toml(path), overrides)
+    table = settings.override(settings.read_toml(path), steps_or_epochs(overrides))  # an error of these names no file
+    with settings.errors_in(path, overrides):
+        return build(table)
 
 
 def with_absolute_paths(config: Config) -> Config:

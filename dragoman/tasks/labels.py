@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -31,25 +31,31 @@ if TYPE_CHECKING:
 # Nothing here imports torch before a network needs it: a fitted model predicts without.
 
 
-class LabelModelEntry(NamedTuple):
+class ModelEntry(NamedTuple):
     """A kind of model: its settings, and its class."""
 
     config: Any
-    # A network: (config, module that reads the sources, number of outputs, keep_from=…). A fitted model: its own.
+    # Of labels: (config, module that reads the sources, number of outputs, keep_from=…). Of texts: (config, size of the
+    # vocabulary). A fitted model: its own.
     model: Callable[..., Any]
 
 
-def _models(**addresses: str) -> Table[str, LabelModelEntry]:
+def late_models(addresses: Mapping[str, str]) -> Table[str, ModelEntry]:
     """A table of late entries, by their kinds: each "module:Config,Model" of the package."""
-    late = {kind: imported(LabelModelEntry, f"dragoman.{address}") for kind, address in addresses.items()}
+    late = {kind: imported(ModelEntry, f"dragoman.{address}") for kind, address in addresses.items()}
     return Table("model", lambda entry: [entry.config.kind], late=late)
 
 
-CLASSIFIERS = _models(classifier="models.classifier:ClassifierConfig,Classifier")
-REGRESSORS = _models(
-    classifier="models.classifier:ClassifierConfig,Regressor", kalman="classical.kalman:KalmanConfig,KalmanRegressor"
+CLASSIFIERS = late_models({"classifier": "models.classifier:ClassifierConfig,Classifier"})
+REGRESSORS = late_models(
+    {
+        "classifier": "models.classifier:ClassifierConfig,Regressor",
+        "kalman": "classical.kalman:KalmanConfig,KalmanRegressor",
+    }
 )
-TAGGERS = _models(tagger="models.tagger:TaggerConfig,Tagger", hmm="classical.hmm_tagger:HMMTaggerConfig,HMMTagger")
+TAGGERS = late_models(
+    {"tagger": "models.tagger:TaggerConfig,Tagger", "hmm": "classical.hmm_tagger:HMMTaggerConfig,HMMTagger"}
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def source_collator(config: Config, source: SourceReader) -> collate.SourceColla
 class LabelTask(Task):
     """A task whose model reads text, numbers or features and answers without a search."""
 
-    models: ClassVar[Table[str, LabelModelEntry]]
+    models: ClassVar[Table[str, ModelEntry]]
     formats: ClassVar[tuple[ExampleFormat, ExampleFormat, ExampleFormat]]  # of texts, series and media
 
     def target_collator(self) -> collate.ColumnCollator:

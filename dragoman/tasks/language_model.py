@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from dragoman.config.settings import setting
-from dragoman.config.table import Table, imported
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.texts import LanguageModelFormat, MaskedTextFormat
 from dragoman.data.source_reader import SourceReader
@@ -17,7 +16,7 @@ from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.labels import MaskDecoder
 from dragoman.tasks.base import Automatic, Config, Starter, Task
-from dragoman.tasks.labels import NoSearchConfig
+from dragoman.tasks.labels import NoSearchConfig, late_models
 
 if TYPE_CHECKING:
     import torch
@@ -30,30 +29,14 @@ if TYPE_CHECKING:
     from dragoman.training.validation.result import Validator
 
 
-class LanguageModelEntry(NamedTuple):
-    """A kind of language model: its settings, and its class."""
-
-    config: Any
-    model: Callable[..., Any]  # (config, size of the vocabulary)
-
-
-LANGUAGE_MODELS: Table[str, LanguageModelEntry] = Table(
-    "model",
-    lambda entry: [entry.config.kind],
-    late={
-        "language-model": imported(
-            LanguageModelEntry, "dragoman.models.language_model:LanguageModelConfig,LanguageModel"
-        ),
-        "ngram": imported(LanguageModelEntry, "dragoman.classical.ngram:NGramConfig,NGramModel"),
-    },
+LANGUAGE_MODELS = late_models(
+    {
+        "language-model": "models.language_model:LanguageModelConfig,LanguageModel",
+        "ngram": "classical.ngram:NGramConfig,NGramModel",
+    }
 )
-MASKED_MODELS: Table[str, LanguageModelEntry] = Table(
-    "model",
-    lambda entry: [entry.config.kind],
-    late={
-        "masked-lm": imported(LanguageModelEntry, "dragoman.models.masked_lm:MaskedLMConfig,MaskedLM"),
-        "bilm": imported(LanguageModelEntry, "dragoman.models.bilm:BiLMConfig,BiLM"),
-    },
+MASKED_MODELS = late_models(
+    {"masked-lm": "models.masked_lm:MaskedLMConfig,MaskedLM", "bilm": "models.bilm:BiLMConfig,BiLM"}
 )
 SUBWORDS = {"source": {"kind": "subwords", "vocab_size": 8000}}
 SMALL_BERT = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -24,13 +24,13 @@ from dragoman.models.transcriber import JointAttentionConfig, Transcriber, Trans
 from dragoman.tasks.base import MEDIA, Config, Starter, Task, too_long
 
 # Which features an encoder reads, and which features an augmentation changes.
-READ_BY: dict[type, tuple[Any, ...]] = {
+READ_BY: dict[Any, tuple[Any, ...]] = {
     FramesConfig: (AudioConfig, WaveformConfig, WhisperMelConfig, LineImageConfig, VideoConfig),
     ResNetConfig: (PictureConfig,),
     PatchesConfig: (PictureConfig,),
     TorchvisionConfig: (PictureConfig,),
 }
-AUGMENTED_BY: dict[type, tuple[Any, ...]] = {
+AUGMENTED_BY: dict[Any, tuple[Any, ...]] = {
     NoAugmentationConfig: MEDIA,
     SpecAugmentConfig: (AudioConfig, WhisperMelConfig, LineImageConfig),
     LineAugmentConfig: (LineImageConfig,),
@@ -38,13 +38,25 @@ AUGMENTED_BY: dict[type, tuple[Any, ...]] = {
 }
 
 
+def quoted(table: Mapping[Any, tuple[Any, ...]], source: Any) -> str:
+    """The kinds of a table that go with a source."""
+    return " or ".join(f'"{part.kind}"' for part, sources in table.items() if isinstance(source, sources))
+
+
 def feature_problems(config: Config) -> Iterator[str]:
     """Errors of a source, encoder and augmentation that do not go together."""
     source, encoder, augment = config.tokenizer.source, config.model.encoder, config.model.augment
+    if isinstance(source, MEDIA) and not isinstance(source, AUGMENTED_BY[type(augment)]):
+        yield (
+            f'model.augment: found "{augment.kind}", which does not go with tokenizer.source "{source.kind}"; set '
+            f"model.augment.kind = {quoted(AUGMENTED_BY, source)}"
+        )
     fitting = READ_BY.get(type(encoder), ())
     if not isinstance(source, fitting):
         kinds = " or ".join(f'"{features.kind}"' for features in fitting) or "text or numbers"
-        yield f'tokenizer.source: found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
+        advice = f"; set model.encoder.kind = {quoted(READ_BY, source)}" if isinstance(source, MEDIA) else ""
+        found = f'found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
+        yield f"tokenizer.source: {found}{advice}"
         return
     if isinstance(encoder, FramesConfig):
         subsampling = encoder.subsampling
@@ -63,8 +75,6 @@ def feature_problems(config: Config) -> Iterator[str]:
                 f"tokenizer.source.min_samples: found {source.min_samples}, expected at least "
                 f"{subsampling.receptive_field}, what one output sees"
             )
-    if not isinstance(source, AUGMENTED_BY[type(augment)]):
-        yield f'model.augment: found "{augment.kind}", which does not go with tokenizer.source "{source.kind}"'
     if isinstance(encoder, PatchesConfig) and isinstance(source, PictureConfig) and source.size % encoder.size:
         yield f"model.encoder.size: found {encoder.size}, expected a divisor of tokenizer.source.size = {source.size}"
 

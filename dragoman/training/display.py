@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, TextIO
 
+from dragoman.errors import WarningLine
 from dragoman.terminal import in_notebook, unguarded, visible
 
 
@@ -54,6 +56,7 @@ class Display:
         self._activity = ""
         self._line_open = False  # whether the cursor stands at the end of a preparation's line
         self._updated = 0.0
+        self._waiting: list[str] = []  # for the next line that is shown
 
     def __enter__(self) -> Display:
         return self
@@ -71,14 +74,25 @@ class Display:
             self._line_open = False
 
     def info(self, *lines: str) -> None:
-        """Print lines that are not empty; when quiet, only the warnings among them."""
+        """Print lines that are not empty, unless quiet."""
+        self._print_waiting()
         for line in lines:
-            if line and (not self.quiet or (self.is_main and line.startswith("warning: "))):
+            if line and not self.quiet:
                 self._print(line)
 
     def warning(self, line: str) -> None:
         """Print a warning, even when quiet."""
+        self._print_waiting()
         self._print(f"warning: {line}")
+
+    def later(self, lines: Iterable[str]) -> None:
+        """Print lines, such as choices, before whatever is shown next: never, if an error ends the command first."""
+        self._waiting += [line for line in lines if not self.quiet or (self.is_main and isinstance(line, WarningLine))]
+
+    def _print_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for line in waiting:
+            self._print(line)
 
     def _print(self, line: str) -> None:
         line = visible(line)
@@ -90,6 +104,7 @@ class Display:
 
     def preparing(self, activity: str, count: int) -> None:
         """Show a preparation and how many items it has handled; at most 5 times a second (a file: every 10 s)."""
+        self._print_waiting()
         now = time.monotonic()
         if self.quiet or (activity == self._activity and now - self._updated < (0.2 if self.in_place else 10)):
             return
@@ -104,6 +119,7 @@ class Display:
         self._activity, self._updated = activity, now
 
     def start(self, step: int, steps: int) -> None:
+        self._print_waiting()
         self.close()
         if self.interactive:
             from rich.console import Console

@@ -92,6 +92,16 @@ def stop_search_on_signals() -> Iterator[None]:
 
 
 @contextmanager
+def signals_wait() -> Iterator[None]:
+    """A signal inside the block is handled at its end: what the block begins is never left half done."""
+    waiting: list[int] = []
+    with handling((signal.SIGINT, *stop_signals()), lambda number, frame: waiting.append(number)):
+        yield
+    for number in waiting[:1]:
+        signal.raise_signal(number)
+
+
+@contextmanager
 def recorded_signals() -> Iterator[Signals]:
     """Inside the block a signal only sets `code`; a second Ctrl-C raises KeyboardInterrupt at once."""
     signals = Signals()

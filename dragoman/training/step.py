@@ -110,19 +110,24 @@ class TrainingStep:
         step: int,
         count: int,
         rate: float,
-        scheduled: int | None = None,
+        scheduled: int,
     ) -> None:
         """Train on this process's batches, each with its index among all batches of the step.
 
         `last` is the index of this process's last batch; `count` is the number of loss terms of all batches; `rate` is
-        the learning rate; `scheduled` is the step that a schedule of the objective reads, if not `step`.
+        the learning rate; `scheduled` is the step that a schedule of the objective reads. It has no default: where
+        train.minutes ends training before the last step, `step` would be wrong.
         """
         loss_scale = self.processes.world_size / count  # DDP averages gradients; we want the sum over all tokens
         self.scalars.set(rate, loss_scale, self.average.new_weight(step) if self.average is not None else 0.0)
-        self.objective.set_step(step if scheduled is None else scheduled, self.device)
+        self.objective.set_step(scheduled, self.device)
         for index, batch in batches:
-            torch.manual_seed(step_seed(self.config.seed, step, index))
+            self.seed(step_seed(self.config.seed, step, index))
             self.run_batch(batch, index == last)
+
+    def seed(self, number: int) -> None:
+        """Seed dropout; for GPUs that nobody has used yet, torch.manual_seed would write down the whole call stack."""
+        (torch.default_generator if self.device.type == "cpu" else torch).manual_seed(number)
 
     def run_batch(self, batch: Batch, last: bool) -> None:
         """Add the gradients of a batch in host memory; after the last one update the weights."""

@@ -39,7 +39,7 @@ BERT = {
 }  # fmt: skip
 ELMO = {"kind": "elmo", "layers": 1, "width": 24, "dropout": 0.0}
 QUICK: dict[str, Any] = {
-    "steps": 220, "validate_every": 110, "save_every": 110, "log_every": 20, "batch_tokens": 512,
+    "steps": 220, "validate_every": 110, "save_every": 110, "log_every": 20, "batch_tokens": 256,
     "optimizer": {"learning_rate": 5e-3, "warmup": 20},
 }  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {

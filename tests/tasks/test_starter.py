@@ -130,6 +130,15 @@ def test_a_starter_has_one_task() -> None:
         starter("classify", ["task=tag"])
 
 
+def test_an_encoder_that_does_not_read_the_source_names_those_that_do() -> None:
+    kinds = ["tokenizer.source.kind=video"]
+    with pytest.raises(ConfigError) as caught:
+        starter("caption", kinds)
+    advice = re.findall(r'; set (\S+) = "(\S+)"(?:$|\n)', str(caught.value))
+    assert advice == [("model.augment.kind", "none"), ("model.encoder.kind", "frames")]
+    assert 'kind = "frames"' in starter("caption", kinds + [f"{place}={kind}" for place, kind in advice])
+
+
 def missing(resolved: dict[str, Any], written: dict[str, Any], place: str) -> list[str]:
     """Places of a resolved configuration that a table does not name."""
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from pathlib import Path
@@ -18,13 +19,29 @@ from dragoman.layers import positions
 from dragoman.runs import train
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
-from dragoman.training.step import CudaGraphStep
+from dragoman.training.step import CudaGraphStep, TrainingStep
 from tests.conftest import write_rows
 from tests.training.conftest import Configure
 
 on_gpu = pytest.mark.gpu
 DEEP_HEADS = ("model.encoder.width=32", "model.decoder.width=32")  # heads of 16 numbers, for the attention kernel
 STEPS = ("train.steps=40", "train.validate_every=20", "train.save_every=40", "train.device=cuda")
+
+
+def test_no_caller_forgets_the_step_of_schedules() -> None:
+    """Where train.minutes ends training early, a default would be wrong in silence."""
+    scheduled = inspect.signature(TrainingStep.__call__).parameters["scheduled"]
+    assert scheduled.default is inspect.Parameter.empty
+
+
+def test_a_step_on_a_cpu_seeds_no_gpu(configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeding a GPU that was not used yet takes as long as a layer: torch writes down the call stack."""
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    train(configure("train.steps=1"), tmp_path / "short")
+    once = len(seeds)
+    train(configure("train.steps=3"), tmp_path / "long")
+    assert len(seeds) == 2 * once
 
 
 @on_gpu

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import prepare_corpus
 from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding.config import SearchConfig
-from dragoman.errors import ConfigError, DragomanError, RunError
+from dragoman.errors import ConfigError, DragomanError, RunError, WarningLine
 from dragoman.runs import Run, train
 from dragoman.runs.resume import resume_config
 from dragoman.tasks.config import Config
@@ -414,7 +416,11 @@ def test_training_stops_after_so_many_minutes_and_validates(configure: Configure
     )
 
 
-def test_the_learning_rate_follows_the_time_where_minutes_end_training(configure: Configure, tmp_path: Path) -> None:
+def test_the_learning_rate_follows_the_time_where_minutes_end_training(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=0.01)  # every step takes as long, however busy the machine is
+    monkeypatch.setattr("dragoman.training.trainer.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     settings = ("train.steps=100000", "train.minutes=0.01", "train.log_every=1", "train.optimizer.warmup=1")
     train(configure(*settings, "train.optimizer.schedule=cosine", "train.validate_every=100000"), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -597,6 +603,22 @@ def test_a_run_of_epochs_ends_with_its_steps(tmp_path: Path) -> None:
 
 def test_a_quiet_display_shows_warnings_alone() -> None:
     said = io.StringIO()
-    Display(said, quiet=True).info("budget: 100 steps", "warning: all targets are the same text", "")
-    Display(said, is_main=False).info("warning: the main process of the job says this")
-    assert said.getvalue() == "warning: all targets are the same text\n"
+    lines = ["budget: 100 steps", WarningLine("warning: all targets are the same text"), "warning: a text of a user"]
+    display = Display(said, quiet=True)
+    display.later(lines)
+    display.info(*lines)
+    display.warning("more")
+    other = Display(said, is_main=False)  # the main process of the job says this
+    other.later(lines)
+    other.info(*lines)
+    assert said.getvalue() == "warning: all targets are the same text\nwarning: more\n"
+
+
+def test_choices_are_shown_with_the_first_line_of_the_work() -> None:
+    said = io.StringIO()
+    display = Display(said)
+    display.later(["model: a small one"])
+    assert not said.getvalue()
+    display.info("data: 3 pairs")
+    display.info("trained")
+    assert said.getvalue().splitlines() == ["model: a small one", "data: 3 pairs", "trained"]

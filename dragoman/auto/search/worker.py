@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.errors import DragomanError, RunError, brief, is_out_of_memory
+from dragoman.training.signals import signals_wait
 
 if TYPE_CHECKING:
     from dragoman.training.checkpoints import TrainingState
@@ -183,7 +184,11 @@ def with_patience_for_locks(action: Any, seconds: float = 10.0) -> Any:
 
 
 class Pool:
-    """Processes that run jobs, and end with this one; new ones replace them after one died."""
+    """Processes that run jobs, and end with this one; new ones replace them after one died.
+
+    No signal interrupts a start: nobody would end a process that its executor does not know yet, and Python waits for
+    all of them before it exits.
+    """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -195,18 +200,20 @@ class Pool:
 
     def kill(self) -> None:
         """End the running jobs at once and start new processes. Checkpoints are atomic, so no run is damaged."""
-        for process in list((self.executor._processes or {}).values()):
-            process.kill()
-        self.executor.shutdown(wait=True, cancel_futures=True)
-        self.restart()
+        with signals_wait():
+            for process in list((self.executor._processes or {}).values()):
+                process.kill()
+            self.executor.shutdown(wait=True, cancel_futures=True)
+            self.restart()
 
     def submit(self, job: Job) -> Future[Outcome]:
         """Run a job; a process that died while it waited is replaced."""
-        try:
-            return self.executor.submit(run_job, job)
-        except BrokenProcessPool:
-            self.restart()
-            return self.executor.submit(run_job, job)
+        with signals_wait():
+            try:
+                return self.executor.submit(run_job, job)
+            except BrokenProcessPool:
+                self.restart()
+                return self.executor.submit(run_job, job)
 
 
 def is_broken(future: Future[Outcome]) -> bool:

@@ -1,0 +1,277 @@
+"""A model search that is stopped, killed, late or loses a process goes on, or ends with what it has."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.auto.configure import configure
+from dragoman.auto.search import worker
+from dragoman.auto.search.run import (
+    Pool,
+    Search,
+    SearchOptions,
+)
+from dragoman.auto.search.state import SearchState, Trial, check_folder, load_search
+from dragoman.auto.search.worker import Job, Outcome
+from dragoman.errors import RunError
+from dragoman.training.signals import SearchStopped, stop_search_on_signals
+from tests.auto.searches import TINY, FakeSearch, command, job_for, outcome, run_search, scores
+from tests.conftest import words, write_rows
+from tests.processes import CONTEXT, sleep_then
+
+
+def test_a_second_signal_waits_until_the_workers_have_saved() -> None:
+    saved = []
+
+    def search() -> None:
+        with stop_search_on_signals():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                saved.append(True)
+
+    with pytest.raises(SearchStopped):
+        search()
+    assert saved
+
+
+@pytest.mark.slow  # a search that is killed ten times
+@pytest.mark.timeout(1800)
+def test_a_killed_search_goes_on_to_the_same_leaderboard(searched: Path, tmp_path: Path) -> None:
+    """Killed ten times, each time a little later after something in its folder has changed."""
+    run, killed = tmp_path / "run", 0
+
+    def content() -> list[tuple[str, int]]:
+        return sorted((str(path), path.stat().st_mtime_ns) for path in run.rglob("*") if path.exists())
+
+    while killed < 10:
+        process = subprocess.Popen(command(searched, run), stderr=subprocess.DEVNULL)
+        before, deadline = content(), time.monotonic() + 120
+        while content() == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.15 * killed)
+        if process.poll() is not None:
+            assert process.returncode == 0
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        killed += 1
+    assert killed >= 5, "the search was finished too early to be killed"
+    run_search(searched, run)
+    assert scores(run) == scores(searched / "run")
+
+
+def test_a_signal_waits_until_a_worker_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its executor must know it: before, nobody ended a worker that had just started, and the search never exited."""
+    pool, started = Pool(1), []
+
+    def submit(*job: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        started.append(job)
+
+    monkeypatch.setattr(pool.executor, "submit", submit)
+    with pytest.raises(SearchStopped), stop_search_on_signals():
+        pool.submit(Job("", "", 1, 1, "loss"))
+    assert started
+
+
+LATE_WORKER = """
+import multiprocessing, os, sys, time
+def begin(path):
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()} ")
+    time.sleep(1)  # the search is killed meanwhile
+    from dragoman.auto.search.worker import end_with_parent
+    end_with_parent()
+    time.sleep(100)
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=begin, args=(sys.argv[1],)).start()
+    time.sleep(100)
+"""
+
+
+@pytest.mark.slow  # starts two processes
+@pytest.mark.timeout(60)
+def test_a_worker_that_begins_after_its_search_was_killed_ends(tmp_path: Path) -> None:
+    script, begun = tmp_path / "script.py", tmp_path / "begun"
+    script.write_text(LATE_WORKER)
+    process = subprocess.Popen([sys.executable, script, begun])
+    while not begun.exists() or not begun.read_text().endswith(" "):
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    worker_folder = Path("/proc") / begun.read_text().strip()
+    while worker_folder.exists():  # the test's limit ends an endless wait
+        time.sleep(0.1)
+
+
+def test_ctrl_c_stops_a_search_and_the_same_command_goes_on(searched: Path, tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of a terminal; a search in the background begins with SIGINT ignored."""
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command(searched, run), stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not any((run / "trials").glob("*/lock")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1] == (
+        "stopped; the trials that were training are saved, and the same command goes on with the search"
+    )
+
+
+def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    (tmp_path / ".search.json.part").touch()  # it was being written
+    check_folder(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(RunError, match="holds no search"):
+        check_folder(tmp_path)
+
+
+class DyingPool(Pool):
+    """A pool whose job "dies" ends its process."""
+
+    def submit(self, job: Job) -> Any:
+        return self.executor.submit(*((os._exit, 3) if job.folder == "dies" else (sleep_then, 0.05, outcome(1.0))))
+
+
+def test_a_process_that_dies_fails_one_trial(tmp_path: Path) -> None:
+    search = Search(tmp_path, lambda line: None, lambda state: None)
+    search.workers = 2
+    jobs = [(Trial(name), Job("", name, 1, 1, "cer")) for name in ("a", "b", "dies", "c", "d")]
+    pool = DyingPool(2)
+    found = {trial.name: outcome for trial, _, outcome in search._outcomes(pool, jobs)}
+    pool.executor.shutdown()
+    assert found.keys() == {"a", "b", "dies", "c", "d"}
+    assert found["dies"].error == "its process was killed, perhaps for lack of memory"
+    assert all(not outcome.error for name, outcome in found.items() if name != "dies")
+
+
+@pytest.mark.slow
+def test_jobs_that_do_not_pause_are_killed_once_one_is_done(tmp_path: Path) -> None:
+    """Fitting, loading and validating cannot pause."""
+
+    class SleepingPool(Pool):
+        def submit(self, job: Job) -> Any:
+            return self.executor.submit(sleep_then, float(job.folder), outcome(1.0))
+
+    search = Search(tmp_path, lambda line: None, lambda state: None)
+    search.workers = 2
+    jobs = [(Trial(str(seconds)), Job("", str(seconds), 1, 1, "cer")) for seconds in (0.1, 600, 500)]
+    pool, started = SleepingPool(2), time.time()
+    found = {trial.name: outcome.error for trial, _, outcome in search._outcomes(pool, jobs, overdue=started + 3)}
+    assert found == {"0.1": "", "600": worker.OVERDUE, "500": worker.OVERDUE}
+    assert time.time() - started < 60
+    assert pool.submit(jobs[0][1]).result().error == ""  # the pool goes on
+    pool.executor.shutdown()
+
+
+def test_a_deadline_ends_a_job_with_a_validation(cached: Path, tmp_path: Path) -> None:
+    job = job_for(tmp_path, 80, [*TINY, "train.steps=4000", "train.validate_every=2000"], until=4000)
+    late = worker.train_up_to(job._replace(deadline=time.time()))
+    assert late.step == 1  # a run without a step has no weights
+    assert math.isfinite(late.score)
+    assert worker.outcome_of_killed(job)._replace(loading=late.loading, overhead=late.overhead) == late
+    assert worker.outcome_of_killed(job._replace(folder=str(tmp_path / "none"))).error == worker.OVERDUE
+
+
+def test_a_search_without_time_left_ends_with_what_it_has(cached: Path, tmp_path: Path) -> None:
+    """A resumed search counts the seconds that it has had; its jobs get what is left."""
+    rows = [(word, word[::-1]) for word in words(400)]
+    write_rows(tmp_path / "pairs.tsv", rows[:200])
+    write_rows(tmp_path / "valid.tsv", rows[200:])
+    settings = [*TINY[1:], "train.steps=300", f"data.valid={tmp_path / 'valid.tsv'}"]
+    config, _ = configure(str(tmp_path / "pairs.tsv"), settings)
+    given: list[Job] = []
+
+    class Watched(FakeSearch):
+        def _outcomes(self, pool: Any, jobs: Any, *limits: Any) -> Any:
+            given.extend(job for _, job in jobs)
+            return super()._outcomes(pool, jobs)
+
+    search = Watched(tmp_path / "run", a=[outcome(0.5)] * 3, b=[outcome(0.4)] * 3)
+    search.create({"a": config, "b": config}, SearchOptions(1000.0, workers=2), [])
+    state = load_search(tmp_path / "run")
+    state.spent = 990.0
+    state.save(tmp_path / "run")
+    done = search.run()
+    assert done.members == ["a"]
+    assert 990 <= done.spent < 1000
+    deadlines = [job.deadline for job in given if job.deadline < math.inf]
+    assert deadlines
+    assert max(deadlines) <= search.started + 10
+
+
+def test_a_search_that_is_stopped_in_the_rest_of_its_time_goes_on(
+    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan trains 24 steps, the rest of the time 30 and a second seed, which a signal keeps from its begin."""
+    rows = write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(60)])
+    small = ["preset=luong-2015-small", "model.encoder.width=8", "model.decoder.width=8"]
+    config, _ = configure(str(rows), [*small, *TINY])
+
+    def rest(state: SearchState, trained: Any, left: float, tried: Any) -> list[Any]:
+        usual = state.trials[0]
+        return [] if tried else [("a", usual, 30), ("a-seed1", usual, 30)]
+
+    class Stopping(Search):
+        def _outcomes(self, pool: Any, jobs: Any, *limits: Any) -> Any:
+            for found in super()._outcomes(pool, jobs, *limits):
+                yield found
+                if found[1].until == 30:
+                    time.sleep(1.1)
+                    raise SearchStopped(143, 0)
+
+    monkeypatch.setattr("dragoman.auto.search.run.rest_of_time", rest)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)  # workers that have imported torch
+    search = Stopping(tmp_path / "run", lambda line: None, lambda state: None)
+    search.create({"a": config}, SearchOptions(600.0, workers=1), [])
+    with pytest.raises(SearchStopped):
+        search.run()
+    stopped = load_search(tmp_path / "run")
+    assert (stopped.members, stopped.trials[0].steps) == (["a", "a-seed1"], [30])
+    assert stopped.spent > 1
+    done = Search(tmp_path / "run", lambda line: None, lambda state: None).run()
+    assert done.done
+    states = [worker.state_of(tmp_path / "run" / "trials" / name) for name in stopped.members]
+    assert [state and state.step for state in states] == [30, 30]
+    assert done.spent > stopped.spent
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. GPU 0 is full."),
+        MemoryError("2 GiB: not enough memory"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_a_trial_without_enough_memory_fails_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(job: Job) -> Outcome:
+        raise error
+
+    monkeypatch.setattr(worker, "train_up_to", full)
+    failed = worker.run_job(Job("a.toml", "a", 10, 1, "chrf"))
+    assert failed.error == f"not enough memory ({str(error) or 'MemoryError'})"
+    error.args = (
+        f"{str(error) or 'MemoryError'} Process 7 has 4.64 GiB memory in use. Process 8 …\nTry another setting.",
+    )
+    assert worker.run_job(Job("a.toml", "a", 10, 1, "chrf")).error == failed.error
+    assert failed.score == -math.inf
