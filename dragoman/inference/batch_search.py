@@ -21,6 +21,9 @@ from dragoman.inference.pipeline import Row
 from dragoman.kernels.cpu_workers import map_batches
 from dragoman.models.traits import decodes
 
+# Multiplications of a decoding step that are worth a thread of its own. In a smaller step most of the time goes into
+# Python, which threads take in turns: two half batches take up to twice as long as a whole one.
+WORTH_A_THREAD = 2e8
 Automata = Sequence[ConstraintAutomaton | None]
 Results = Iterator[tuple[int, list[Hypothesis]]]  # (index of a source, hypotheses)
 
@@ -44,7 +47,7 @@ class BatchSearch:
         size, workers = self.batch_size, 1
         plain = automata is None and not traced and self.method is None
         if plain and self.device.type == "cpu" and decodes(self.model) == "stepwise":
-            workers = max(1, min(torch.get_num_threads(), len(sources)))
+            workers = self._workers(len(sources))
             rounds = math.ceil(len(sources) / (workers * size))
             size = max(1, math.ceil(len(sources) / (workers * max(1, rounds))))  # no core waits for the last batch
 
@@ -54,6 +57,14 @@ class BatchSearch:
         batches = batches_by_length(sources, size, self.collator, longest_first=workers > 1)
         for results in map_batches(found, batches, workers) if workers > 1 else map(found, batches):
             yield from results
+
+    def _workers(self, sources: int) -> int:
+        """How many cores search a batch each; a batch is shared among cores only where its steps are large."""
+        workers = min(torch.get_num_threads(), sources)
+        if workers > 1 and sources <= self.batch_size:
+            step = sources * self.config.beam * sum(parameter.numel() for parameter in self.model.parameters())
+            workers = min(workers, int(step / WORTH_A_THREAD))
+        return max(1, workers)
 
     def _search_batch(
         self, indices: list[int], batch: Batch, automata: Automata | None, traced: Sequence[Row]

@@ -21,7 +21,6 @@ from dragoman.data.tokenizers.context import join_context, split_context
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import DecodingOptions, changed_fields
-from dragoman.decoding.search import limits_of
 from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
 from dragoman.inference.completer import Completed, Completer, CompletionOptions, Observe
 from dragoman.inference.inputs import StreamOptions
@@ -161,11 +160,12 @@ class ServedModel:
         if options.method is not None:
             rows = options.method.hypotheses(options.n_best)
         backend = predictor.backend(predictor.defaults)
-        lengths = torch.tensor([len(item.text) + 1 for item in inputs])
-        steps = limits_of(lengths, config, backend.length_ratio, getattr(backend.traits, "max_positions", None))
+        # In plain numbers: for one text a tensor takes a tenth of a millisecond.
+        steps = (config.limit(len(item.text) + 1, backend.length_ratio) for item in inputs)
+        most = getattr(backend.traits, "max_positions", None) or math.inf
         return [
-            SearchCost(limit + phrases_of(item.constraints), rows * len(self.engine.members))
-            for limit, item in zip(steps.tolist(), inputs, strict=True)
+            SearchCost(int(min(limit, most)) + phrases_of(item.constraints), rows * len(self.engine.members))
+            for limit, item in zip(steps, inputs, strict=True)
         ]
 
     def warm_up(self) -> None:

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 from dragoman.data.languages import UNKNOWN, detect, same_language
 from dragoman.data.tokenizers.base import UNK
 from dragoman.decoding.constraints.source import find_placeholders
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Reading, UnitTranslation
+from dragoman.documents.markup import Block
 from dragoman.documents.numbers import localiser
 from dragoman.documents.registry import open_document
 from dragoman.errors import ConfigError
@@ -59,6 +60,11 @@ def served_languages(state: ServerState) -> dict[str, list[str]]:
 
 def find_route(state: ServerState, job: TranslationJob, source: str) -> tuple[ServedModel, str] | None:
     """The run and tag between two languages; None: they are one language, and there is nothing to translate."""
+
+    def refuse(place: str) -> NoReturn:
+        message = job.unserved(place, source, job.target, served)
+        raise ConfigError(message + "".join(f"; {advice}" for advice in unknown_languages(state)))
+
     table = served_languages(state)
     served = ", ".join(f"{code} → {target}" for code, targets in table.items() for target in targets) or "none"
 
@@ -66,16 +72,27 @@ def find_route(state: ServerState, job: TranslationJob, source: str) -> tuple[Se
         return any(same_language(code, other) for other in table)
 
     if not known(job.target):
-        raise ConfigError(job.unserved("target", source, job.target, served))
+        refuse("target")
     if source != AUTO and not known(source):
-        raise ConfigError(job.unserved("source", source, job.target, served))
+        refuse("source")
     route = state.models.route(source, job.target)
     if route is None:
         if source != UNKNOWN and same_language(source, job.target):
             return None
-        raise ConfigError(job.unserved("pair", source, job.target, served))
+        refuse("pair")
     model, tag = route
     return model, tag_with_formality(model.tags, tag, job.target, job.formality)
+
+
+def unknown_languages(state: ServerState) -> list[str]:
+    """What to do about runs that no pair of languages finds: a line, or none."""
+    names = [model.name for model in state.models.translators if not model.has_languages]
+    if not names:
+        return []
+    return [
+        f"this server does not know the languages of {', '.join(names)}; start it with --languages such as de:en "
+        '(or source and target in serve.toml), or ask for "und"'
+    ]
 
 
 def detected_language(state: ServerState, text: str, job: TranslationJob) -> tuple[str, float]:
@@ -171,7 +188,8 @@ class TranslatedDocument(NamedTuple):
 
     data: bytes
     translated: bool  # no: it is in the target language already
-    characters: int  # of the units that were translated
+    characters: int  # of the units that a model has read
+    wordless: int  # units without letters, such as numbers: no model has read them
 
 
 async def translate_document(call: ServerCall, job: TranslationJob, name: str, data: bytes) -> TranslatedDocument:
@@ -185,13 +203,17 @@ async def translate_document(call: ServerCall, job: TranslationJob, name: str, d
     source = detected_language(call.state, text, job)[0] if job.source == AUTO else job.source
     route = find_route(call.state, job, source)
     outputs: list[UnitTranslation | None] = [None] * len(document.units)
+    wordless: list[Block] = []
     if route is not None:
         model, tag = route
         options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)
         translator = Translator(call, model, PLAIN, InputBuilder(options, model))
         localise = None if call.state.config.keep_numbers else localiser(source, job.target)
         for index, output in zip(chosen, await translator.blocks(blocks, localise), strict=True):
+            if output.wordless:
+                wordless.append(document.units[index].block)
             if not output.refused or document.marks_refused:
                 outputs[index] = output
-    characters = sum(len(block.text) for block in blocks)
-    return TranslatedDocument(await asyncio.to_thread(document.render, outputs), route is not None, characters)
+    characters = sum(len(block.text) for block in blocks) - sum(len(block.text) for block in wordless)
+    rendered = await asyncio.to_thread(document.render, outputs)
+    return TranslatedDocument(rendered, route is not None, characters, len(wordless))

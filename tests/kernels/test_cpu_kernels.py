@@ -200,3 +200,17 @@ def test_cores_share_batches_evenly_and_begin_with_the_longest(monkeypatch: pyte
     assert sorted(index for index, _ in results) == list(range(9))
     lengths = sorted([[len(sources[index]) for index in batch] for batch in found], reverse=True)
     assert lengths == [[9, 8, 7], [6, 5, 4], [3, 2, 1]]  # 4, 4 and 1 sources would leave a core waiting
+
+
+@pytest.mark.parametrize(("width", "batches"), [(100, [9]), (10_000, [4, 5])])
+def test_cores_share_a_batch_only_where_its_steps_are_large(
+    width: int, batches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(BatchSearch, "_search_batch", lambda self, indices, *_: found.append(len(indices)) or [])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with torch.device("meta"):
+        model = torch.nn.Linear(width, width)
+    how = BatchSearch(model, torch.device("cpu"), PAIR_COLLATOR, SearchConfig(), 1.0, 1, 32, None, str)
+    list(how.results([[5, 6]] * 9, None, ()))
+    assert sorted(found) == batches

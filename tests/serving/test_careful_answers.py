@@ -79,6 +79,8 @@ def test_a_run_without_languages_answers_no_pair(mixed: Live, pair: tuple[str, s
     source, target = pair
     answer = mixed.client.post("/translate", json={"q": "abc", "source": source, "target": target})
     assert answer.status_code == 400, answer.text
+    assert "the languages of welsh" in answer.json()["error"]
+    assert "--languages" in answer.json()["error"]
     form = {"text": ["abc"], "source_lang": source.upper(), "target_lang": target.upper()}
     assert mixed.client.post("/v2/translate", json=form).status_code == 400
     file = {"file": ("a.txt", b"abc")}

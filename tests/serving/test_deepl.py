@@ -210,6 +210,10 @@ def test_documents(live: Live, client: DeepLClient, tmp_path: Path) -> None:
     status = client.translate_document_from_filepath(tmp_path / "a.html", tmp_path / "b.html", target_lang="CD")
     assert (tmp_path / "b.html").read_text(encoding="utf-8") == f"<p>{plain}</p>"
     assert (status.done, status.billed_characters) == (True, 3)
+    handle = client.translate_document_upload(named("a.html", b"<p>7,041</p><p>abc</p>"), target_lang="CD")
+    body = {"document_key": handle.document_key}
+    found = live.post(f"/v2/document/{handle.document_id}", body)
+    assert (found["billed_characters"], found["without_letters"]) == (3, 1), found
     glossary = client.create_glossary("mine", "AB", "CD", {"abc": "HIJ"})
     out = io.BytesIO()
     client.translate_document(named("a.txt", b"abc\n"), out, source_lang="AB", target_lang="CD", glossary=glossary)

@@ -124,6 +124,10 @@ def test_files(live: Live, expected: dict[str, str]) -> None:
     url = answer.json()["translatedFileUrl"]
     assert url.endswith("/film_cd.srt")
     assert live.client.get(url).text == srt.replace(one, expected[one]).replace(two, expected[two])
+    assert "withoutLetters" not in answer.json()
+    files = {"file": ("numbers.txt", f"7,041\n{one}\n".encode())}
+    answer = live.client.post("/translate_file", files=files, data={"source": "ab", "target": "cd"})
+    assert answer.json()["withoutLetters"] == 1, "no model has read 7,041"
     unit = '<trans-unit id="1"><source>{}</source>{}</trans-unit>'
     units = unit.format(f"<g>{one}</g>", "") + unit.format("x", "<target>y</target>")
     xliff = f'<xliff version="1.2"><file>{units}</file></xliff>'

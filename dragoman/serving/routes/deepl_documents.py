@@ -84,7 +84,7 @@ async def work(call: ServerCall, job: TranslationJob, document_id: str, about: d
         if not result.translated:
             raise ConfigError(EQUAL)
         stored = call.state.spool.add(result.data)
-        about |= {"status": "done", "result": stored, "characters": result.characters}
+        about |= {"status": "done", "result": stored, "characters": result.characters, "wordless": result.wordless}
     except DragomanError as error:
         about |= {"status": "error", "error": str(error)}
     except (Busy, TooLate):
@@ -116,6 +116,7 @@ async def status(call: CurrentCall, request: Request, document_id: str) -> dict[
         table["seconds_remaining"] = 1  # clients wait so long before they ask again
     elif about["status"] == "done":
         table |= {"seconds_remaining": 0, "billed_characters": about["characters"]}
+        table |= {"without_letters": about["wordless"]} if about["wordless"] else {}
     else:
         table |= {"error_message": about["error"], "message": about["error"]}
     return table

@@ -167,7 +167,7 @@ async def frontend_settings(call: CurrentCall) -> dict[str, Any]:
 
 @router.post("/translate_file", openapi_extra=FileRequest.body("multipart/form-data"))
 async def translate_file(call: CurrentCall, request: Request) -> Any:
-    """Translate a file; the answer has the address of the result."""
+    """Translate a file; the answer has the address of the result, and how many of its texts have no letters."""
     body = await FileRequest.read(request)
     name, data = body.file
     if not data:
@@ -178,7 +178,8 @@ async def translate_file(call: CurrentCall, request: Request) -> Any:
     document = await translate_document(call, body.job(), name, data)
     key = call.state.spool.add(document.data)
     shown = quote(f"{path.stem[:80]}_{body.target}{path.suffix.lower()}")
-    return {"translatedFileUrl": f"{base_url(request)}{request.app.url_path_for('download_file', key=key, name=shown)}"}
+    url = f"{base_url(request)}{request.app.url_path_for('download_file', key=key, name=shown)}"
+    return {"translatedFileUrl": url} | ({"withoutLetters": document.wordless} if document.wordless else {})
 
 
 def base_url(request: Request) -> str:
