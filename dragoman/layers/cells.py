@@ -24,6 +24,7 @@ from dragoman.kernels.deferred_gradients import deferring, linear
 from dragoman.kernels.fused_gru import FusedGRU, FusedGRUResetBefore
 from dragoman.kernels.fused_lstm import FusedCoupledLSTM, FusedLayerNormLSTM, FusedLSTM, FusedPeepholeLSTM
 from dragoman.kernels.fused_rnn import FusedRNN, fused_rnn, fused_rnn_step
+from dragoman.kernels.input_feeding import FeedingCell
 from dragoman.kernels.support import is_exporting
 from dragoman.kernels.torch_rnn import torch_is_faster, torch_rnn
 
@@ -232,6 +233,12 @@ class Cell(nn.Module):
             return self.fused_step(self.finish_projection(projected[t] + linear(context, weight)), state)
 
         return step
+
+    def for_feeding(self) -> FeedingCell | None:
+        """The cell as `kernels.input_feeding` reads it; None: its steps must run one by one."""
+        if observed() or not self.has_fused:
+            return None
+        return FeedingCell(self.fused, self.input_weight, self.hidden_weight, self.bias, self.extras())
 
     def fused_step(self, projected: Tensor, state: CellState) -> CellState:
         """`step` as one autograd function, inside a loop that defers gradients."""

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Size, SizeOrNone, setting
 from dragoman.kernels.deferred_gradients import linear, matmul
-from dragoman.layers.attention import CrossAttention, masked_softmax, show
+from dragoman.kernels.input_feeding import DotMemory
+from dragoman.layers.attention import CrossAttention, masked_softmax, observed, show
 
 Position = Tensor | int  # the target position of the first query
 
@@ -237,6 +238,13 @@ class SingleHeadAttention(nn.Module):
         """What depends on the memory alone: keys as the score prepares them, and values, each (B, S, …)."""
         return self.score.prepare(self.keys(keys)), self.values(values)
 
+    def as_dot_products(self, mask: Tensor, memory: tuple[Tensor, ...]) -> DotMemory | None:
+        """Keys and values where the context is softmax(q · K) V and nobody looks at the weights."""
+        if type(self.score) is not DotScore or type(self.window) is not GlobalWindow or self.gate or observed():
+            return None
+        keys, values = memory
+        return DotMemory(keys if self.score.scale == 1.0 else keys * self.score.scale, values, mask)
+
     def forward(self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Position) -> Tensor:
         """Queries (N, T, Q), mask (B, S) → contexts (N, T, width); `start`: target position of the first query."""
         keys, values = memory
@@ -263,6 +271,9 @@ class MultiHeadRNNAttention(CrossAttention):
         super().__init__(config.width, config.heads, memory_width)
         self.width = config.width
         self.resize = None if query_width == config.width else nn.Linear(query_width, config.width)
+
+    def as_dot_products(self, mask: Tensor, memory: Any) -> None:
+        """Several heads have no such form."""
 
     def forward(self, query: Tensor, memory: Any, mask: Tensor, start: Position = 0) -> Tensor:
         """Queries (N, T, Q), mask (B, S) → contexts (N, T, width)."""

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import SizeOrNone, setting
+from dragoman.kernels import input_feeding
 from dragoman.kernels.deferred_gradients import deferred_gradients, linear
+from dragoman.layers.cells import CellState
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn_attention import GeneralConfig, RNNAttentionConfig, build_rnn_attention
 from dragoman.models.contracts import Memory, State
@@ -77,6 +79,21 @@ class LuongDecoder(CellDecoder):
             return torch.cat([states, context], -1)
         return torch.tanh(linear(torch.cat([context, states], -1), self.combine.weight))
 
+    def feed(self, embedded: Tensor, state: State) -> tuple[Tensor, tuple[CellState, ...]]:
+        """Embedded tokens (N, T, E) → ã of every step, each fed into the next one, and the states of the layers."""
+        cells, (last,) = state.cache
+        combine = None if self.combine is None else self.combine.weight
+        memory = self.attention.as_dot_products(*state.static)
+        if fed := input_feeding.feed(embedded, cells[0], last, self.stack.only_cell(), memory, combine):
+            return fed[0], (fed[1],)
+        attentional: list[Tensor] = []
+        masks = self.stack.masks(embedded)
+        for t, token in enumerate(embedded.unbind(1)):
+            states, cells = self.stack(torch.cat([token, last], -1)[:, None], cells, None, masks)
+            attentional.append(self.attend(states, state, t))
+            last = attentional[-1][:, 0]
+        return torch.cat(attentional, 1), cells
+
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
         cells, last = state.cache
@@ -84,13 +101,8 @@ class LuongDecoder(CellDecoder):
             states, cells = self.stack(embedded, cells)
             hidden = self.attend(states, state, 0)
         else:
-            attentional: list[Tensor] = []
-            masks = self.stack.masks(embedded)
             with deferred_gradients(tokens.shape[1]):
-                for t, token in enumerate(embedded.split(1, 1)):
-                    states, cells = self.stack(torch.cat([token, last[0][:, None]], -1), cells, None, masks)
-                    attentional.append(self.attend(states, state, t))
-                    last = (attentional[-1][:, 0],)
-            hidden = torch.cat(attentional, 1)
+                hidden, cells = self.feed(embedded, state)
+            last = (hidden[:, -1],)
         length = state.length + tokens.shape[1]
         return self.dropout(hidden), state._replace(cache=(cells, last), length=length)

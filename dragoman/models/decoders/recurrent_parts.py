@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.kernels.cpu_dropout import Dropout
+from dragoman.kernels.input_feeding import FeedingCell
 from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
 from dragoman.layers.rnn import VariationalDropout
 from dragoman.models.contracts import Decoder, Encoder, Memory
@@ -109,6 +110,12 @@ class CellStack(nn.Module):
         if not (self.training and isinstance(self.dropout, VariationalDropout)):
             return None
         return [self.dropout(like.new_ones(like.shape[0], 1, self.width)) for _ in self.cells]
+
+    def only_cell(self) -> FeedingCell | None:
+        """The cell of a stack of one layer, for a kernel that runs the whole loop."""
+        cell = self.cells[0]
+        assert isinstance(cell, Cell)
+        return cell.for_feeding() if len(self.cells) == self.first == 1 else None
 
     def forward(
         self,
