@@ -61,13 +61,11 @@ def batch_after_batch(decode: Decode) -> Decode:
 
 def plain(predictor: Predictor, texts: list[str], precision: str) -> Decode:
     """CTranslate2 called as its documentation does, on tokens that are ready: no text, no order, no limits."""
-    import ctranslate2
-
     tokenizers = (predictor.source_tokenizer, predictor.target_tokenizer)
     run = predictor.run
     folder = ctranslate2_export.exported(run.folder, run.weights_path(), predictor.model, tokenizers, precision)
     threads = torch.get_num_threads()
-    translator = ctranslate2.Translator(str(folder), compute_type=precision, inter_threads=threads, intra_threads=1)
+    translator = exchange.translator(folder, compute_type=precision, inter_threads=threads, intra_threads=1)
     names = exchange.names(tokenizers[0])
     sources = [[names[token] for token in tokenizers[0].encode(text)] for text in texts]
 

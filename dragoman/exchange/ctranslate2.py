@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,17 @@ def package() -> Any:
     import ctranslate2
 
     return ctranslate2
+
+
+def translator(folder: Path, **options: Any) -> Any:
+    """CTranslate2's `Translator` on the CPU.
+
+    Its constructor sets the number of OpenMP threads of the thread that calls it to `intra_threads`. Torch reads the
+    same number: it would compute with one thread from then on, and its search take one core. So a thread that then
+    ends calls it.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(package().Translator, str(folder), device="cpu", **options).result()
 
 
 # ---------------------------------------------------------------------- models that can be exported

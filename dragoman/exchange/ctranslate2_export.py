@@ -39,6 +39,7 @@ from dragoman.exchange.ctranslate2 import (
     names,
     origin,
     package,
+    translator,
     written_folder,
 )
 from dragoman.exchange.exporter import Exporter, encoder_decoder, stacks_of
@@ -283,9 +284,9 @@ def greedy_tokens(run: Run, folder: Path, sources: Sequence[Sequence[int]]) -> l
     """
     source, target = map(names, run.tokenizers())
     numbers = {name: number for number, name in enumerate(target)}
-    translator = package().Translator(str(folder), device="cpu", compute_type="default")
+    engine = translator(folder, compute_type="default")
     limits = [run.config.search.limit(len(tokens) + 1, float(run.data["length_ratio"])) - 1 for tokens in sources]
-    outputs = translator.translate_batch(
+    outputs = engine.translate_batch(
         [[source[token] for token in tokens] for tokens in sources],
         beam_size=1, max_input_length=0, max_decoding_length=max(limits, default=1),
     )  # fmt: skip

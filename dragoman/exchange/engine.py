@@ -93,9 +93,8 @@ class Engine:
     ) -> None:
         """With `listed` the folder has a vocabulary map, which every search uses."""
         self.precision, self.listed = precision, listed
-        translator = exchange.package().Translator(
-            str(folder),
-            device="cpu",
+        translator = exchange.translator(
+            folder,
             compute_type=precision,
             inter_threads=workers,
             intra_threads=1,

@@ -166,6 +166,18 @@ def test_what_reaches_its_longest_length_ends_as_in_our_own_search(beam: int, tm
         assert one is None or one[0].tokens == plain[place][0].tokens
 
 
+def test_an_engine_leaves_torch_its_threads(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        engine = engine_of(model_of("paper"), tmp_path)
+        assert torch.get_num_threads() == 2
+        list(engine.search(rows(4), [20] * 4, EngineSearch(SearchConfig(beam=1))))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_int8_is_near(tmp_path: Path) -> None:
     model, tokenizer = model_of("paper"), Numbers()
     ctranslate2_export.export(model, (tokenizer, tokenizer), tmp_path, "int8")
