@@ -58,6 +58,7 @@ class SideProfile:
     stem: float = 0.0  # mean characters before the features; 0: there are no features
     longest: tuple[float, float] = (0.0, 0.0)  # characters and tokens that 99.5 % of the texts do not exceed
     marks: bool = False  # whether punctuation marks are tokens of their own, not only what spaces separate
+    both: float = 0.0  # mean characters of the texts of both sides, where both have several words; 0: one has not
 
     @property
     def closed(self) -> bool:
@@ -89,8 +90,13 @@ class SideProfile:
     def unit(self) -> Unit:
         if self.closed or self.marks:
             return "words"
-        short = self.stem or self.spaced < 0.1 or self.tokens < 3 or self.characters <= 24
+        short = not self.several_words or (self.both or self.characters) <= 24
         return "characters" if short else "subwords"
+
+    @property
+    def several_words(self) -> bool:
+        """Whether texts are of several words of an open set."""
+        return not (self.closed or self.stem) and self.spaced >= 0.1 and self.tokens >= 3
 
     def in_units(self, characters: float, tokens: float) -> float:
         """The length of a text in its unit; the number of sub-words is an estimate."""
@@ -229,6 +235,9 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
     if features:  # the relation to the target is that of the stem
         sources = [split_features(text, features)[0] for text in sources]
         source = replace(source, stem=sum(map(len, sources)) / len(sources))
+    if source.several_words and target.several_words:  # one of them a little longer than 24 characters: one unit
+        both = (source.characters + target.characters) / 2
+        source, target = replace(source, both=both), replace(target, both=both)
     alphabets = [set().union(*texts) for texts in (sources, targets)]
     words = {word for text in sources for word in split(text)}
     by_source: dict[str, set[str]] = defaultdict(set)

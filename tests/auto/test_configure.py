@@ -223,6 +223,16 @@ def test_a_closed_set_of_words_stays_words() -> None:
     assert replace(COMMANDS.source, punctuated=0.8).unit == "subwords"  # "name[The Eagle],"
 
 
+@pytest.mark.parametrize(("added", "unit"), [(7, "characters"), (20, "subwords")])
+def test_both_sides_of_short_sentences_have_the_same_unit(tmp_path: Path, added: int, unit: str) -> None:
+    """Sources have less than 24 characters and targets more; the mean decides."""
+    some = words(2000, longest=5)
+    rows = [(" ".join(some[n : n + 4]), " ".join(some[n + 1 : n + 5]) + " " + "x" * added) for n in range(1900)]
+    seen = profile_pairs(str(write_rows(tmp_path / "short.tsv", rows)))
+    assert seen.source.characters <= 24 < seen.target.characters
+    assert seen.source.unit == seen.target.unit == unit
+
+
 def test_words_get_characters_and_a_small_regularised_model() -> None:
     table, built, reasons = chosen(WORDS)
     assert {side["kind"] for side in table["tokenizer"].values()} == {"characters"}
