@@ -92,6 +92,7 @@ TORCHRUN = {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--m
 TORCHRUN |= {"--rdzv-backend", "--rdzv-endpoint", "--run-path"}
 SLURM = {"--array", "--gres", "--nodes", "--ntasks-per-node", "--requeue"}
 OTHER_OPTIONS = {*TORCHRUN, *SLURM, "--data", "--device", "--directory", "--kinds", "--model", "--only", "--part"}
+OTHER_OPTIONS |= {"--no-peers", "--ways"}
 
 
 def test_options_that_the_pages_name_exist() -> None:

@@ -7,7 +7,6 @@ import random
 import re
 import shlex
 import shutil
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,7 @@ def lecture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("sounds.tar.gz", "test0.wav", "hello.wav"),
         ("pictures.tar", "test0.png", "beach.png"),
     ):
-        with tarfile.open(place / archive) as tar:
-            tar.extract(member, place, filter="data")
+        media.unpack(place / archive, member)
         shutil.copy(place / member, place / name)
     draw = random.Random(2)
     rows = [line.split("\t") for line in (place / "pairs.tsv").read_text().splitlines()[:20]]

@@ -75,7 +75,7 @@ def learning_curve(data: Files, folder: Path, options: CurveOptions, display: Di
         select_metrics((options.metric,), config.data.units)
     with locked(make_folder(folder)):
         prepared = prepare(config, folder, options, is_config(data), display)
-        trained, aside = [], 0.0  # seconds of a size beside its training steps: preparing, validating, decoding
+        trained, aside = [], 0.0  # seconds of a size beside its training: preparing, decoding
         for number, (path, pairs) in enumerate(zip(prepared.train, prepared.pairs, strict=True), 1):
             sized, model = sized_config(config, path, prepared.valid, options, is_config(data), display)
             display.info(f"{pairs:,} pairs ({number} of {len(prepared.train)}): {model}")
@@ -211,7 +211,7 @@ def sized_config(
 def train_and_decode(
     config: Config, place: Path, test: Path, seconds: float | None, device: str, display: Display
 ) -> tuple[list[str], bool, float]:
-    """The outputs of a training for the held-out texts, whether time ended it, and the seconds of its steps.
+    """The outputs of a training for the held-out texts, whether time ended it, and the seconds of its training.
 
     They are read if they are there already.
     """
@@ -220,10 +220,10 @@ def train_and_decode(
         if seconds is not None:
             config = replace(config, train=replace(config.train, minutes=max(0.1, seconds / 60)))
         state = train(config, place, display)
-        trained = state.seconds
+        trained = state.elapsed
         display.close()
         cut_short = seconds is not None and state.step < config.train.steps and not is_fitted(config)
-        cut_short = cut_short and state.seconds >= 60 * config.train.minutes
+        cut_short = cut_short and not state.is_out_of_patience(config.train.patience)
         sources = [row["source"] for row in read_rows(test)]
         outputs = load_predictor(place, device).stream(
             sources, scores=False, on_unknown=told_elsewhere, on_refused=lambda number, error: None

@@ -245,7 +245,7 @@ def report_trained(folder: str, progress: Any, display: Display) -> None:
     early = progress.step < config.train.steps
     done = f"done: {progress.step:,} steps{' (stopped early)' if early else ''}"
     display.info(f"{done}, best {config.train.metric} {shown} at step {step:,}")
-    if early and config.train.minutes and progress.seconds >= 60 * config.train.minutes:
+    if early and config.train.minutes and not progress.is_out_of_patience(config.train.patience):
         display.info(f"training stopped after train.minutes = {config.train.minutes:g}; raise it to train further")
     elif early:
         patience = config.train.patience

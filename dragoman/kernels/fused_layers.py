@@ -46,8 +46,8 @@ def enabled(buffers: StepBuffers | None = None) -> Iterator[None]:
 
 
 def _fuses(x: Tensor) -> bool:
-    """Whether the kernels serve here: enabled and on a GPU."""
-    return _enabled.get() and x.is_cuda and HAS_TRITON
+    """Whether the kernels serve here: enabled, on a GPU, and not while torch.compile traces the layers."""
+    return x.is_cuda and HAS_TRITON and not torch.compiler.is_compiling() and _enabled.get()
 
 
 def _norms(x: Tensor, norm: nn.Module) -> bool:

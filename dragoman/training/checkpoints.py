@@ -49,6 +49,17 @@ class TrainingState:
     loss_count: int = 0
     accumulate: int = 1  # train.accumulate and the number of processes: their product, the batches of a step,
     processes: int = 1  # must not change when the run resumes
+    pauses: float = 0.0  # seconds of validations and checkpoints
+    validation: float = 0.0  # seconds of the last validation
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training steps, validations and checkpoints."""
+        return self.seconds + self.pauses
+
+    def is_out_of_patience(self, patience: int) -> bool:
+        """Whether so many validations in a row brought no better score; with a patience of 0 never."""
+        return bool(patience) and self.validations_since_best >= patience
 
 
 def checksum(content: Mapping[str, Any]) -> str:

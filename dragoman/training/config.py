@@ -133,7 +133,9 @@ class TrainConfig:
         0.0, help="passes over the training data, from which train.steps follows; 0: train.steps as it is set"
     )
     minutes: NonNegative = setting(
-        0.0, help="stop after so many minutes of training steps, with a last validation; 0: train.steps alone decides"
+        0.0,
+        help="stop after so many minutes, validations included, of which all but the last take up to a fifth; 0: "
+        "train.steps alone decides",
     )
     seed: SizeOrNone = setting(1, help="random seed of initial weights, batch order and dropout")
     start_from: str | StartFromConfig = setting(

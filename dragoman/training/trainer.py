@@ -39,6 +39,7 @@ from dragoman.training.validation.result import GeneralText, ValidationResult, V
 Pause = Callable[[TrainingState], bool]  # whether to stop after this step for now
 
 WEIGHTS = "weights.safetensors"
+PAUSES = 0.2  # share of train.minutes that validations and checkpoints may take, but for the last validation
 PREVIEW_AFTER, PREVIEW_STEPS = 90.0, 5  # a preview comes after so many seconds and steps, if validation is as far off
 
 
@@ -127,10 +128,14 @@ class Trainer:
 
     @property
     def _time_share(self) -> float:
-        """How much of train.minutes the steps have taken, on the slowest process; 0 without such a limit."""
+        """How much of train.minutes is over, on the slowest process; 0 without such a limit.
+
+        The last validation has its time too: it is taken to be as long as the one before.
+        """
         if not self.config.minutes:
             return 0.0
-        return self.processes.all_reduce_max(int(1000 * self.state.seconds)) / (60_000 * self.config.minutes)
+        share = self.state.elapsed / max(1e-3, 60 * self.config.minutes - self.state.validation)
+        return self.processes.all_reduce_max(int(1e6 * share)) / 1e6
 
     def _scheduled_step(self, step: int) -> int:
         """The step that schedules read: a later one where train.minutes ends training before the last."""
@@ -139,8 +144,13 @@ class Trainer:
     @property
     def stopped_early(self) -> bool:
         """Whether train.patience validations in a row brought no better score."""
-        patience = self.config.patience
-        return bool(patience) and self.state.validations_since_best >= patience
+        return self.state.is_out_of_patience(self.config.patience)
+
+    @property
+    def _hurries(self) -> bool:
+        """Whether pauses have had their share of train.minutes, so that only the last validation is left."""
+        pauses, elapsed = self.state.pauses, self.state.elapsed
+        return bool(self.config.minutes) and bool(self.processes.all_reduce_max(int(pauses > PAUSES * elapsed)))
 
     def _step(self) -> None:
         """One optimiser step: this process computes every world_size-th batch of the step."""
@@ -193,12 +203,12 @@ class Trainer:
         self._last_log = (now, state.tokens)
         remaining = (config.steps - state.step) * state.seconds / state.step
         if config.minutes:
-            left = max(0.0, 60 * config.minutes - state.seconds)
+            left = max(0.0, 60 * config.minutes - state.elapsed)
             if left < remaining and state.step > 1 and not self._told_minutes:
                 self._told_minutes = True
                 self.display.info(
                     f"train.minutes = {config.minutes:g} ends training near step "
-                    f"{round(60 * config.minutes * state.step / state.seconds):,} of {config.steps:,}; the schedule of "
+                    f"{round(60 * config.minutes * state.step / state.elapsed):,} of {config.steps:,}; the schedule of "
                     "the learning rate follows the time"
                 )
             remaining = min(remaining, left)
@@ -235,15 +245,19 @@ class Trainer:
         self.state.loss_total = self.processes.all_reduce_sum([float(self.train_step.loss)])[0]
         self._check_finite(self.state.loss_total)
         self._saved_step = self.state.step
+        started = time.perf_counter()
         self.checkpointer.save(self.state)
         if self.processes.is_main:
             self.best_weights.prune(self.state, self.checkpointer.checkpoints)
         self.processes.barrier()
+        self.state.pauses += time.perf_counter() - started
 
     def _validation_due(self) -> bool:
         step, config = self.state.step, self.config
         is_last = step >= config.steps or self._time_share >= 1 or self.pause(self.state)
-        return (step % config.validate_every == 0 or is_last) and step > 0 and self.state.validated_step < step
+        if not step or self.state.validated_step >= step:
+            return False
+        return is_last or (step % config.validate_every == 0 and not self._hurries)
 
     def _validate(self, signals: Signals) -> bool:
         """Score the weights that prediction would use, and keep them if they are among the best.
@@ -251,7 +265,7 @@ class Trainer:
         Only the main process scores; all learn the result. False if a signal interrupted the validation.
         """
         self._check_finite()
-        is_main = self.processes.is_main
+        started, is_main = time.perf_counter(), self.processes.is_main
         self.train_step.gather()
         model = self.train_step.whole_model
         with averaged_weights(model, self.train_step.average if is_main else None):
@@ -263,6 +277,8 @@ class Trainer:
                 if result is not None:
                     self._report(result, is_best, signals)
                     self.best_weights.keep(model, self.state)
+        self.state.validation = time.perf_counter() - started
+        self.state.pauses += self.state.validation
         return not interrupted
 
     def _preview(self, signals: Signals) -> None:
@@ -274,11 +290,13 @@ class Trainer:
         self._previewed = True
         wait = (min(config.validate_every, config.steps) - state.step) * state.seconds / state.step
         if config.minutes:
-            wait = min(wait, 60 * config.minutes - state.seconds)
+            wait = min(wait, 60 * config.minutes - state.elapsed)
         if wait < PREVIEW_AFTER:
             return
+        started = time.perf_counter()
         with averaged_weights(self.model, self.train_step.average):
             result = self.validator.measure(self.model, signals.received)
+        state.pauses += time.perf_counter() - started
         if result is not None:
             scores = f"{result.line(config.metric)}  (first validation in {duration(wait)})"
             self.display.info(f"preview at step {state.step}  {scores}", result.sample_line())

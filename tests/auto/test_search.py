@@ -38,8 +38,12 @@ def test_failures_lose_only_what_failed(seconds: float | None, cached: Path, tmp
     chosen = dict(zip("abcd", configs.values(), strict=False))
 
     def run(name: str, **results: list[Outcome]) -> SearchState:
-        measured = 0 if seconds is None else 1  # jobs before the stages
-        search = FakeSearch(tmp_path / name, **{one: found[:measured] + found for one, found in results.items()})
+        measured = (
+            dict.fromkeys("abcd", 0) if seconds is None else {"a": 2, "b": 1, "c": 1, "d": 1}
+        )  # before the stages
+        search = FakeSearch(
+            tmp_path / name, **{one: found[:1] * measured[one] + found for one, found in results.items()}
+        )
         search.create(chosen, SearchOptions(seconds, 4), [])
         return search.run()
 
@@ -64,13 +68,11 @@ def test_failures_lose_only_what_failed(seconds: float | None, cached: Path, tmp
     assert tie.ranking()[0].name == "a"
 
 
-@pytest.mark.parametrize(
-    ("workers", "second", "steps"), [(2, 30.0, 3700), (2, 60.0, 7500), (2, 0.0, 1200), (1, None, 1200)]
-)
-def test_a_trial_that_trains_alone_is_measured_alone(
-    workers: int, second: float | None, steps: int, cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("workers", "alone", "beside"), [(2, 10.0, None), (1, 10.0, None), (2, 60.0, 10.0)])
+def test_a_trial_trains_alone_from_its_first_step_on(
+    workers: int, alone: float, beside: float | None, cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside others it was slower: 10 steps a second. If the second measurement fails, the first one counts."""
+    """A usual training of 2,000 steps takes 200 of 100 seconds at 10 steps a second, 33 at 60."""
     monkeypatch.setattr("dragoman.auto.search.run.seconds_left", lambda state, deadline: 100.0)
     rows = [(word, word[::-1]) for word in words(400)]
     write_rows(tmp_path / "pairs.tsv", rows[:200])
@@ -79,23 +81,24 @@ def test_a_trial_that_trains_alone_is_measured_alone(
     config, _ = configure(str(tmp_path / "pairs.tsv"), [*overrides, "train.steps=2000", "train.validate_every=100"])
     measured = outcome(0.5)._replace(overhead=0.0)
     failed = outcome(0, "out of memory")
-    alone = measured._replace(speed=second, seconds=100 / second) if second else failed
-    again = [] if second is None else [alone]
-    search = FakeSearch(tmp_path / "run", a=[measured, *again, outcome(0.5)], b=[failed], c=[measured])
+    found = [measured._replace(speed=speed, seconds=100 / speed) for speed in (alone, beside) if speed]
+    search = FakeSearch(tmp_path / "run", a=[*found, outcome(0.5)], b=[failed], c=[measured])
     search.create(dict.fromkeys("abc", config), SearchOptions(100.0, workers=workers), [])
-    left_by_a_killed_search = tmp_path / "run" / "trials" / "a"
-    left_by_a_killed_search.mkdir()
-    found = search.run()
-    assert [trial.name for trial in found.trials if not trial.error and not trial.later] == ["a"]
-    assert found.trials[0].steps == [steps]
-    assert not left_by_a_killed_search.exists()
+    left = [tmp_path / "run" / "trials" / name for name in ("a", "c-measured")]  # by a search that was killed
+    for folder in left:
+        folder.mkdir()
+    state = search.run()
+    assert [trial.name for trial in state.trials if not trial.error and not trial.later] == ["a"]
+    assert state.trials[0].steps == [2000]
+    assert state.trials[0].settings == ["train.minutes=1.650"]  # the rest of the time, but for a second to end
+    assert [folder.exists() for folder in left] == [True, False]
 
 
 @pytest.mark.parametrize(("score", "winner"), [(0.9, "b"), (0.1, "a")])
 def test_a_fitted_model_competes_with_a_trial_that_trains_alone(
     score: float, winner: str, cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was fitted while its speed was measured, so it takes no more time."""
+    """It is fitted beside that training."""
     monkeypatch.setattr("dragoman.auto.search.run.seconds_left", lambda state, deadline: 100.0)
     rows = [(word, word[::-1]) for word in words(400)]
     write_rows(tmp_path / "pairs.tsv", rows[:200])
@@ -105,8 +108,7 @@ def test_a_fitted_model_competes_with_a_trial_that_trains_alone(
     fitted, _ = configure(path, [valid, "train.device=cpu", "preset=ngram-transducer"])
     slow, _ = configure(path, [valid, "train.device=cpu", "preset=phrase-based"])
     measured = outcome(0.5)._replace(overhead=0.0)
-    found = [measured, outcome(score)]
-    search = FakeSearch(tmp_path / "run", a=[measured, measured, outcome(0.5)], b=found, c=[measured])
+    search = FakeSearch(tmp_path / "run", a=[measured, outcome(0.5)], b=[outcome(score)], c=[measured])
     search.create({"a": neural, "c": neural, "b": fitted, "d": slow}, SearchOptions(100.0, workers=2), [])
     state = search.run()
     assert {trial.name for trial in state.ranking()} == {"a", "b"}

@@ -18,9 +18,8 @@ from dragoman.auto.search.rest import rest_of_time
 from dragoman.auto.search.run import (
     Search,
     SearchOptions,
-    is_within_error,
 )
-from dragoman.auto.search.state import SearchState, Trial, load_search, standard_error
+from dragoman.auto.search.state import SearchState, Trial, is_within_error, load_search, standard_error
 from dragoman.auto.search.trial_config import planned_settings, prepared_validation, search_metric
 from dragoman.auto.search.worker import Job, run_job, warm_rate
 from dragoman.commands.search import Duration

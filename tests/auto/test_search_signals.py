@@ -205,7 +205,7 @@ def test_a_search_without_time_left_ends_with_what_it_has(cached: Path, tmp_path
             given.extend(job for _, job in jobs)
             return super()._outcomes(pool, jobs)
 
-    search = Watched(tmp_path / "run", a=[outcome(0.5)] * 3, b=[outcome(0.4)] * 3)
+    search = Watched(tmp_path / "run", a=[outcome(0.5)] * 4, b=[outcome(0.4)] * 3)
     search.create({"a": config, "b": config}, SearchOptions(1000.0, workers=2), [])
     state = load_search(tmp_path / "run")
     state.spent = 990.0

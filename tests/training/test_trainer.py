@@ -408,12 +408,25 @@ def test_settings_that_change_no_step_may_change(change: str, configure: Configu
 def test_training_stops_after_so_many_minutes_and_validates(configure: Configure, tmp_path: Path) -> None:
     run = tmp_path / "run"
     state = train(configure("train.steps=100000", "train.minutes=0.01", "train.validate_every=100000"), run)
-    assert 0.6 <= state.seconds < 30
+    assert 0.6 <= state.elapsed < 30
     assert state.validated_step == state.step < 100_000
     assert (
         train(configure("train.steps=100000", "train.minutes=0.01", "train.validate_every=100000"), run).step
         == state.step
     )
+
+
+def test_validations_are_part_of_the_minutes(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step, a validation and a checkpoint take a hundredth of a second each, of 0.6; the last validation fits in."""
+    clock = itertools.count(step=0.01)
+    monkeypatch.setattr("dragoman.training.trainer.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    settings = ("train.steps=100000", "train.validate_every=1", "train.save_every=100000", "train.log_every=100000")
+    state = train(configure(*settings, "train.minutes=0.01", "train.patience=0"), tmp_path / "run")
+    assert state.elapsed == pytest.approx(0.6, abs=0.015)
+    assert 0.15 < state.pauses / state.elapsed < 0.25
+    assert state.validated_step == state.step
 
 
 def test_the_learning_rate_follows_the_time_where_minutes_end_training(

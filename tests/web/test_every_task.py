@@ -9,7 +9,6 @@ import html
 import json
 import random
 import re
-import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -148,8 +147,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     write_data(place)
     media.write_data(place)
     for archive, member in (("sounds.tar.gz", "test0.wav"), ("pictures.tar", "test0.png")):
-        with tarfile.open(place / archive) as tar:
-            tar.extract(member, place, filter="data")
+        media.unpack(place / archive, member)
     found: dict[str, Inspection] = {}
 
     def inspected(name: str) -> Inspection:

@@ -15,13 +15,19 @@ from dragoman.auto.search import plan
 from dragoman.auto.search.members import ensemble_score, helpful_members
 from dragoman.auto.search.rest import rest_of_time
 from dragoman.auto.search.state import (
+    PAUSING,
     TRIALS,
     SearchState,
     Trial,
     cost,
     is_member,
+    is_timed,
+    is_within_error,
     load_search,
-    standard_error,
+    resources,
+    seconds_left,
+    steps_per_second,
+    validation_seconds,
 )
 from dragoman.auto.search.trial_config import (
     cost_of,
@@ -43,6 +49,7 @@ from dragoman.auto.search.worker import (
     failure,
     is_broken,
     outcome_of_killed,
+    state_of,
     worker_pool,
 )
 from dragoman.config import settings
@@ -60,13 +67,13 @@ PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU ma
 LONGEST_PROBE = {"cpu": 20.0, "cuda": 40.0}  # seconds
 GPU_WORKERS = 4
 LAST_TRAININGS = 0.3  # share of the time that the stages leave for the last trainings, at least
-PAUSING = 1.0  # seconds to save a checkpoint and return
 GRACE = 0.1  # share of the time after the deadline at which jobs that do not pause are killed
 SLOW_FITS = 600.0  # seconds of a search from which it tries models that take minutes to fit
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 SLOWLY_DECODED = 300  # the most validation inputs for models that take minutes to fit
 SAVING = 20.0  # seconds between two savings of the time that the search has taken
 REST = 0.12  # share of the time that may stay unused
+LATE = 0.02  # share of the time before the deadline at which it counts as over
 UNDERTRAINED = 0.5  # of the usual steps
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
@@ -210,32 +217,65 @@ class Search:
                 trial.steps = [*plan.stage_steps(last, plan.stage_shares(len(state.trials)), every), last]
         else:
             device = resolve_device(next(iter(usual.values())).device).type
-            started = time.time()
             self._forget_measurements(state, device)
-            probed = self._probe(state, pool, device)
-            left = seconds_left(state, self.deadline)
-            beside_others = state.workers > 1 and state.ensemble == 1 and len(state.trials) > 1
-            if probed and beside_others and plan.is_too_long(cost(probed[0]), resources(state, left)):
-                budget = plan.PROBING * state.seconds - (time.time() - started)
-                job = self._probe_job(state, probed[0], device, budget)._replace(threads=usable_cores())
-                alone = self._probe_alone(probed[0], pool, job, budget)
-                left = seconds_left(state, self.deadline)
-                if alone is not None:
-                    probed[0].cost = asdict(alone)
-                    probed = [probed[0], *(trial for trial in probed if trial.fitted)]
-            self._plan(state, probed, left)
+            until = time.time() + plan.PROBING * state.seconds
+            alone = self._measure_alone(state, pool, device) if state.ensemble == 1 else None
+            probed, default = list[Trial](), state.trials[0]
+            if alone is None or not self._is_too_long(state, alone):
+                probed = self._probe(state, pool, device, until - time.time())
+            if alone and not default.error and (not default.cost or self._is_too_long(state, cost(default))):
+                self._plan_alone(state, alone)
+            else:
+                remove_folder(Path(self._paths(default.name)[1]))
+                self._plan(state, probed, seconds_left(state, self.deadline))
         state.planned = True
         self._save(state)
         self.show(state)
 
-    def _probe(self, state: SearchState, pool: Pool, device: str) -> list[Trial]:
-        """Train the trials for a few steps, until PROBING of the time is over or no more would fit into the rest.
+    def _measure_alone(self, state: SearchState, pool: Pool, device: str) -> plan.Cost | None:
+        """Begin the default model with all cores, and measure its speed; None: it failed.
+
+        Its run stays: where there is no time for other models, it goes on from here.
+        """
+        default = state.trials[0]
+        self.say(f"search: measuring the speed of {default.name}, up to {PROBE[device]} steps")
+        config, folder = self._paths(default.name)
+        job = self._probe_job(state, default, device, LONGEST_PROBE[device])
+        job = job._replace(config=config, folder=folder, threads=usable_cores(), deadline=self.deadline)
+        ((_, _, outcome),) = self._outcomes(pool, [(default, job)])
+        default.error = outcome.error
+        if outcome.error:
+            self.say(f"  {default.name}: {outcome.error}")
+            return None
+        self.say(f"  {steps_per_second(outcome.speed)}")
+        alone = cost_of(outcome, self._config(default.name))
+        if all(trial.fitted for trial in state.trials[1:]) and not self._is_too_long(state, alone):
+            default.cost = asdict(alone)  # there is nothing that it will train beside
+        return alone
+
+    def _is_too_long(self, state: SearchState, usual: plan.Cost) -> bool:
+        return plan.is_too_long(usual, resources(state, seconds_left(state, self.deadline)))
+
+    def _plan_alone(self, state: SearchState, alone: plan.Cost) -> None:
+        """Give all of the time to the default model: its usual training does not fit in beside others."""
+        default, *others = state.trials
+        needed = f"a usual training of {default.name} takes about {duration(alone.seconds(alone.usual))}"
+        self.say(f"search: {needed}, so there is no time to compare it with other trained models")
+        done = state_of(Path(self._paths(default.name)[1]))
+        left = seconds_left(state, self.deadline) - alone.start - PAUSING
+        minutes = (left + (done.elapsed if done else 0.0)) / 60
+        default.cost, default.steps = asdict(alone), [alone.usual]
+        default.settings = [f"train.minutes={max(0.01, minutes):.3f}"]  # the schedules follow the time
+        for trial in others:
+            trial.later, trial.steps = not trial.fitted and not trial.error, [1]
+        state.folds, state.sizes = 1, plan.stage_sizes(1)
+
+    def _probe(self, state: SearchState, pool: Pool, device: str, budget: float) -> list[Trial]:
+        """Train the trials for a few steps, until the budget is over or no more would fit into the rest of the time.
 
         Returns those that were measured. They begin anew afterwards, so that measuring changes no result.
         """
-        assert state.seconds is not None
         self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {PROBE[device]} steps each")
-        budget = plan.PROBING * state.seconds
         waiting = [trial for trial in state.trials if not trial.cost and not trial.error]
         longest = budget * state.workers / len(state.trials)
         waiting.sort(key=lambda trial: (trial is not state.trials[0], not trial.fitted))
@@ -280,22 +320,12 @@ class Search:
             f"train.log_every={PROBE_LOG[device]}", f"train.validate_every={steps}", f"train.save_every={steps}",
         )  # fmt: skip
         longest = max(plan.SHORTEST_PROBE, min(LONGEST_PROBE[device], seconds))
-        return self._jobs(state, trial, steps, asked)[0]._replace(seconds=longest)
-
-    def _probe_alone(self, trial: Trial, pool: Pool, job: Job, seconds: float) -> plan.Cost | None:
-        """Measure a trial again while no other runs: beside others it was slower. None: no time, or it failed."""
-        if seconds < plan.SHORTEST_PROBE:
-            return None
-        ((_, _, outcome),) = self._outcomes(pool, [(trial, job)])
-        remove_folder(Path(job.folder))
-        if outcome.error:
-            self.say(f"  {trial.name} alone: {outcome.error}")
-            return None
-        self.say(f"  {trial.name} alone: {steps_per_second(outcome.speed)}")
-        return cost_of(outcome, load(job.config))
+        job = self._jobs(state, trial, steps, asked)[0]
+        folder = job.folder if trial.fitted else f"{job.folder}-measured"
+        return job._replace(seconds=longest, folder=folder)
 
     def _forget_measurements(self, state: SearchState, device: str) -> None:
-        """Remove what a search that was killed while measuring has trained."""
+        """Remove what a search that was killed while measuring has trained, but for the run of the default model."""
         for trial in state.trials:
             if not is_fitted(self._config(trial.name)):
                 remove_folder(Path(self._probe_job(state, trial, device, 0.0).folder))
@@ -486,12 +516,13 @@ class Search:
 
     def _say_under_trained(self, state: SearchState) -> None:
         trial = next(trial for trial in state.trials if is_member(state.members[0], trial))
-        over = time.time() >= self.deadline - validation_seconds(trial)
+        over = time.time() >= self.deadline - validation_seconds(trial) - LATE * (state.seconds or 0.0)
         usual = self._config(trial.name).train.steps
         if trial.step < min(trial.steps[-1], usual) and over:
+            rest = f"dragoman train {self.folder}{' train.minutes=0' if is_timed(trial) else ''}"
             self.say(
                 f"search: the deadline ended the training of {trial.name} after {trial.step:,} of {trial.steps[-1]:,} "
-                f"steps; dragoman train {self.folder} trains the rest"
+                f"steps; {rest} trains the rest"
             )
         if not trial.fitted and trial.step < UNDERTRAINED * usual and (over or trial.step >= trial.steps[-1]):
             needed = duration(trial.seconds * usual / max(1, trial.step))
@@ -568,28 +599,3 @@ class Search:
         if len(state.members) > 1:
             write_members(self.folder, [f"trials/{name}" for name in state.members[1:]])
         write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
-
-
-def steps_per_second(speed: float) -> str:
-    return f"{speed:,.0f} steps per second" if speed >= 10 else f"{speed:.2g} steps per second"
-
-
-def is_within_error(best: Outcome, usual: Outcome, state: SearchState) -> bool:
-    """Whether the best run is better than the default model by no more than the standard error."""
-    noise = standard_error(usual.score, state.metric, state.decoded, usual.exact)
-    return math.isfinite(noise) and best.score - usual.score <= noise
-
-
-def resources(state: SearchState, seconds: float) -> plan.Resources:
-    return plan.Resources(seconds, state.workers, state.folds, state.ensemble)
-
-
-def seconds_left(state: SearchState, deadline: float) -> float:
-    """Of the time that was asked for; a tenth of it at least, so that there is a plan however long measuring took."""
-    assert state.seconds is not None
-    return max(state.seconds / 10, deadline - time.time())
-
-
-def validation_seconds(trial: Trial) -> float:
-    """The time that a job needs after it was told to pause: it validates, and its process returns the outcome."""
-    return PAUSING + 2 * cost(trial).validation if trial.cost else 0.0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 import typing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import variance
 from typing import TYPE_CHECKING, Any
 
-from dragoman.auto.search.plan import Cost
+from dragoman.auto.search.plan import Cost, Resources
 from dragoman.errors import RunError
 from dragoman.files import refuse_links, write_text
 from dragoman.scoring.registry import higher_is_better, metrics_by_name
@@ -23,6 +24,7 @@ STATE_FILE = "search.json"
 TABLE_FILE = "leaderboard.md"
 TRIALS = "trials"
 FORMAT = 4
+PAUSING = 1.0  # seconds to save a checkpoint and return
 NAME = re.compile(r"\w[\w.-]*")  # of a run: it becomes the name of a folder
 
 
@@ -123,6 +125,28 @@ def cost(trial: Trial) -> Cost:
     return Cost(**trial.cost)
 
 
+def validation_seconds(trial: Trial) -> float:
+    """The time that a job needs after it was told to pause: it validates, and its process returns the outcome."""
+    if not trial.cost:
+        return 0.0
+    return PAUSING + (0.0 if is_timed(trial) else 2 * cost(trial).validation)
+
+
+def is_timed(trial: Trial) -> bool:
+    """Whether a trial ends by train.minutes, which leaves time for the last validation."""
+    return any(setting.startswith("train.minutes=") for setting in trial.settings)
+
+
+def seconds_left(state: SearchState, deadline: float) -> float:
+    """Of the time that was asked for; a tenth of it at least, so that there is a plan however long measuring took."""
+    assert state.seconds is not None
+    return max(state.seconds / 10, deadline - time.time())
+
+
+def resources(state: SearchState, seconds: float) -> Resources:
+    return Resources(seconds, state.workers, state.folds, state.ensemble)
+
+
 def is_member(name: str, trial: Trial) -> bool:
     """Whether a run of a trial has this name; runs with further seeds are called trial-seed1 and so on."""
     return name == trial.name or name.rpartition("-seed")[0] == trial.name
@@ -137,6 +161,12 @@ def standard_error(score: float, metric: str, outputs: int, exact: float) -> flo
     best = 0.0 if known is None or not known.higher_is_better else 100.0 / known.scale
     wrong = outputs * (1 - exact)
     return max(0.0, best - score) * math.sqrt((exact + 0.25) / wrong) if wrong else 0.0
+
+
+def is_within_error(best: Outcome, usual: Outcome, state: SearchState) -> bool:
+    """Whether the best run is better than the default model by no more than the standard error."""
+    noise = standard_error(usual.score, state.metric, state.decoded, usual.exact)
+    return math.isfinite(noise) and best.score - usual.score <= noise
 
 
 def has_search(folder: Path) -> bool:
@@ -187,6 +217,10 @@ def is_of_type(value: Any, kind: Any) -> bool:
     if inner:
         return any(is_of_type(value, choice) for choice in inner)
     return type(value) is kind or (type(value) is int and kind is float)
+
+
+def steps_per_second(speed: float) -> str:
+    return f"{speed:,.0f} steps per second" if speed >= 10 else f"{speed:.2g} steps per second"
 
 
 def shown_score(value: float | None, metric: str) -> str:
