@@ -106,10 +106,9 @@ def test_a_fitted_model_competes_with_a_trial_that_trains_alone(
     path, valid = str(tmp_path / "pairs.tsv"), f"data.valid={tmp_path / 'valid.tsv'}"
     neural, _ = configure(path, [*TINY[1:], valid, "train.steps=2000", "train.validate_every=100"])
     fitted, _ = configure(path, [valid, "train.device=cpu", "preset=ngram-transducer"])
-    slow, _ = configure(path, [valid, "train.device=cpu", "preset=phrase-based"])
     measured = outcome(0.5)._replace(overhead=0.0)
     search = FakeSearch(tmp_path / "run", a=[measured, outcome(0.5)], b=[outcome(score)], c=[measured])
-    search.create({"a": neural, "c": neural, "b": fitted, "d": slow}, SearchOptions(100.0, workers=2), [])
+    search.create({"a": neural, "c": neural, "b": fitted}, SearchOptions(100.0, workers=2), [])
     state = search.run()
     assert {trial.name for trial in state.ranking()} == {"a", "b"}
     assert state.members == [winner]

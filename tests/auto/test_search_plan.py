@@ -20,7 +20,7 @@ from dragoman.auto.search.run import (
     SearchOptions,
 )
 from dragoman.auto.search.state import SearchState, Trial, is_within_error, load_search, standard_error
-from dragoman.auto.search.trial_config import planned_settings, prepared_validation, search_metric
+from dragoman.auto.search.trial_config import affordable_fits, planned_settings, prepared_sizes, search_metric
 from dragoman.auto.search.worker import Job, run_job, warm_rate
 from dragoman.commands.search import Duration
 from dragoman.config import settings
@@ -251,7 +251,21 @@ def test_validation_inputs_are_counted_not_pairs(cached: Path, tmp_path: Path) -
     write_rows(tmp_path / "valid.tsv", valid)
     path = str(write_rows(tmp_path / "pairs.tsv", [(source, source[::-1]) for source in sources[20:]]))
     config, _ = configure(path, [f"data.valid={tmp_path / 'valid.tsv'}", "train.device=cpu"])
-    assert prepared_validation(config) == 20
+    assert prepared_sizes(config) == (180, 20)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pairs", "tried"),
+    [(None, 20_000, True), (300.0, 4000, True), (300.0, 6000, False), (600.0, 20_000, True)],
+)
+def test_phrases_are_tried_where_there_is_time_to_fit_them(
+    seconds: float | None, pairs: int, tried: bool, tmp_path: Path
+) -> None:
+    path = str(write_rows(tmp_path / "pairs.tsv", [(word, word) for word in words(60)]))
+    configs = {name: configure(path, [f"preset={name}"])[0] for name in ("transformer-tiny", "phrase-based")}
+    kept, line = affordable_fits(configs, seconds, pairs)
+    assert ("phrase-based" in kept, "from --time 6m on" in line) == (tried, not tried)
+    assert affordable_fits({"phrase-based": configs["phrase-based"]}, 1.0, pairs)[0]  # it was asked for
 
 
 @pytest.mark.parametrize(

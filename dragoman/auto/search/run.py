@@ -30,13 +30,14 @@ from dragoman.auto.search.state import (
     validation_seconds,
 )
 from dragoman.auto.search.trial_config import (
+    affordable_fits,
     cost_of,
     is_fitted,
     is_length_given,
     is_slow,
     needed_folds,
     planned_settings,
-    prepared_validation,
+    prepared_sizes,
     search_metric,
     write_folds,
     writes_tokens,
@@ -68,7 +69,6 @@ LONGEST_PROBE = {"cpu": 20.0, "cuda": 40.0}  # seconds
 GPU_WORKERS = 4
 LAST_TRAININGS = 0.3  # share of the time that the stages leave for the last trainings, at least
 GRACE = 0.1  # share of the time after the deadline at which jobs that do not pause are killed
-SLOW_FITS = 600.0  # seconds of a search from which it tries models that take minutes to fit
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 SLOWLY_DECODED = 300  # the most validation inputs for models that take minutes to fit
 SAVING = 20.0  # seconds between two savings of the time that the search has taken
@@ -115,12 +115,11 @@ class Search:
                 f"--ensemble {options.ensemble}: found {first.model.kind} models, expected models that write token by "
                 "token, whose probabilities can be averaged; leave --ensemble out"
             )
-        if options.seconds is not None and options.seconds < SLOW_FITS and len(configs) > 1:
-            if left_out := [name for name, config in configs.items() if is_slow(config)]:
-                self.say(f"search: {', '.join(left_out)} takes minutes, so it is tried from --time 10m on")
-            configs = {name: config for name, config in configs.items() if name not in left_out}
         given: Any = settings.override({}, list(overrides)).get("train", {})
-        validation = prepared_validation(first)
+        pairs, validation = prepared_sizes(first)
+        configs, left_out = affordable_fits(configs, options.seconds, pairs)
+        if left_out:
+            self.say(left_out)
         folds = needed_folds(first, validation)
         device = resolve_device(first.train.device)
         cores = usable_cores()

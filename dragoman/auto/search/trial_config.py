@@ -21,6 +21,8 @@ from dragoman.training.validation.seq2seq import with_all_references
 
 FOLDS = 3
 TARGETS = {"loss": "chrf", "wer": "exact_match"}  # by the metric that selects the weights of a run
+# Seconds of a search from which it tries models that take minutes to fit: for each training pair, and at most.
+SLOW_FIT, SLOW_FITS = 0.06, 600.0
 FEW = 150  # validation pairs below which a score is too noisy to choose by
 
 
@@ -76,11 +78,21 @@ def search_metric(config: Config, overrides: Sequence[str] = ()) -> str:
     return metric if asked and metric != "loss" else TARGETS.get(metric, metric)
 
 
-def prepared_validation(config: Config) -> int:
-    """Tokenise the data once for all trials; returns the number of different validation inputs."""
+def prepared_sizes(config: Config) -> tuple[int, int]:
+    """Tokenise the data once for all trials; returns the numbers of training pairs and different validation inputs."""
     corpus = task_of(config).prepare(config)
     with corpus.valid_texts.open(encoding="utf-8") as file:
-        return sum(1 for _ in with_all_references(map(json.loads, file)))
+        return corpus.report["train"]["pairs"], sum(1 for _ in with_all_references(map(json.loads, file)))
+
+
+def affordable_fits(configs: Mapping[str, Config], seconds: float | None, pairs: int) -> tuple[dict[str, Config], str]:
+    """The configurations without models whose fitting takes too much of the time, and what to say of those."""
+    enough = min(SLOW_FITS, SLOW_FIT * pairs)
+    if seconds is None or seconds >= enough or len(configs) == 1:
+        return dict(configs), ""
+    left_out = [name for name, config in configs.items() if is_slow(config)]
+    line = f"search: {', '.join(left_out)} takes minutes, so it is tried from --time {math.ceil(enough / 60)}m on"
+    return {name: config for name, config in configs.items() if name not in left_out}, line if left_out else ""
 
 
 def needed_folds(config: Config, validation: int) -> int:
