@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from dragoman.classical.model import Transducer
@@ -13,10 +12,11 @@ from dragoman.data.tokenizers.base import Tokenizer
 
 
 class TransducerEntry(NamedTuple):
-    """A kind of fitted model: its settings, and what builds the unfitted model."""
+    """A kind of fitted model: its settings, its class, and what builds the unfitted model."""
 
     config: Any
-    build: Callable[[Any, SourceReader, Tokenizer, bool], Transducer]  # (config, source, target, shared)
+    model: type[Transducer]
+    build: Callable[..., Transducer]  # (model, config, source, target, shared)
 
 
 def _from_tokenizers(model: Any, config: Any, source: SourceReader, target: Tokenizer, shared: bool) -> Transducer:
@@ -25,9 +25,7 @@ def _from_tokenizers(model: Any, config: Any, source: SourceReader, target: Toke
 
 def _late(address: str, build: Callable[..., Transducer] = _from_tokenizers) -> Callable[[], TransducerEntry]:
     """The entry of settings and a class; `build` gets the class first."""
-    return imported(
-        lambda config, model: TransducerEntry(config, partial(build, model)), f"dragoman.classical.{address}"
-    )
+    return imported(lambda config, model: TransducerEntry(config, model, build), f"dragoman.classical.{address}")
 
 
 TRANSDUCERS: Table[str, TransducerEntry] = Table(
@@ -52,4 +50,5 @@ TRANSDUCERS: Table[str, TransducerEntry] = Table(
 
 def build_transducer(config: Any, source: SourceReader, target: Tokenizer, *, shared: bool) -> Transducer:
     """The unfitted model; `shared`: source and target have one vocabulary."""
-    return TRANSDUCERS.of(config).build(config, source, target, shared)
+    entry = TRANSDUCERS.of(config)
+    return entry.build(entry.model, config, source, target, shared)

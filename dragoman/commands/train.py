@@ -207,6 +207,7 @@ def longer_line(folder: str, config: Config, progress: Any) -> str:
 
 def limits_line(folder: str | Path) -> str:
     """What the model of a run cannot do: exports, and what a model without gradients lacks; empty if all is there."""
+    from dragoman.classical.transducers import TRANSDUCERS
     from dragoman.exchange.registry import EXPORTERS
     from dragoman.runs import Run
 
@@ -214,7 +215,10 @@ def limits_line(folder: str | Path) -> str:
     if run.task.name != "translate":
         return ""
     if getattr(run.config.model, "fitted", False):
-        return f"limits: {run.config.model.kind} has no probabilities, attention, placeholders or exports"
+        model = TRANSDUCERS.of(run.config.model).model
+        lacks = {"none": ["probabilities"], "sequence": ["probabilities of single tokens"]}.get(model.likelihood, [])
+        lacks += ["exports"] if model.shows_alignment else ["attention", "exports"]
+        return f"limits: {run.config.model.kind} has no {', '.join(lacks[:-1])} and no {lacks[-1]}"
     blocked = []
     for name in PROGRAMS:
         if reasons := EXPORTERS[name].blockers(run):

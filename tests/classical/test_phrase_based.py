@@ -99,6 +99,7 @@ def test_a_phrase_based_model_is_a_run(tmp_path: Path, cached: Path) -> None:
     settings = ("preset=phrase-based", "model.tune=1", "tokenizer.source.kind=words", "tokenizer.target.kind=words")
     told = call("train", data, *settings, "--run", run)
     assert told.code == 0, told.err
+    assert "limits: phrase-based has no probabilities and no exports" in told.err
     scores = json.loads(call("evaluate", run, data, "--json").out)
     assert scores["exact_match"] >= 0.9
     assert call("predict", run, stdin=b"the dog sees a big house\n").out == "das Hund sieht ein großes Haus\n"
