@@ -32,11 +32,12 @@ class FeedingCell(NamedTuple):
 
 
 class DotMemory(NamedTuple):
-    """What softmax(q · K) V reads: keys (N, S, D), values (N, S, M), mask (N, S)."""
+    """What softmax(scale · q · K) V reads: keys (N, S, D), values (N, S, M), mask (N, S)."""
 
     keys: Tensor
     values: Tensor
     mask: Tensor
+    scale: float
 
 
 def feed(
@@ -53,14 +54,15 @@ def feed(
     """
     if cell is None or memory is None or combine is None or not _serves(cell, memory, x):
         return None
-    leaves = (x, last, cell.input_weight, cell.hidden_weight, cell.bias, memory.keys, memory.values, combine)
+    keys = memory.keys if memory.scale == 1.0 else memory.keys * memory.scale
+    leaves = (x, last, cell.input_weight, cell.hidden_weight, cell.bias, keys, memory.values, combine)
     out, *after = _Feeding.apply(cell.kind, memory.mask, *leaves, *state, *cell.extras)  # type: ignore[no-untyped-call]
     return out, tuple(after)
 
 
 def _serves(cell: FeedingCell, memory: DotMemory, x: Tensor) -> bool:
     """On a CPU, inside a loop that defers gradients, with one row for each source."""
-    if not deferring() or x.is_cuda or torch.is_autocast_enabled("cpu") or len(memory.keys) != len(x):
+    if not deferring() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu") or len(memory.keys) != len(x):
         return False
     same = x.dtype in (torch.float32, torch.float64) and cell.bias.dtype == memory.keys.dtype == x.dtype
     return same and issubclass(cell.kind, FusedLSTM) and cell.kind.adds_product
@@ -93,6 +95,7 @@ class _Loop:
         self.hidden = self.fed[:, :, : self.width]
         self.hidden[0], self.attentional[0] = hidden, last
         self.rnn.states = (self.hidden, self.rnn.states[1])
+        self.rnn.hidden_inputs = self.hidden
         self.weights = x.new_empty(self.steps, self.rows, mask.shape[1])  # of the attention
 
     def forward(self) -> None:

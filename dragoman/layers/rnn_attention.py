@@ -239,11 +239,11 @@ class SingleHeadAttention(nn.Module):
         return self.score.prepare(self.keys(keys)), self.values(values)
 
     def as_dot_products(self, mask: Tensor, memory: tuple[Tensor, ...]) -> DotMemory | None:
-        """Keys and values where the context is softmax(q · K) V and nobody looks at the weights."""
+        """Keys and values where the context is softmax(scale · q · K) V and nobody looks at the weights."""
         if type(self.score) is not DotScore or type(self.window) is not GlobalWindow or self.gate or observed():
             return None
         keys, values = memory
-        return DotMemory(keys if self.score.scale == 1.0 else keys * self.score.scale, values, mask)
+        return DotMemory(keys, values, mask, self.score.scale)
 
     def forward(self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Position) -> Tensor:
         """Queries (N, T, Q), mask (B, S) → contexts (N, T, width); `start`: target position of the first query."""

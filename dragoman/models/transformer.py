@@ -64,6 +64,7 @@ class TransformerBlock(nn.Module):
     def __init__(self, config: TransformerConfig, relative: RelativePositions, memory_width: int = 0) -> None:
         super().__init__()
         self.pre_norm = config.norm == "pre"
+        self.defers = True  # the next block sums what the last sublayer adds
         self.attention = self_attention(config, relative)
         if memory_width:
             self.cross = CrossAttention(
@@ -102,8 +103,10 @@ class TransformerBlock(nn.Module):
 
     def leave(self, x: Tensor, out: Tensor) -> Stream:
         """The residual stream after the last sublayer."""
-        if self.pre_norm:
+        if self.pre_norm and self.defers:
             return Stream(x, out)
+        if self.pre_norm:
+            return Stream(residual_norm(x, out, self.rate, None)[0])
         return Stream(residual_norm(x, out, self.rate, self.feedforward_norm, stream=True)[1])
 
     @property

@@ -44,6 +44,8 @@ def checkpoint_activations(model: nn.Module) -> None:
             "train.checkpoint_activations: found true, expected false: this model has no Transformer blocks"
         )
     for unit in found:
+        if hasattr(unit, "defers"):  # its output is kept: one tensor, not two
+            setattr(unit, "defers", False)  # noqa: B010  mypy takes attributes of modules for tensors
         unit.forward = partial(checkpoint, unit.forward, use_reentrant=False)
 
 

@@ -120,11 +120,16 @@ def test_fused_layers_learn_what_plain_ones_learn(
     assert losses["graphs"] == pytest.approx(losses["off"], rel=1e-2)
 
 
-@on_gpu
-def test_activations_that_are_computed_again_have_the_same_dropout(configure: Configure, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "precision"), [pytest.param("cuda", "bfloat16", marks=on_gpu), ("cpu", "float32")]
+)
+def test_activations_that_are_computed_again_have_the_same_dropout(
+    device: str, precision: str, configure: Configure, tmp_path: Path
+) -> None:
     weights = {}
+    settings = (*STEPS, "train.accumulate=1", f"train.precision={precision}", f"train.device={device}")
     for way, more in (("again", ("train.checkpoint_activations=true",)), ("kept", ("train.compile=off",))):
-        train(configure(*STEPS, "train.accumulate=1", "train.precision=bfloat16", *more), tmp_path / way)
+        train(configure(*settings, *more), tmp_path / way)
         weights[way] = read_tensors(tmp_path / way / "checkpoints" / "00000040" / "weights.safetensors")
     for name, part in weights["kept"].items():
         torch.testing.assert_close(part, weights["again"][name], msg=name)
