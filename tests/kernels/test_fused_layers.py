@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -69,22 +70,26 @@ def test_sums_and_norms(width: int, kind: str, has_out: bool) -> None:
     check(gradients((total, normed), inputs), gradients((plain, norm(plain)), inputs))
 
 
-def test_dropout_keeps_its_share_and_the_same_numbers_backwards() -> None:
+@pytest.mark.parametrize("width", [16, 96, 128, 512, 1000, 2048])  # blocks of other sizes are other programs
+@pytest.mark.parametrize("kind", [None, *NORMS])
+def test_dropout_keeps_its_share_and_the_same_numbers_backwards(kind: str | None, width: int) -> None:
     torch.manual_seed(1)
-    norm = nn.LayerNorm(512).cuda()
-    x, out = drawn(300, 512, half=False), drawn(300, 512)
+    norm = None if kind is None else NORMS[kind](width).cuda()
+    x, out = drawn(300, width, half=False), drawn(300, width)
     with torch.autocast("cuda", HALF):
         total, normed = fused_layers.residual_norm(x, out, 0.25, norm)
         again, _ = fused_layers.residual_norm(x, out, 0.25, norm)
     kept = (total - x).abs() > 0
-    assert abs(float(kept.float().mean()) - 0.75) < 0.005
+    noise = 5 * math.sqrt(0.75 * 0.25 / kept.numel())
+    assert abs(float(kept.float().mean()) - 0.75) < noise
     assert not torch.equal(total, again)
     plain = x + out * kept / 0.75
-    check((total, normed), (plain, norm(plain)))
-    check(gradients((total, normed), (x, out)), gradients((plain, norm(plain)), (x, out)))
+    expected = (plain, plain if norm is None else norm(plain))
+    check((total, normed), expected)
+    check(gradients((total, normed), (x, out)), gradients(expected, (x, out)))
     rows = kept.float()
-    assert abs(float((rows[:, :-1] * rows[:, 1:]).mean()) - 0.75**2) < 0.01  # neighbours are drawn independently
-    assert abs(float((rows[:-1] * rows[1:]).mean()) - 0.75**2) < 0.01
+    assert abs(float((rows[:, :-1] * rows[:, 1:]).mean()) - 0.75**2) < 2 * noise  # neighbours are drawn independently
+    assert abs(float((rows[:-1] * rows[1:]).mean()) - 0.75**2) < 2 * noise
 
 
 @pytest.mark.parametrize("width", [300, 1024])  # a count that 16 divides is loaded eight numbers at a time
