@@ -120,9 +120,7 @@ def test_fused_layers_learn_what_plain_ones_learn(
     assert losses["graphs"] == pytest.approx(losses["off"], rel=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("device", "precision"), [pytest.param("cuda", "bfloat16", marks=on_gpu), ("cpu", "float32")]
-)
+@pytest.mark.parametrize(("device", "precision"), [pytest.param("cuda", "bfloat16", marks=on_gpu), ("cpu", "float32")])
 def test_activations_that_are_computed_again_have_the_same_dropout(
     device: str, precision: str, configure: Configure, tmp_path: Path
 ) -> None:
