@@ -234,6 +234,20 @@ def test_the_rest_of_the_time_is_used() -> None:
     assert runs(100.0)[1:] == []
 
 
+@pytest.mark.parametrize(("asked", "tried"), [(SearchOptions(20.0), True), (SearchOptions(trials=2), False)])
+def test_a_short_search_tries_models_without_steps(
+    asked: SearchOptions, tried: bool, cached: Path, tmp_path: Path
+) -> None:
+    rows = [(word, " ".join(word.upper())) for word in words(500)]
+    write_rows(tmp_path / "valid.tsv", rows[:200])
+    path, valid = str(write_rows(tmp_path / "pairs.tsv", rows[200:])), f"data.valid={tmp_path / 'valid.tsv'}"
+    configs, _ = configure_candidates(path, [valid, "train.device=cpu"])
+    Search(tmp_path / "run", lambda line: None, lambda state: None).create(configs, asked, [])
+    trials = load_search(tmp_path / "run").trials
+    assert ("ngram-transducer" in [trial.name for trial in trials if trial.fitted]) == tried
+    assert len(trials) < len(configs)
+
+
 def test_overrides_that_some_models_lack_leave_those_out(tmp_path: Path) -> None:
     path = str(write_rows(tmp_path / "pairs.tsv", [(word, word) for word in words(400)]))
     plain, _ = configure_candidates(path, ["train.device=cpu"])

@@ -128,8 +128,9 @@ class Search:
         if options.seconds is not None and options.trials is None:
             count = plan.affordable_trials(options.seconds, workers, count)
         folds = folds if count > 1 else 1
-        workers = max(1, min(workers, max(count * folds, options.ensemble)))
-        names = list(configs)[:count]
+        fitted = [] if options.trials else [name for name, config in configs.items() if is_fitted(config)]
+        names = list(dict.fromkeys([*list(configs)[:count], *fitted]))  # models without steps take little time
+        workers = max(1, min(workers, max(len(names) * folds, options.ensemble)))
         state = SearchState(
             metric=search_metric(first, overrides),
             seconds=None if is_length_given(overrides) else options.seconds,
@@ -143,8 +144,7 @@ class Search:
                 for number, name in enumerate(names)
             ],
         )
-        make_folder(self.folder)
-        make_folder(self.trials)
+        make_folder(make_folder(self.folder) / TRIALS)
         decoded = first.train.decode if "decode" in given else max(first.train.decode, DECODED[device.type])
         state.decoded = min(decoded, validation)
         for name in names:
