@@ -514,16 +514,16 @@ class Search:
         return trial, Job(*self._paths(name), trial.steps[-1], threads, state.metric, given, deadline=due)
 
     def _say_under_trained(self, state: SearchState) -> None:
-        trial = next(trial for trial in state.trials if is_member(state.members[0], trial))
+        winner = next(trial for trial in state.trials if is_member(state.members[0], trial))
+        trial = state.trials[0] if winner.fitted else winner
         over = time.time() >= self.deadline - validation_seconds(trial) - LATE * (state.seconds or 0.0)
         usual = self._config(trial.name).train.steps
-        if trial.step < min(trial.steps[-1], usual) and over:
-            rest = f"dragoman train {self.folder}{' train.minutes=0' if is_timed(trial) else ''}"
+        if trial is winner and trial.step < min(trial.steps[-1], usual) and over:
             self.say(
                 f"search: the deadline ended the training of {trial.name} after {trial.step:,} of {trial.steps[-1]:,} "
-                f"steps; {rest} trains the rest"
+                f"steps; dragoman train {self.folder}{' train.minutes=0' if is_timed(trial) else ''} trains the rest"
             )
-        if not trial.fitted and trial.step < UNDERTRAINED * usual and (over or trial.step >= trial.steps[-1]):
+        if trial.step < UNDERTRAINED * usual and (over or trial.step >= trial.steps[-1]):
             needed = duration(trial.seconds * usual / max(1, trial.step))
             line = (
                 f"{trial.name} is under-trained: {trial.step:,} steps of {usual:,}, which would take about {needed}; "
