@@ -14,6 +14,7 @@ import pytest
 
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.search import plan
+from dragoman.auto.search.alone import plan_alone
 from dragoman.auto.search.rest import rest_of_time
 from dragoman.auto.search.run import (
     Search,
@@ -232,6 +233,24 @@ def test_the_rest_of_the_time_is_used() -> None:
     assert runs(100.0)[1:] == [("b-seed2", 500), ("b-seed3", 500)]
     trained |= {f"b-seed{seed}": done for seed in range(2, 9)}
     assert runs(100.0)[1:] == []
+
+
+@pytest.mark.parametrize(("steps", "joins"), [(400, True), (200, False)])
+def test_a_model_that_copies_trains_beside_a_default_model_that_would_hardly_begin(
+    steps: int, joins: bool, tmp_path: Path
+) -> None:
+    """400 and 200 steps at one a second, of which 100 fit into the time."""
+    path = str(write_rows(tmp_path / "pairs.tsv", [(word, word) for word in words(60)]))
+    presets = {"a": "luong-2015-small", "b": "copy-transducer-small", "c": "luong-2015-small", "d": "ngram-transducer"}
+    configs = {name: configure(path, [f"preset={preset}"])[0] for name, preset in presets.items()}
+    trials = [Trial("a"), Trial("b"), Trial("c"), Trial("d", fitted=True)]
+    state = SearchState("chrf", 200.0, 1, 3, 2, 1, [3, 1], trials)
+    said = plan_alone(state, configs, plan.Cost(speed=1.0, validation=0.0, usual=steps), left=101.0, elapsed=20.0)
+    assert ("b, which copies the source" in said) == joins
+    assert [trial.name for trial in trials if not trial.later] == (["a", "b", "d"] if joins else ["a", "d"])
+    assert (trials[0].steps, trials[0].settings) == ([steps], ["train.minutes=2.000"])
+    assert (trials[1].settings == ["train.minutes=1.667"]) == joins
+    assert (state.folds, state.sizes) == (1, [1])
 
 
 @pytest.mark.parametrize(("asked", "tried"), [(SearchOptions(20.0), True), (SearchOptions(trials=2), False)])

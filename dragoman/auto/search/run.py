@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.auto.search import plan
+from dragoman.auto.search.alone import plan_alone
 from dragoman.auto.search.members import ensemble_score, helpful_members
 from dragoman.auto.search.rest import rest_of_time
 from dragoman.auto.search.state import (
-    PAUSING,
     TRIALS,
     SearchState,
     Trial,
@@ -257,17 +257,10 @@ class Search:
 
     def _plan_alone(self, state: SearchState, alone: plan.Cost) -> None:
         """Give all of the time to the default model: its usual training does not fit in beside others."""
-        default, *others = state.trials
-        needed = f"a usual training of {default.name} takes about {duration(alone.seconds(alone.usual))}"
-        self.say(f"search: {needed}, so there is no time to compare it with other trained models")
-        done = state_of(Path(self._paths(default.name)[1]))
-        left = seconds_left(state, self.deadline) - alone.start - PAUSING
-        minutes = (left + (done.elapsed if done else 0.0)) / 60
-        default.cost, default.steps = asdict(alone), [alone.usual]
-        default.settings = [f"train.minutes={max(0.01, minutes):.3f}"]  # the schedules follow the time
-        for trial in others:
-            trial.later, trial.steps = not trial.fitted and not trial.error, [1]
-        state.folds, state.sizes = 1, plan.stage_sizes(1)
+        done = state_of(Path(self._paths(state.trials[0].name)[1]))
+        configs = {trial.name: self._config(trial.name) for trial in state.trials}
+        left = seconds_left(state, self.deadline)
+        self.say(f"search: {plan_alone(state, configs, alone, left, done.elapsed if done else 0.0)}")
 
     def _probe(self, state: SearchState, pool: Pool, device: str, budget: float) -> list[Trial]:
         """Train the trials for a few steps, until the budget is over or no more would fit into the rest of the time.

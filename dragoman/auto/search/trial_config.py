@@ -62,6 +62,11 @@ def is_fitted(config: Config) -> bool:
     return bool(getattr(config.model, "fitted", False))
 
 
+def copies_at_first(config: Config) -> bool:
+    """Whether a model copies its source before it has learned anything, and so needs few steps where much is copied."""
+    return bool(getattr(getattr(config.model, "decoder", None), "copies_at_first", False))
+
+
 def is_slow(config: Config) -> bool:
     """Whether a model takes minutes to fit and to decode with."""
     return bool(getattr(config.model, "slow", False))

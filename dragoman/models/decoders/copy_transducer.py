@@ -37,6 +37,7 @@ class CopyTransducerConfig(EditTransducerConfig):
     """Copies the source from left to right; one softmax over the vocabulary for what it substitutes or inserts."""
 
     kind: ClassVar[str] = "copy-transducer"
+    copies_at_first: ClassVar[bool] = True  # an untrained model copies its source
     context: bool = setting(True, help="the softmax sees a context of soft attention over the whole source")
 
 
