@@ -288,17 +288,19 @@ def test_validation_inputs_are_counted_not_pairs(cached: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("seconds", "pairs", "tried"),
+    ("seconds", "pairs", "tuned"),
     [(None, 20_000, True), (300.0, 4000, True), (300.0, 6000, False), (600.0, 20_000, True)],
 )
-def test_phrases_are_tried_where_there_is_time_to_fit_them(
-    seconds: float | None, pairs: int, tried: bool, tmp_path: Path
+def test_phrases_are_tuned_where_there_is_time_for_it(
+    seconds: float | None, pairs: int, tuned: bool, tmp_path: Path
 ) -> None:
     path = str(write_rows(tmp_path / "pairs.tsv", [(word, word) for word in words(60)]))
     configs = {name: configure(path, [f"preset={name}"])[0] for name in ("transformer-tiny", "phrase-based")}
     kept, line = affordable_fits(configs, seconds, pairs)
-    assert ("phrase-based" in kept, "from --time 6m on" in line) == (tried, not tried)
-    assert affordable_fits({"phrase-based": configs["phrase-based"]}, 1.0, pairs)[0]  # it was asked for
+    assert (kept == configs, "from --time 6m on" in line) == (tuned, not tuned)
+    assert kept["phrase-based"].model.tune == (4 if tuned else 0)
+    asked = {"phrase-based": configs["phrase-based"]}
+    assert affordable_fits(asked, 1.0, pairs)[0] == asked
 
 
 @pytest.mark.parametrize(

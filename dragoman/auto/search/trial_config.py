@@ -21,7 +21,7 @@ from dragoman.training.validation.seq2seq import with_all_references
 
 FOLDS = 3
 TARGETS = {"loss": "chrf", "wer": "exact_match"}  # by the metric that selects the weights of a run
-# Seconds of a search from which it tries models that take minutes to fit: for each training pair, and at most.
+# Seconds of a search from which models may take minutes to fit: for each training pair, and at most.
 SLOW_FIT, SLOW_FITS = 0.06, 600.0
 FEW = 150  # validation pairs below which a score is too noisy to choose by
 
@@ -91,13 +91,14 @@ def prepared_sizes(config: Config) -> tuple[int, int]:
 
 
 def affordable_fits(configs: Mapping[str, Config], seconds: float | None, pairs: int) -> tuple[dict[str, Config], str]:
-    """The configurations without models whose fitting takes too much of the time, and what to say of those."""
+    """The configurations, those with a quick way to fit where the usual one takes too much of the time; what to say."""
     enough = min(SLOW_FITS, SLOW_FIT * pairs)
     if seconds is None or seconds >= enough or len(configs) == 1:
         return dict(configs), ""
-    left_out = [name for name, config in configs.items() if is_slow(config)]
-    line = f"search: {', '.join(left_out)} takes minutes, so it is tried from --time {math.ceil(enough / 60)}m on"
-    return {name: config for name, config in configs.items() if name not in left_out}, line if left_out else ""
+    quick = {name: replace(config, model=config.model.quickly()) for name, config in configs.items() if is_slow(config)}
+    least = f"from --time {math.ceil(enough / 60)}m on"
+    line = f"search: {', '.join(quick)} is fitted without the tuning that is part of it {least}"
+    return {**configs, **quick}, line if quick else ""
 
 
 def needed_folds(config: Config, validation: int) -> int:
