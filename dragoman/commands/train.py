@@ -218,7 +218,7 @@ def limits_line(folder: str | Path) -> str:
         model = TRANSDUCERS.of(run.config.model).model
         lacks = {"none": ["probabilities"], "sequence": ["probabilities of single tokens"]}.get(model.likelihood, [])
         lacks += ["exports"] if model.shows_alignment else ["attention", "exports"]
-        return f"limits: {run.config.model.kind} has no {', '.join(lacks[:-1])} and no {lacks[-1]}"
+        return f"limits: {run.config.model.kind} has no {', no '.join(lacks[:-1])} and no {lacks[-1]}"
     blocked = []
     for name in PROGRAMS:
         if reasons := EXPORTERS[name].blockers(run):

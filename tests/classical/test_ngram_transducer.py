@@ -136,7 +136,7 @@ def test_a_transducer_is_a_run(tmp_path: Path, cached: Path) -> None:
     test.write_text("".join(rows[350:]))
     told = call("train", data, "preset=ngram-transducer", "--run", run)
     assert told.code == 0, told.err
-    lacks = "limits: ngram-transducer has no probabilities of single tokens, attention and no exports"
+    lacks = "limits: ngram-transducer has no probabilities of single tokens, no attention and no exports"
     assert lacks in told.err
     scores = json.loads(call("evaluate", run, test, "--json").out)
     assert scores["exact_match"] > 0.97

@@ -15,7 +15,7 @@ HOPELESS = 3.0  # times the time that is left: what a usual training takes where
 
 
 def plan_alone(state: SearchState, configs: Mapping[str, Config], alone: plan.Cost, left: float, elapsed: float) -> str:
-    """Plan for the seconds left, `elapsed` of its training being over; returns what to say.
+    """Plan for the seconds left, after `elapsed` seconds of the default model's training; returns what to say.
 
     The schedules follow the time. Fitted models compete; so does a model that copies the source from its first step
     on, where the default model would only begin to learn.

@@ -117,9 +117,9 @@ class Search:
             )
         given: Any = settings.override({}, list(overrides)).get("train", {})
         pairs, validation = prepared_sizes(first)
-        configs, left_out = affordable_fits(configs, options.seconds, pairs)
-        if left_out:
-            self.say(left_out)
+        configs, line = affordable_fits(configs, options.seconds, pairs)
+        if line:
+            self.say(line)
         folds = needed_folds(first, validation)
         device = resolve_device(first.train.device)
         cores = usable_cores()
@@ -225,7 +225,8 @@ class Search:
             if alone and not default.error and (not default.cost or self._is_too_long(state, cost(default))):
                 self._plan_alone(state, alone)
             else:
-                remove_folder(Path(self._paths(default.name)[1]))
+                if not is_fitted(self._config(default.name)):  # it begins anew; a fitted model is complete
+                    remove_folder(Path(self._paths(default.name)[1]))
                 self._plan(state, probed, seconds_left(state, self.deadline))
         state.planned = True
         self._save(state)
@@ -509,6 +510,8 @@ class Search:
     def _say_under_trained(self, state: SearchState) -> None:
         winner = next(trial for trial in state.trials if is_member(state.members[0], trial))
         trial = state.trials[0] if winner.fitted else winner
+        if trial.fitted or trial.error:
+            return
         over = time.time() >= self.deadline - validation_seconds(trial) - LATE * (state.seconds or 0.0)
         usual = self._config(trial.name).train.steps
         if trial is winner and trial.step < min(trial.steps[-1], usual) and over:
