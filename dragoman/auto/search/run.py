@@ -140,7 +140,7 @@ class Search:
             threads=max(1, cores // workers),
             sizes=plan.stage_sizes(count),
             trials=[
-                Trial(name, fitted=number > 0 and folds == 1 and is_fitted(configs[name]))
+                Trial(name, fitted=(number > 0 or len(names) == 1) and folds == 1 and is_fitted(configs[name]))
                 for number, name in enumerate(names)
             ],
         )
