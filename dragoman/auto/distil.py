@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
 from dragoman.config import settings
-from dragoman.data.examples import Example
+from dragoman.data.examples import Example, FaultError, check_text
 from dragoman.data.split import TrainValidSplit
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.errors import RunError
@@ -93,17 +94,17 @@ def write_data(teacher: Predictor, folder: Path, display: Display, unlabelled: U
         return valid
     examples = list(split.train("reading"))
     sources = list(dict.fromkeys(example.source for example in examples))
-    pairs = [(source, output.text) for source, output in translated(teacher, sources, display) if output.text.strip()]
+    pairs = usable_pairs(teacher, translated(teacher, sources, display), display)
     pairs += [(example.source, example.references[0]) for example in examples]
     known = {*sources, *(example.source for example in valid)}  # validation must stay new to the student
     new = [text for text in dict.fromkeys(unlabelled.read(teacher.run)) if text.strip() and text not in known]
     outputs = translated(teacher, new, display)
-    kept = [(source, output.text) for source, output in outputs if confidence(output) >= unlabelled.least]
+    kept = usable_pairs(teacher, [one for one in outputs if confidence(one[1]) >= unlabelled.least], display)
     if new:
         display.info(
             f"unlabelled: the teacher is confident of its outputs for {len(kept):,} of {len(new):,} new inputs"
         )
-    pairs += [(source, text) for source, text in kept if text.strip()]
+    pairs += kept
     make_folder(folder)
     write_text(folder / ASKED, asked)
     write_rows(folder / "valid.jsonl", ((example.source, *example.references) for example in valid))
@@ -119,6 +120,23 @@ def translated(teacher: Predictor, sources: Sequence[str], display: Display) -> 
         out += zip(chunk, teacher.predict(chunk), strict=True)
     display.close()
     return out
+
+
+def usable_pairs(
+    teacher: Predictor, outputs: Sequence[tuple[str, Prediction]], display: Display
+) -> list[tuple[str, str]]:
+    """The outputs that a file of pairs can hold: a weak teacher may write nothing, or bytes that are no text."""
+    pairs = []
+    for source, output in outputs:
+        with suppress(FaultError):
+            check_text(output.text, "output", teacher.config.data.max_characters)
+            pairs.append((source, output.text))
+    if len(pairs) < len(outputs):
+        display.info(
+            f"{len(outputs) - len(pairs):,} of {len(outputs):,} outputs of the teacher are left out: empty, over-long "
+            "or with control characters"
+        )
+    return pairs
 
 
 def confidence(output: Prediction) -> float:

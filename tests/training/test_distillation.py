@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from dragoman.auto.distil import distil
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError, RunError
+from dragoman.inference.prediction import Prediction
 from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -90,3 +93,22 @@ def test_what_cannot_teach_is_refused(configure: Configure, tmp_path: Path, pair
     with pytest.raises(RunError, match="has another source vocabulary"):
         train(configure(kind, f'train.objective.teachers=["{tmp_path}/teacher"]'), tmp_path / "run", QUIET)
     assert not (tmp_path / "run").exists()
+
+
+def test_outputs_that_are_no_text_are_left_out(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A weak teacher writes bytes: the student learns from the other outputs, where it stopped with an error."""
+    train(configure("train.steps=1"), tmp_path / "teacher", QUIET)
+    written = ["\x00", " ", "one\x07", "two words"]
+
+    def outputs(teacher: object, sources: Sequence[str], display: object) -> list[tuple[str, Prediction]]:
+        return [(source, Prediction(text, 0.0, (), ())) for source, text in zip(sources, written, strict=False)]
+
+    monkeypatch.setattr("dragoman.auto.distil.translated", outputs)
+    distil(str(tmp_path / "teacher"), tmp_path / "student", ["train.steps=1"], "cpu", Display())
+    assert "3 of 4 outputs of the teacher are left out" in capsys.readouterr().err
+    lines = (tmp_path / "student.data" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows[0]["target"] == "two words"
+    assert not {row["target"] for row in rows} & set(written[:3])
