@@ -19,7 +19,15 @@ from dragoman.auto.check import check_lines
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.derived import finish
 from dragoman.auto.pairs import choose_pairs
-from dragoman.auto.portfolio import PORTFOLIO, RULES, by_name, candidates_for, phrases_for, rules_table
+from dragoman.auto.portfolio import (
+    PORTFOLIO,
+    RULES,
+    by_name,
+    candidates_for,
+    default_candidate,
+    phrases_for,
+    rules_table,
+)
 from dragoman.auto.profile import PairProfile, SideProfile, describe, profile_pairs
 from dragoman.commands.train import longer_line
 from dragoman.config.settings import dump, merge
@@ -280,6 +288,16 @@ def test_sentences_of_which_many_do_not_change_get_a_model_that_copies(
     assert built.model.label_smoothing == (0.0 if preset.startswith("copy") else 0.1)
 
 
+@pytest.mark.parametrize("gpu", [False, True])
+def test_few_edited_sentences_get_a_model_that_copies_from_the_first_step(gpu: bool) -> None:
+    """From 1,000 pairs models that must learn to copy do not learn it."""
+    edited = replace(SENTENCES, copied=0.6, monotone=0.8, identical=0.0)
+    presets = [default_candidate(replace(edited, pairs=pairs), gpu) for pairs in (50, 2000, 2001, 60_000)]
+    assert [one.preset.partition("-")[0] for one in presets if one] == ["copy", "copy", "luong", "luong"]
+    _, _, reasons = chosen(replace(edited, pairs=1000))
+    assert "because 1,000 pairs are few, and 60 % of the target is copied in order" in reasons
+
+
 INFLECTION = replace(WORDS, features=" ;", source=side(27, 2), target=side(14, 1.4), copied=0.6, monotone=0.6)
 
 
@@ -438,7 +456,8 @@ def test_the_dropout_of_a_side_is_all_of_its_dropout(tmp_path: Path, monkeypatch
         ({"pairs": 499}, [], "encoder-decoder"),
         ({"pairs": 5001}, [], "encoder-decoder"),
         ({"monotone": 0.3}, [], "encoder-decoder"),
-        ({"copied": 0.4}, [], "encoder-decoder"),
+        ({"copied": 0.4}, [], "phrase-based"),
+        ({"copied": 0.7}, [], "encoder-decoder"),
         ({"source": side(300, 60)}, [], "encoder-decoder"),
     ],
 )
