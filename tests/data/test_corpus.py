@@ -413,18 +413,18 @@ def test_the_cache_folder_can_be_chosen(tmp_path: Path, cache: Path, monkeypatch
     assert cache_folder(data) == Path("/xdg/dragoman")
 
 
-def _prepare_at(path: str, start: float, results: Any) -> None:
-    time.sleep(max(0.0, start - time.time()))
+def _prepare_together(path: str, all_ready: Any, results: Any) -> None:
+    all_ready.wait(60)
     corpus = prepare_corpus(DataConfig(train=path), CHARACTERS)
     results.put((len(corpus.train), len(corpus.valid)))
 
 
 def test_several_processes_may_prepare_the_same_text_at_once(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.tsv", numbers(20_000))
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    start = time.time() + 0.3
-    workers = [context.Process(target=_prepare_at, args=(str(path), start, results), daemon=True) for _ in range(4)]
+    context = multiprocessing.get_context("spawn")  # a fork may inherit a lock that another thread holds
+    results, all_ready = context.Queue(), context.Barrier(4)
+    asked = (str(path), all_ready, results)
+    workers = [context.Process(target=_prepare_together, args=asked, daemon=True) for _ in range(4)]
     for worker in workers:
         worker.start()
     found = {results.get(timeout=60) for _ in workers}
