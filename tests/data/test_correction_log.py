@@ -100,7 +100,7 @@ def add_many(folder: Path, name: str) -> None:
 
 
 def test_several_processes_write_at_once(log: CorrectionLog) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # a fork may inherit a lock that another thread holds
     writers = [context.Process(target=add_many, args=(log.folder, name)) for name in "abc"]
     for writer in writers:
         writer.start()
