@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 
 from dragoman.config import settings
-from dragoman.data.examples import Example, FaultError, check_text
+from dragoman.data.examples import Example, FaultError, make_example
 from dragoman.data.split import TrainValidSplit
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.errors import RunError
@@ -129,8 +129,8 @@ def usable_pairs(
     pairs = []
     for source, output in outputs:
         with suppress(FaultError):
-            check_text(output.text, "output", teacher.config.data.max_characters)
-            pairs.append((source, output.text))
+            pair = make_example(source, (output.text,), "", 0, teacher.config.data.max_characters)
+            pairs.append((pair.source, pair.references[0]))
     if len(pairs) < len(outputs):
         display.info(
             f"{len(outputs) - len(pairs):,} of {len(outputs):,} outputs of the teacher are left out: empty, over-long "
