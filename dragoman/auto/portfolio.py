@@ -24,7 +24,7 @@ RECURRENT_LENGTH = 30  # tokens on average above which a Transformer learns fast
 MOST_STEPS = 6000  # for up to 10,000 short pairs
 SENTENCE_STEPS, CPU_SENTENCE_STEPS = 12_000, 6000  # fewest steps on sentences, unless they exceed MOST_EPOCHS
 MOST_EPOCHS = 300
-FEW_EDITED = 2000  # sentences up to which a model that must learn to copy falls behind copying
+FEW_EDITED = 2000  # sentences up to which a model that must learn to copy may fall far behind copying
 PHRASES_WITH_GPU = 3000  # sentences above which a neural model trained on a GPU is as good as phrases
 FEWEST = 50  # pairs: below, no study says anything
 EPOCHS = ((2000, 150), (10_000, 60), (60_000, 40), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
@@ -237,8 +237,9 @@ RULES = (
          "luong-256-unsmoothed"),
     Rule("60,000 to 300,000 short pairs", is_many_short, "transformer-small-large-batch", short_reason),
     Rule("sentences, 60 % or more copied in order: up to 2,000, or up to 60,000 if 10 % of the pairs do not change",
-         up_to_pairs(60_000, is_edited, lambda p: p.pairs <= FEW_EDITED or p.identical >= 0.1), "copy-transducer",
-         lambda p: f"{percent(p.identical)} of the pairs do not change at all" if p.identical >= 0.1  # hard to beat
+         up_to_pairs(60_000, is_edited,  # where copying is hard to beat
+                     lambda p: p.identical >= 0.1 or (p.pairs <= FEW_EDITED and has_subwords(p))), "copy-transducer",
+         lambda p: f"{percent(p.identical)} of the pairs do not change at all" if p.identical >= 0.1
          else f"{size(p)} are few, and {percent(p.copied)} of the target is copied in order"),
     Rule("500 to 5,000 other sentences (3,000 with a GPU) in about the same order, under 60 % copied, up to 40 tokens",
          up_to_pairs(5000, are_few_sentences, lambda p: p.pairs >= 500 and p.monotone >= 0.5 and not is_edited(p)),

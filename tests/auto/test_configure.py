@@ -294,6 +294,8 @@ def test_few_edited_sentences_get_a_model_that_copies_from_the_first_step(gpu: b
     edited = replace(SENTENCES, copied=0.6, monotone=0.8, identical=0.0)
     presets = [default_candidate(replace(edited, pairs=pairs), gpu) for pairs in (50, 2000, 2001, 60_000)]
     assert [one.preset.partition("-")[0] for one in presets if one] == ["copy", "copy", "luong", "luong"]
+    letters = replace(WORDS, copied=0.6, monotone=0.8, source=side(50, 2), target=side(50, 2))
+    assert default_candidate(letters, gpu).preset != "copy-transducer-small"  # few short pairs are another matter
     _, _, reasons = chosen(replace(edited, pairs=1000))
     assert "because 1,000 pairs are few, and 60 % of the target is copied in order" in reasons
 
