@@ -52,6 +52,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -60,7 +61,7 @@ FOLDER = Path("carry/portfolio")
 Row = tuple[str, ...]  # a source and its references
 # By the beginning of a set's name; the others: exact_match.
 METRICS = {"wikipron": "wer", "cmudict": "wer", "e2e": "bleu", "disfl": "bleu", "ua": "bleu", "multi30k": "bleu",
-           "tatoeba": "bleu", "paraphrases": "bleu"}  # fmt: skip
+           "tatoeba": "bleu", "paraphrases": "bleu", "reworded": "bleu"}  # fmt: skip
 LOW = ("spa", "pol", "ces", "ukr", "tha", "tgl", "tur", "mya", "swe", "eus")
 INFLECTED = ("german", "finnish", "arabic", "turkish", "spanish", "zulu")
 PARTS = ("train", "valid", "test", "generalisation")  # the last one in COGS only
@@ -148,6 +149,25 @@ def paraphrases(data: Path) -> list[list[Row]]:
     return shares([(found[0], found[1]) for found in english.values() if len(found) > 1], 20, 20)
 
 
+def reworded(data: Path) -> list[list[Row]]:
+    """English sentences of Tatoeba, each with the next one of the same German or French translation."""
+    english: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for other in ("deu", "fra"):
+        for part in OFFICIAL:
+            for line in lines(data / f"{part}.eng-{other}.tsv.gz"):
+                first, second = line.split("\t")[:2]
+                english[other, second][first] = None
+    pairs: dict[str, str] = {}
+    for found in map(list, english.values()):
+        for first, second in pairwise(found):
+            pairs.setdefault(first, second)
+    rows = [row for row in pairs.items() if min(len(text.split()) for text in row) >= 3]
+    rows.sort(key=lambda row: hashlib.blake2b(row[1].encode()).digest())
+    kept = {text for row in rows[:1800] for text in row}
+    train = [row for row in rows[1800:] if kept.isdisjoint(row)]
+    return [list(train), list(rows[:800]), list(rows[800:1800])]
+
+
 def shares(rows: list[Row], valid: int, test: int) -> list[list[Row]]:
     """Training, validation and test rows; of the last two one in `valid` and one in `test`, chosen by a hash."""
     order = sorted(rows, key=lambda row: hashlib.blake2b(row[0].encode()).digest())
@@ -187,6 +207,9 @@ def practice_sets(data: Path) -> dict[str, Callable[[], list[list[Row]]]]:
         found[f"tatoeba-eng-fra-{count}"] = with_pairs(french, count)
     found["commands"] = commands
     found["paraphrases"] = lambda: paraphrases(data / "tatoeba_pairs")
+    found["reworded"] = lambda: reworded(data / "tatoeba_pairs")
+    for name, count in (("reworded", 1000), ("reworded", 3000), ("disfl_qa", 1000)):
+        found[f"{name}-{count}"] = with_pairs(found[name], count)
     found["cmudict"] = lambda: cmudict(data / "cmudict_g2p")
     return found
 

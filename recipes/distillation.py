@@ -15,13 +15,12 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from own_pairs import bleu, dragoman, write
 from run import HERE, hardware, moses_scores, read_lines
 
 TRAINING = [
@@ -47,12 +46,6 @@ TEACHERS = {
 }  # fmt: skip
 
 
-def dragoman(*arguments: object, given: str | None = None) -> str:
-    """The standard output of a command."""
-    command = [sys.executable, "-m", "dragoman", *map(str, arguments)]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, input=given).stdout
-
-
 def read_part(data: Path, part: str) -> list[list[str]]:
     """The sentences of a part of Multi30k in both languages; one holds a tab."""
     sides = (read_lines(data / "multi30k" / f"{part}.{language}.gz") for language in ("en", "de"))
@@ -61,10 +54,7 @@ def read_part(data: Path, part: str) -> list[list[str]]:
 
 def data_file(data: Path, work: Path, part: str) -> Path:
     """A part of Multi30k as tab-separated pairs."""
-    path = work / f"{part}.tsv"
-    rows = zip(*read_part(data, part), strict=True)
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in rows), encoding="utf-8")
-    return path
+    return write(work / f"{part}.tsv", list(zip(*read_part(data, part), strict=True)))
 
 
 def ensemble(work: Path) -> Path:
@@ -84,11 +74,6 @@ def ensemble(work: Path) -> Path:
     return folder
 
 
-def bleu(run: Path, valid: Path) -> float:
-    scores: dict[str, Any] = json.loads(dragoman("evaluate", run, valid, "--json", "--metric", "bleu"))
-    return round(float(scores["bleu"]), 2)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds the data sets")
@@ -100,6 +85,8 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     pairs, valid = (data_file(given.data, work, part) for part in ("train", "val"))
     sources, references = read_part(given.data, "test_2016_flickr")
+    test = work / "test.txt"
+    test.write_text("".join(f"{source}\n" for source in sources), encoding="utf-8")
     words = ["tokenizer.source.kind=subwords", "tokenizer.source.vocab_size=4400"]
 
     def teach(name: str, seed: int) -> Path:
@@ -116,7 +103,7 @@ def main() -> None:
         return run
 
     def score(run: Path) -> dict[str, Any]:
-        outputs = dragoman("predict", run, given="".join(f"{source}\n" for source in sources)).splitlines()
+        outputs = dragoman("predict", run, test).splitlines()
         found = moses_scores(sources, outputs, references, "de")
         return {"valid": bleu(run, valid), "moses": round(found["moses_bleu"], 2), "signature": found["signature"]}
 
