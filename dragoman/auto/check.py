@@ -57,6 +57,7 @@ TRIAL_EXAMPLES = 48
 
 def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda what, count: None) -> int:
     """Report findings by `say`; returns the number of warnings about the plan. DragomanError: the run cannot start."""
+    config.data.check_shuffle()
     say("configuration: every setting is known and in range")
     device = resolve_device(config.train.device)
     use_bfloat16(config.train.precision, device)

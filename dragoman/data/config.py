@@ -16,7 +16,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig, TokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
-from dragoman.errors import DataError, nearest
+from dragoman.errors import ConfigError, DataError, nearest
 
 Files = str | tuple[str | Pairs, ...] | Pairs
 MAX_LENGTH_RATIO = 10_000.0  # target tokens for one source token
@@ -89,9 +89,7 @@ class DataConfig:
         "which random letters replace the stem on both sides",
     )
     shuffle: Literal["corpus", "shards"] = setting(
-        "corpus",
-        help="the first epoch: corpus shuffles all pairs; shards shuffles some shards of a large corpus at a time, so "
-        "that training starts while the rest is tokenised",
+        "corpus", help="every epoch shuffles the whole corpus; shards, of older versions, is refused with the reason"
     )
     cache: str = setting("", help="folder for tokenised data; default $DRAGOMAN_CACHE or ~/.cache/dragoman")
 
@@ -114,6 +112,16 @@ class DataConfig:
     def without_columns(self, **changed: Any) -> DataConfig:
         """The same settings for files of source and target alone."""
         return replace(self, columns=(), header=False, tag_column="", document_column="", **changed)
+
+    def check_shuffle(self) -> None:
+        """Refuse to train by a setting of older versions; runs that were trained by it still predict."""
+        if self.shuffle == "shards":
+            raise ConfigError(
+                'data.shuffle: found "shards", expected "corpus": training now shuffles the whole corpus from its '
+                "shards on disk, with 18 bytes of memory for each pair. Tokenise the data beforehand with `dragoman "
+                "check`, where no GPU is needed; training then starts at once. A run that started with "
+                '"shards" cannot resume: train a new one, with train.start_from to begin with its weights'
+            )
 
     def problems(self) -> Iterator[str]:
         tags = tags_of(self.train)

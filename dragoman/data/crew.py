@@ -22,8 +22,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dragoman.config import settings
 from dragoman.data.config import DataConfig, paths_of, weights_of
 from dragoman.data.examples import Example
@@ -44,7 +42,7 @@ ERRORS: dict[str, type[Exception]] = {each.__name__: each for each in (DataError
 
 
 def part_folder(folder: Path, number: int) -> Path:
-    """Where the crew writes the store of a shard."""
+    """Where a worker writes the store of a shard."""
     return folder / WORK / f"part-{number:05d}"
 
 
@@ -53,23 +51,14 @@ def finished_job(folder: Path, kind: str, number: int) -> Path:
     return folder / WORK / f"{kind}-{number:05d}.json"
 
 
-def shard_done(folder: Path, number: int) -> bool:
-    """Whether a shard is tokenised, in a corpus whose shards are not joined yet."""
-    return finished_job(folder, "write", number).exists()
-
-
 def remove_shard(folder: Path, number: int) -> None:
-    """Remove what the crew wrote of a shard. A process that is killed meanwhile leaves a shard that is not done."""
+    """Remove what a worker wrote of a shard. A process that is killed meanwhile leaves a shard that is not done."""
     finished_job(folder, "write", number).unlink()
-    part = part_folder(folder, number)
-    gone = part.with_name(f"{part.name}.gone")
-    shutil.rmtree(gone, ignore_errors=True)  # of a process that was killed just then
-    part.rename(gone)  # who opened it before now has all of its files
-    shutil.rmtree(gone)
+    shutil.rmtree(part_folder(folder, number))
 
 
 class WorkerLostError(DataError):
-    """A process of a crew died."""
+    """A worker died."""
 
 
 class Jobs:
@@ -133,7 +122,7 @@ class Jobs:
         return (example for index, example in shard if not valid.has(index, example))
 
 
-class ProcessCrew:
+class WorkerPool:
     """Processes that do the jobs on the shards of a corpus; `with` ends them."""
 
     def __init__(self, jobs: Jobs, processes: int) -> None:
@@ -146,7 +135,7 @@ class ProcessCrew:
         }
         self._mine = threading.local()
         self._workers: list[subprocess.Popen[str]] = []
-        self._pool = ThreadPoolExecutor(processes, initializer=self._start)
+        self._threads = ThreadPoolExecutor(processes, initializer=self._start)
         (jobs.folder / WORK).mkdir(exist_ok=True)
 
     def _start(self) -> None:
@@ -163,7 +152,7 @@ class ProcessCrew:
 
     def run(self, kind: str, jobs: Sequence[dict[str, Any]]) -> Iterator[Any]:
         """Do the same kind of job on every shard; those that a killed process has finished are not done again."""
-        return self._pool.map(lambda number: self._do(kind, number, jobs[number]), range(len(jobs)))
+        return self._threads.map(lambda number: self._do(kind, number, jobs[number]), range(len(jobs)))
 
     def _do(self, kind: str, number: int, arguments: dict[str, Any]) -> Any:
         done = finished_job(self.jobs.folder, kind, number)
@@ -193,18 +182,14 @@ class ProcessCrew:
             return answer if answer.endswith("\n") else ""  # part of an answer: it was killed while it wrote
         return ""
 
-    def __enter__(self) -> ProcessCrew:
+    def __enter__(self) -> WorkerPool:
         return self
 
-    def kill(self) -> None:
-        """End all processes; jobs that are not finished raise WorkerLostError or CancelledError."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def __exit__(self, *error: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.kill()
-
-    def __exit__(self, *error: object) -> None:
-        self.kill()
-        self._pool.shutdown()
+        self._threads.shutdown()
         for worker in self._workers:
             worker.communicate()
 
@@ -226,20 +211,12 @@ def serve() -> None:
         gc.collect()
 
 
-def crew_for(config: DataConfig, example_format: ExampleFormat, folder: Path) -> ProcessCrew | None:
+def pool_for(config: DataConfig, example_format: ExampleFormat, folder: Path) -> WorkerPool | None:
     """Processes for a large corpus, one for each core; None if this process had better prepare it alone."""
-    plain = not (config.context or config.memory or config.hallucinate)
-    if not plain or FORMATS.get(example_format.name) is not example_format:
-        if config.shuffle == "shards":
-            raise ConfigError(
-                'data.shuffle: found "shards", expected "corpus": only pairs of texts are cut into shards, without '
-                "data.context, data.memory and data.hallucinate"
-            )
+    if config.context or config.memory or config.hallucinate or FORMATS.get(example_format.name) is not example_format:
         return None
     paths = [Path(path) for path in paths_of(config.train)]
     if sum(path.stat().st_size for path in paths if path.is_file()) < LARGE:
         return None
     shards = cut_shards(config, example_format)
-    if config.shuffle == "shards":  # files are often sorted by domain or length: the first shards must not be alike
-        shards = [shards[number] for number in np.random.default_rng(len(shards)).permutation(len(shards))]
-    return ProcessCrew(Jobs(config, example_format, folder, shards), min(usable_cores(), len(shards)))
+    return WorkerPool(Jobs(config, example_format, folder, shards), min(usable_cores(), len(shards)))

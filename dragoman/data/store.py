@@ -78,13 +78,11 @@ class Column:
     def __len__(self) -> int:
         return self._count
 
-    def lengths(self, first: int = 0, last: int | None = None) -> NDArray[np.int32]:
-        """The lengths of the rows first … last−1."""
-        last = self._count if last is None else last
-        out = np.empty(last - first, np.int32)
+    def lengths(self) -> NDArray[np.int32]:
+        out = np.empty(self._count, np.int32)
         for start in range(0, len(out), LENGTHS_CHUNK):
             chunk = out[start : start + LENGTHS_CHUNK]
-            chunk[:] = np.diff(self.offsets(first + start, first + start + len(chunk)))
+            chunk[:] = np.diff(self.offsets(start, start + len(chunk)))
         return out
 
     def offset(self, row: int) -> int:
