@@ -101,8 +101,19 @@ class DataConfig:
         )  # fmt: skip
 
     @property
+    def tags(self) -> list[str]:
+        """The language tags of all training files, each once, in the order of their ids."""
+        return sorted({tag for entry in file_list(self.train) if (tag := tag_of(entry)) is not None})
+
+    @property
     def has_tags(self) -> bool:
-        return bool(self.tag_column) or bool(tags_of(self.train))
+        return bool(self.tag_column) or bool(self.tags)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each training file that has one, by its path; the others count once."""
+        entries = [entry for entry in file_list(self.train) if isinstance(entry, Pairs)]
+        return {entry.paths[0]: entry.weight for entry in entries if entry.weight is not None}
 
     @property
     def reads_more(self) -> bool:
@@ -124,7 +135,7 @@ class DataConfig:
             )
 
     def problems(self) -> Iterator[str]:
-        tags = tags_of(self.train)
+        tags = self.tags
         if tags and self.tag_column:
             yield f"tag_column: found '{self.tag_column}' and tags of files ({', '.join(tags)}), expected one of them"
         if self.document_column and not self.context:
@@ -202,14 +213,3 @@ def paths_of(files: Files) -> list[str]:
 
 def tag_of(entry: str | Pairs) -> str | None:
     return entry.tag if isinstance(entry, Pairs) else None
-
-
-def weights_of(files: Files) -> dict[str, float]:
-    """The weight of every file, by its path; without one: 1."""
-    entries = [entry for entry in file_list(files) if isinstance(entry, Pairs)]
-    return {entry.paths[0]: entry.weight for entry in entries if entry.weight is not None}
-
-
-def tags_of(files: Files) -> list[str]:
-    """The language tags of all entries, each once, in the order of their ids."""
-    return sorted({tag for entry in file_list(files) if (tag := tag_of(entry)) is not None})

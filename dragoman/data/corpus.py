@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,6 @@ from dragoman.data.config import (
     file_list,
     paths_of,
     tag_of,
-    weights_of,
 )
 from dragoman.data.corpus_cache import cache_folder, cached
 from dragoman.data.crew import WORK, WorkerPool, part_folder, pool_for, remove_shard
@@ -39,7 +38,7 @@ from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.remote import origins
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.split import LineCounts, Progress, TrainValidSplit, read_examples
+from dragoman.data.split import LineCounts, TrainValidSplit, read_examples
 from dragoman.data.store import COLUMNS, LENGTHS_CHUNK, FeatureColumn, MediaStore, TokenStore
 from dragoman.data.tokenise import StoreCounts, join_stores, write_store
 from dragoman.data.tokenizers.base import NoTextError, Tokenizer
@@ -52,6 +51,7 @@ from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.translation_memory import TranslationMemory
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import digest, remove_folder, write_text
+from dragoman.progress import Progress
 
 FORMAT = 2  # increase it when stores of older code must not be read any more
 FEATURES = "features"  # subfolder of a corpus of media files
@@ -74,15 +74,18 @@ class Corpus:
 
     def batches(self, tokens: int = 4096, seed: int = 1, epoch: int = 0) -> Iterator[Batch]:
         """One epoch of training batches of at most `tokens` tokens on either side, for a training loop of your own."""
-        sampled = self.sampled(seed)
-        store = self.train if sampled is None else sampled.epoch(epoch)
+        store = self.sampled(seed).epoch(epoch) if self.has_dropout else self.train
         plan = BatchPlan(store, tokens, seed, collator=self.collator)
         return (read_batch(store, rows, plan) for rows in plan.epoch(epoch))
 
-    def sampled(self, seed: int) -> SampledStore | None:
-        """The training data with other sub-words in every epoch, where a tokenizer has BPE-dropout."""
-        readers = self.source_tokenizer, self.target_tokenizer
-        return SampledStore(self.train, readers, seed) if any(map(dropout_of, readers)) else None
+    @property
+    def has_dropout(self) -> bool:
+        """Whether a tokenizer has BPE-dropout."""
+        return any(map(dropout_of, (self.source_tokenizer, self.target_tokenizer)))
+
+    def sampled(self, seed: int) -> SampledStore:
+        """The training data with other sub-words in every epoch."""
+        return SampledStore(self.train, (self.source_tokenizer, self.target_tokenizer), seed)
 
 
 def file_digest(path: str) -> str:
@@ -116,7 +119,7 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format
         if value := getattr(config, name):
             relevant[name] = value
     digests = [_digests(files) for files in (config.train, config.valid or ())]
-    layout = [_layout(files) for files in (config.train, config.valid)]
+    layout = [_layout(config.train, config.weights), _layout(config.valid)]
     content: list[object] = [FORMAT, digests, layout, relevant, _tokenizer_table(tokenizers), example_format.name]
     if isinstance(example_format, MediaFormat):
         content.append(example_format.digest(_all_examples(config, example_format)))
@@ -148,11 +151,10 @@ def _tokenizer_table(tokenizers: TokenizersConfig) -> object:
     return table
 
 
-def _layout(files: Files | None) -> object:
-    """Which files belong together, and their language tags."""
+def _layout(files: Files | None, weights: Mapping[str, float] | None = None) -> object:
+    """Which files belong together, their language tags and weights."""
     if files is None:
         return None
-    weights = weights_of(files)
     return [
         [file_of(entry) is None, len(paths_of(entry)), tag_of(entry)]
         + ([weights.get(paths_of(entry)[0], 1.0)] if weights else [])
@@ -262,8 +264,7 @@ def _build(
     """Write all files of a corpus."""
     if config.hallucinate and example_format not in (PAIR_FORMAT, COPY_FORMAT):
         raise ConfigError(f"data.hallucinate: found {config.hallucinate}, expected 0: only pairs of texts share stems")
-    weights = weights_of(config.train)
-    if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
+    if config.weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
         raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
     example_format = extract_features(folder, config, tokenizers, progress, example_format)
     with pool_for(config, example_format, folder) or nullcontext() as pool:  # shares the work on the training files
@@ -287,7 +288,7 @@ def _build(
             trained_on = _write_shards(folder, pool, split)
         else:
             trained_on = write_store(
-                folder / "train", chain(train, made_up), trained, config.max_length, example_format, weights
+                folder / "train", chain(train, made_up), trained, config.max_length, example_format, config.weights
             )
         report["train"] = trained_on.report()
         counts = split.counts

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import settings
-from dragoman.data.config import DataConfig, paths_of, weights_of
+from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.examples import Example
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
@@ -102,8 +102,9 @@ class Jobs:
         final = part_folder(self.folder, number)
         folder = final.with_name(f"{final.name}.{os.getpid()}")
         examples = self._train(number, start, part)
-        weights = weights_of(self.config.train)
-        counts = write_store(folder, examples, self._tokenizers, self.config.max_length, self.format, weights)
+        counts = write_store(
+            folder, examples, self._tokenizers, self.config.max_length, self.format, self.config.weights
+        )
         for path in folder.iterdir():
             sync(path)
         shutil.rmtree(final, ignore_errors=True)  # of a process that was killed just then

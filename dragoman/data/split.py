@@ -20,6 +20,7 @@ from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.shards import Shard, read_shard
 from dragoman.data.tokenizers.subwords import sampled_numbers
 from dragoman.errors import DataError, hint
+from dragoman.progress import Progress
 
 PROGRESS_EVERY = 20_000
 MAX_KEPT = 20_000  # validation examples that are kept in memory, so that nobody reads the files again for them
@@ -27,7 +28,6 @@ MAX_FAULTS = 100  # readers keep this many faults for messages
 FEW = 1000  # data.faults = "few" skips at most one line in so many
 # A line with too many columns in a format of two columns, for which data.columns can choose others.
 _EXTRA_COLUMNS = re.compile("found ([0-9]+) columns, expected 2(?! or)")
-Progress = Callable[[str, int], None]  # (what is being done, how many examples so far)
 
 
 @dataclass

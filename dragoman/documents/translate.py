@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dragoman.data.sentences import Sentence, split_fields, split_long, split_sentences
+from dragoman.data.sentences import Sentence, fitting_sentences
 from dragoman.data.tokenizers.context import split_context
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
@@ -30,7 +30,6 @@ from dragoman.inference.unseen import UnseenInputs
 if TYPE_CHECKING:
     from dragoman.analysis.alignment import AttentionView, WordAlignment
 
-Fits = Callable[[str], bool]
 T = TypeVar("T")
 
 
@@ -54,22 +53,13 @@ class Engine(Protocol):
         """The result of work without the model, such as splitting these texts; a server answers others meanwhile."""
 
 
-def sentences_of(text: str, fits: Fits, preserve: bool = False) -> list[Sentence]:
-    """The sentences of a text, none longer than the model can read; `preserve` cuts them at longer white space too."""
-    sentences: list[Sentence] = []
-    for sentence in split_fields(text) if preserve else split_sentences(text):
-        parts = split_long(sentence.text, fits)
-        sentences += [*parts[:-1], Sentence(parts[-1].text, parts[-1].space + sentence.space)]
-    return sentences
-
-
 async def translate_blocks(
     blocks: Sequence[Block], engine: Engine, localise: Localise | None = None
 ) -> list[UnitTranslation | Exception]:
     """An output for every block, or the error of one of its sentences; `localise` writes its numbers."""
     texts = [block.text for block in blocks]
     plans = await engine.prepare(
-        lambda: [sentences_of(block.text, engine.fits, block.preserve) for block in blocks], texts
+        lambda: [fitting_sentences(block.text, engine.fits, block.preserve) for block in blocks], texts
     )
     read = [sentence.text for plan in plans for sentence in plan if has_letter(sentence.text)]
     answers: Iterator[Any] = iter(await engine.predict(read) if read else ())

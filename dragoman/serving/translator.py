@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dragoman.analysis.alignment import WordAlignment, token_word_shares, word_spans
-from dragoman.data.sentences import Sentence, join_sentences
+from dragoman.data.sentences import Sentence, fitting_sentences, join_sentences
 from dragoman.data.tokenizers.base import SPECIALS, UNK
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html import parse_blocks
 from dragoman.documents.markup import Block
-from dragoman.documents.translate import sentences_of, translate_blocks
+from dragoman.documents.translate import translate_blocks
 from dragoman.errors import DragomanError
 from dragoman.inference.prediction import Prediction
 from dragoman.serving.models import BatchWork, ServedModel
@@ -61,7 +61,7 @@ class Translator:
 
     def sentences(self, text: str) -> list[Sentence]:
         """The sentences of a text, none longer than the model can read."""
-        return sentences_of(text, self.fits)
+        return fitting_sentences(text, self.fits)
 
     def fits(self, text: str) -> bool:
         """Whether a text can be one source."""

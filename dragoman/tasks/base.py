@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from dragoman.data.collate import Collator
     from dragoman.data.corpus import Corpus
-    from dragoman.data.split import Progress
     from dragoman.decoding.labels import HeadDecoder
+    from dragoman.progress import Progress
     from dragoman.training.loaders import BatchLoader
     from dragoman.training.runtime import ProcessGroup
     from dragoman.training.validation.result import Validator
@@ -224,8 +224,8 @@ class Task:
         from dragoman.data.batching import VocabularyParts
         from dragoman.training.loaders import BatchLoader, SampledLoader
 
-        if (sampled := corpus.sampled(config.train.seed)) is not None:
-            return SampledLoader(corpus, config.train, sampled)
+        if corpus.has_dropout:
+            return SampledLoader(corpus, config.train)
         softmax: Any = getattr(config.model, "softmax", None)
         if softmax is None or softmax.kind != "partitioned":
             return BatchLoader(corpus, config.train)

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, VocabularyParts, read_batch
-from dragoman.data.bpe_dropout import SampledStore
-from dragoman.data.bptt import BpttPlan, Segment, StoredStream
+from dragoman.data.bptt import BpttPlan, Segment
 from dragoman.data.corpus import Corpus
 from dragoman.data.store import TokenStore
 from dragoman.errors import DataError, RunError
@@ -69,9 +68,9 @@ class BatchLoader:
 class SampledLoader(BatchLoader):
     """Batches of examples whose sub-words differ from epoch to epoch (BPE-dropout); a key names its epoch's store."""
 
-    def __init__(self, corpus: Corpus, config: TrainConfig, sampled: SampledStore) -> None:
+    def __init__(self, corpus: Corpus, config: TrainConfig) -> None:
         super().__init__(corpus, config)
-        self.sampled = sampled
+        self.sampled = corpus.sampled(config.seed)
 
     def epoch(self, epoch: int) -> Sequence[tuple[TokenStore, BatchPlan, Any]]:
         store = self.sampled.epoch(epoch)
@@ -109,7 +108,7 @@ class BpttLoader(BatchLoader):
         self.streams = config.batch_tokens // segment
         self.groups, self.processes = config.accumulate * processes.world_size, processes
         check_streams(corpus, self.streams * self.groups, config)
-        self.plan = BpttPlan(StoredStream(corpus.train.target), self.streams * self.groups, segment, config.seed)
+        self.plan = BpttPlan(corpus.train.target, self.streams * self.groups, segment, config.seed)
         self.carried = [model.empty_carry(self.streams) for _ in range(self.groups)]
 
     def epoch(self, epoch: int) -> Sequence[tuple[int, int, int]]:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from dragoman.data.cleaning.minhash import NearDuplicates
 from dragoman.data.cleaning.rules import Profile, Rule, Settings
 from dragoman.data.examples import Example, Fault
+from dragoman.progress import Progress
 
 PROFILED = 50_000  # pairs that say what is usual
 EXAMPLES = 3  # shown of each rule
 Read = Callable[[], Iterator[Example | Fault]]  # starts again at each call
-Progress = Callable[[str, int], None]
 
 
 @dataclass
