@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.examples import Fault
-from dragoman.data.flat_rows import FlatRows
 from dragoman.data.media.files import MediaError, read_many, reads_folders
-from dragoman.data.rows import TokensWithCopies
+from dragoman.data.rows import FlatRows, TokensWithCopies
 from dragoman.errors import DataError
 
 COLUMNS = ("source", "target")
