@@ -66,15 +66,12 @@ class RunningText:
         self.column = column = text
         self.lines = len(column)
         self.length = column.offset(self.lines) + self.lines + 1
-        starts = [self._line_start(line) for line in range(0, self.lines + 1, INDEXED_LINES)]
+        # The <eos> of the previous line is just before the first token of a line.
+        starts = [column.offset(line) + line + 1 for line in range(0, self.lines + 1, INDEXED_LINES)]
         self._indexed_starts = np.array(starts, np.int64)
 
     def __len__(self) -> int:
         return self.length
-
-    def _line_start(self, line: int) -> int:
-        """The position of a line's first token; the <eos> of the previous line is just before it."""
-        return self.column.offset(line) + line + 1
 
     def span(self, start: int, end: int) -> NDArray[np.int64]:
         """The tokens at positions start … end−1."""

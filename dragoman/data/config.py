@@ -121,7 +121,7 @@ class DataConfig:
         return bool(self.context or self.memory)
 
     def without_columns(self, **changed: Any) -> DataConfig:
-        """The same settings for files of source and target alone."""
+        """These settings for files of source and target alone."""
         return replace(self, columns=(), header=False, tag_column="", document_column="", **changed)
 
     def check_shuffle(self) -> None:

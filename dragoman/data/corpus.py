@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,7 +46,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.context import ContextTokenizer
 from dragoman.data.tokenizers.labels import FewLabelsError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
-from dragoman.data.tokenizers.load import RunTokenizerConfig, load_reader, load_run_tokenizer, load_tokenizer
+from dragoman.data.tokenizers.load import RunTokenizerConfig, load_run_tokenizer, load_tokenizers
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.translation_memory import TranslationMemory
 from dragoman.errors import ConfigError, DataError
@@ -213,7 +213,7 @@ def _train_tokenizers(
     config: DataConfig, tokenizers: TokenizersConfig, split: TrainValidSplit, folder: Path
 ) -> TokenizerPair:
     if (folder.parent / WORK / TRAINED).exists():  # by a process that was killed afterwards
-        return load_reader(folder, "source"), load_tokenizer(folder, "target")
+        return load_tokenizers(folder)
     remove_folder(folder)
     try:
         source, target = split.format.train_tokenizers(config, tokenizers, split)
@@ -229,10 +229,6 @@ def _train_tokenizers(
     if split.pool is not None:
         write_text(folder.parent / WORK / TRAINED, "")
     return source, target
-
-
-def training_memory(split: TrainValidSplit) -> TranslationMemory:
-    return TranslationMemory((each.source, each.references[0]) for each in split.train("indexing training pairs"))
 
 
 def with_matches(examples: Iterable[Example], memory: TranslationMemory, least: float) -> Iterator[Example]:
@@ -273,7 +269,10 @@ def _build(
         report: dict[str, Any] = {"examples": split.examples}
         if split.tags:
             report["tags"] = dict(sorted(split.tags.items()))
-        matched = partial(with_matches, memory=training_memory(split), least=config.memory) if config.memory else iter
+        matched: Callable[[Iterable[Example]], Iterator[Example]] = iter
+        if config.memory:
+            pairs = ((each.source, each.references[0]) for each in split.train("indexing training pairs"))
+            matched = partial(with_matches, memory=TranslationMemory(pairs), least=config.memory)
         train = matched(split.train("tokenising"))
         made_up: list[Example] = []
         if config.hallucinate:
@@ -351,7 +350,7 @@ def prepare_corpus(
     if report["faults"] and config.faults in ("refuse", "stop"):  # another run has tolerated them
         found = "; ".join(report.get("skipped", [])[:3]) or ", ".join(report["faults"])
         raise DataError(f'{found}. Correct the lines, or skip such lines with data.faults="few" or "skip"')
-    source, target = load_reader(folder / "tokenizer", "source"), load_tokenizer(folder / "tokenizer", "target")
+    source, target = load_tokenizers(folder / "tokenizer")
     if source.reads_files:
         extractor_of(source).use_store(FeatureColumn(folder / FEATURES))
     if remote := origins([*paths_of(config.train), *paths_of(config.valid or ())]):

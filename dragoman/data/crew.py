@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
 from dragoman.data.shards import Shard, cut_shards
 from dragoman.data.split import ValidPart, scan_shard, shard_examples, texts_of
 from dragoman.data.tokenise import write_store
-from dragoman.data.tokenizers.load import load_reader, load_tokenizer
+from dragoman.data.tokenizers.load import load_tokenizers
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.files import sync, write_text
 from dragoman.portable import usable_cores
@@ -86,16 +87,9 @@ class Jobs:
         self, number: int, start: int, part: Sequence[Any], columns: Sequence[str], numbers: Sequence[int]
     ) -> list[str]:
         """The texts of these numbers, in ascending order, among those of the training examples of a shard."""
-        wanted, texts, first = iter(numbers), list[str](), 0
-        number_wanted = next(wanted, None)
-        for example in self._train(number, start, part):
-            while number_wanted is not None and number_wanted < first + len(columns):
-                texts.append(texts_of(example, columns)[number_wanted - first])
-                number_wanted = next(wanted, None)
-            if number_wanted is None:
-                break
-            first += len(columns)
-        return texts
+        examples, chosen = self._train(number, start, part), frozenset(numbers)
+        texts = (text for example in examples for text in texts_of(example, columns))
+        return [text for index, text in enumerate(islice(texts, max(numbers, default=-1) + 1)) if index in chosen]
 
     def write(self, number: int, start: int, part: Sequence[Any]) -> dict[str, Any]:
         """Tokenise the training examples of a shard into a store of their own."""
@@ -113,8 +107,7 @@ class Jobs:
 
     @cached_property
     def _tokenizers(self) -> TokenizerPair:
-        folder = self.folder / "tokenizer"
-        return load_reader(folder, "source"), load_tokenizer(folder, "target")
+        return load_tokenizers(self.folder / "tokenizer")
 
     def _train(self, number: int, start: int, part: Sequence[Any]) -> Iterator[Example]:
         threshold, first, kept = part

@@ -61,7 +61,7 @@ class SourceReader(ABC):
         return [self.encode(text) for text in texts]
 
     def encode_flat(self, texts: Sequence[str], dtype: str) -> FlatRows:
-        """The same as one array; a reader that need not make lists for it overrides this."""
+        """The rows of several items as one array; a reader that need not make lists for it overrides this."""
         from dragoman.data.rows import FlatRows  # numpy: the help of the command line does without it
 
         return FlatRows.of(self.encode_batch(texts), dtype)

@@ -275,6 +275,10 @@ class FeatureRows:
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
         return self.column.rows(self.numbers[np.asarray(indices, np.int64)])
 
+    def path(self, row: int) -> str:
+        """The media file of a row."""
+        return self.column.paths()[int(self.numbers[row])]
+
 
 class MediaStore(TokenStore):
     """Feature rows as sources and token rows as targets.

@@ -49,8 +49,8 @@ class Engine(Protocol):
     async def align(self, pairs: Sequence[tuple[str, str]]) -> Sequence[WordAlignment | None]:
         """The alignment of each source with its output; None where the model has none."""
 
-    async def prepare(self, work: Callable[[], T], texts: Sequence[str]) -> T:
-        """The result of work without the model, such as splitting these texts; a server answers others meanwhile."""
+    async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
+        """The result of work without the model on texts, or on a file (None); a server answers others meanwhile."""
 
 
 async def translate_blocks(
@@ -238,7 +238,7 @@ async def translate_units(
     others = translation.counts["refused"] + translation.counts["without letters"]
     translation.counts["translated"] = len(chosen) - len(translation.faults) - others
     translation.counts["failed"] = len(translation.faults)
-    translation.data = await engine.prepare(lambda: document.render(outputs), [block.text for block in blocks])
+    translation.data = await engine.prepare(lambda: document.render(outputs), None)
     return translation
 
 
@@ -282,7 +282,7 @@ class DocumentTranslator:
     def fits(self, text: str) -> bool:
         return self.predictor.fits(text)
 
-    async def prepare(self, work: Callable[[], T], texts: Sequence[str]) -> T:
+    async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
         return work()
 
     async def predict(self, texts: Sequence[str]) -> Sequence[Prediction | Exception]:

@@ -87,8 +87,8 @@ class Translator:
     def has_probabilities(self) -> bool:
         return self.model.predictor.backend(self.options).traits.likelihood != "none"
 
-    async def prepare(self, work: Callable[[], T], texts: Sequence[str]) -> T:
-        return await in_thread(work, texts)
+    async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
+        return await (asyncio.to_thread(work) if texts is None else in_thread(work, texts))
 
     async def align(self, pairs: Sequence[tuple[str, str]]) -> list[WordAlignment | None]:
         """The word alignment of sources and outputs; None where the model has no attention to read it from."""

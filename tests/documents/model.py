@@ -35,7 +35,7 @@ class ChangingEngine:
     async def align(self, pairs: Sequence[tuple[str, str]]) -> Sequence[WordAlignment | None]:
         return [None] * len(pairs)
 
-    async def prepare(self, work: Callable[[], T], texts: Sequence[str]) -> T:
+    async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
         return work()
 
     def outputs(self, document: Document, localise: Localise | None = None) -> list[UnitTranslation | Exception]:

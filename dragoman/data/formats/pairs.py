@@ -95,7 +95,7 @@ class PairFormat(ExampleFormat):
 
 
 class CopyFormat(PairFormat):
-    """The same for models that copy source tokens which the target vocabulary lacks."""
+    """Pairs for models that copy source tokens which the target vocabulary lacks."""
 
     name = "copied pairs"
     store_version = "column of copies"
