@@ -87,9 +87,12 @@ class Jobs:
         self, number: int, start: int, part: Sequence[Any], columns: Sequence[str], numbers: Sequence[int]
     ) -> list[str]:
         """The texts of these numbers, in ascending order, among those of the training examples of a shard."""
-        examples, chosen = self._train(number, start, part), frozenset(numbers)
-        texts = (text for example in examples for text in texts_of(example, columns))
-        return [text for index, text in enumerate(islice(texts, max(numbers, default=-1) + 1)) if index in chosen]
+        wanted: dict[int, list[str]] = {}  # the columns of each example of which a text is wanted
+        for wanted_number in numbers:
+            index, column = divmod(wanted_number, len(columns))
+            wanted.setdefault(index, []).append(columns[column])
+        examples = enumerate(islice(self._train(number, start, part), max(wanted, default=-1) + 1))
+        return [text for index, example in examples if index in wanted for text in texts_of(example, wanted[index])]
 
     def write(self, number: int, start: int, part: Sequence[Any]) -> dict[str, Any]:
         """Tokenise the training examples of a shard into a store of their own."""
