@@ -3,13 +3,12 @@
     python benchmarks/preparation.py rates [--pairs 1000000]
     python benchmarks/preparation.py memory [--pairs 250000 1000000 4000000]
     python benchmarks/preparation.py kills [--pairs 1000000] [--kills 3]
-    python benchmarks/preparation.py start [--pairs 1000000]
 
 Pairs are made up: 10 words a side from a Zipf distribution over 100,000 words, BPE of 8,000 pieces. `rates`: processor
 time of each job on one core, which other work on the machine hardly changes, and the time of the whole on all cores.
 `memory`: the largest resident memory of any process, against the number of pairs. `kills`: the first process is killed
-(kill -9) so often; the store must then be that of an undisturbed one. `start`: seconds until the first training step
-of a small model, with data.shuffle = "corpus" and "shards". Writes benchmarks/results/preparation_….json.
+(kill -9) so often; the store must then be that of an undisturbed one. Writes
+benchmarks/results/preparation_….json.
 """
 
 from __future__ import annotations
@@ -48,28 +47,6 @@ corpus = prepare_corpus(DataConfig(train=sys.argv[1], cache=sys.argv[2]), Tokeni
 own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 processor = sum(use.ru_utime + use.ru_stime for use in (own, others))
 print(corpus.train.folder.parent, time.perf_counter() - started, processor, own.ru_maxrss, others.ru_maxrss)
-"""
-
-
-TRAINING = """
-import sys, time
-started = time.perf_counter()
-from dragoman.runs import train
-from dragoman.tasks import config
-small = {"kind": "transformer", "layers": 1, "width": 64, "heads": 2, "feedforward": 128}
-table = {
-    "data": {"train": sys.argv[1], "cache": sys.argv[2], "shuffle": sys.argv[4]},
-    "model": {"encoder": small, "decoder": small},
-    "train": {"steps": 20, "batch_tokens": 4096, "validate_every": 20, "decode": 1, "device": "cpu"},
-}
-table["train"]["optimizer"] = {"warmup": 10}
-seconds = []
-def look(state):
-    if state.step and not seconds:
-        seconds.append(time.perf_counter() - started)
-    return False
-train(config.build(table), sys.argv[3], pause=look)
-print(seconds[0], time.perf_counter() - started)
 """
 
 
@@ -171,30 +148,15 @@ def kills(folder: Path, pairs: int, count: int) -> dict[str, Any]:
     return {"kills": count, "finished": moments, "same": same, "last": used, "undisturbed": processor, "again": again}
 
 
-def first_step(folder: Path, pairs: int) -> dict[str, Any]:
-    path = write_pairs(folder / "pairs.tsv", pairs)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    result: dict[str, Any] = {"pairs": pairs}
-    for shuffle in ("corpus", "shards"):
-        arguments = [sys.executable, "-c", TRAINING, path, folder / shuffle, folder / f"run-{shuffle}", shuffle]
-        said = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, env=environment, check=True).stdout
-        first, whole = map(float, said.split())
-        print(f"data.shuffle = {shuffle}: first step after {first:.1f} s, all data and 20 steps after {whole:.1f} s")
-        result[shuffle] = {"first_step": first, "all": whole}
-    return result
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["rates", "memory", "kills", "start"])
+    parser.add_argument("what", choices=["rates", "memory", "kills"])
     parser.add_argument("--pairs", type=int, nargs="+")
     parser.add_argument("--kills", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if options.what == "memory":
             result = memory(Path(folder), options.pairs or [250_000, 1_000_000, 4_000_000])
-        elif options.what == "start":
-            result = first_step(Path(folder), (options.pairs or [1_000_000])[0])
         elif options.what == "kills":
             result = kills(Path(folder), (options.pairs or [1_000_000])[0], options.kills)
         else:

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 
 from dragoman.terminal import in_notebook, unguarded
 
+Progress = Callable[[str, int], None]  # (what is being done, how many items so far)
 Listener = Callable[[str, int, int], None]  # (what, done, total): at the start with 0 done, then after each part
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 

@@ -25,19 +25,20 @@ from dragoman.auto.estimates import (
 from dragoman.auto.profile import describe, profile_pairs
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
-from dragoman.data.bptt import BpttPlan, StoredStream
-from dragoman.data.config import Files, file_list, paths_of, tags_of
+from dragoman.data.bptt import BpttPlan
+from dragoman.data.config import Files, file_list, paths_of
 from dragoman.data.corpus import Corpus, extract_features
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import MediaError
 from dragoman.data.readers.header import header_warnings
-from dragoman.data.split import PROGRESS_EVERY, LineCounts, Progress, columns_advice, read_examples
+from dragoman.data.split import PROGRESS_EVERY, LineCounts, columns_advice, read_examples
 from dragoman.data.store import COLUMNS
 from dragoman.errors import DataError, DragomanError, RunError, WarningLine
 from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_completer, load_run
 from dragoman.inference.unseen import told_elsewhere
+from dragoman.progress import Progress
 from dragoman.runs import train
 from dragoman.runs.data_report import MANY, MOST, measure_target_lengths, unknown_token_report
 from dragoman.runs.pretrained import check_optional_packages, check_start_run, load_start_run, settings_mismatch
@@ -57,6 +58,7 @@ TRIAL_EXAMPLES = 48
 
 def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda what, count: None) -> int:
     """Report findings by `say`; returns the number of warnings about the plan. DragomanError: the run cannot start."""
+    config.data.check_shuffle()
     say("configuration: every setting is known and in range")
     device = resolve_device(config.train.device)
     use_bfloat16(config.train.precision, device)
@@ -188,7 +190,7 @@ def check_text(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
         f"vocabulary {len(corpus.target_tokenizer):,}"
     )
     groups = config.train.accumulate
-    steps = len(BpttPlan(StoredStream(corpus.train.target), streams * groups, segment, config.train.seed))
+    steps = len(BpttPlan(corpus.train.target, streams * groups, segment, config.train.seed))
     say(
         f"segments: {steps:,} steps an epoch, each of {streams * groups} streams of {segment} tokens; train.steps = "
         f"{config.train.steps:,} is {config.train.steps / steps:.1f} epochs"
@@ -210,7 +212,7 @@ def check_target_lengths(config: Config, corpus: Corpus, model: nn.Module, say: 
 
 def trial_examples(config: Config) -> dict[str, list[Example]]:
     """Examples for the trial run by language tag ("" without one); running text needs more lines than pairs."""
-    tags = 4 if config.data.tag_column else len(tags_of(config.data.train))
+    tags = 4 if config.data.tag_column else len(config.data.tags)
     wanted = max(2, TRIAL_EXAMPLES // max(1, tags))
     wanted = 20 * TRIAL_EXAMPLES if task_of(config).is_language_model else wanted
     by_tag: dict[str, list[Example]] = {}

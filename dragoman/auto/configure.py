@@ -26,8 +26,8 @@ from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Pairs
 from dragoman.data.readers.header import header_row
-from dragoman.data.split import Progress
 from dragoman.errors import ConfigError, WarningLine
+from dragoman.progress import Progress
 from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text, started_folder
 from dragoman.tasks.media import MediaTask, Transcribe
 from dragoman.tasks.table import TASKS

@@ -16,7 +16,7 @@ import numpy as np
 from dragoman.auto.configure import as_entry, configure
 from dragoman.auto.search.trial_config import is_fitted, search_metric
 from dragoman.config import settings
-from dragoman.data.config import Files, paths_of, weights_of
+from dragoman.data.config import Files, paths_of
 from dragoman.data.corpus import file_digest
 from dragoman.data.examples import Example
 from dragoman.data.readers.header import header_row
@@ -107,7 +107,7 @@ def check_data(config: Config) -> None:
     """Refuse tasks and files of which a curve of pairs says nothing."""
     if not task_of(config).searches or config.reads_media:
         raise ConfigError(f'task: found "{config.task}"; curve needs pairs of texts, task = "{DEFAULT_TASK}"')
-    if config.data.has_tags or config.data.reads_more or weights_of(config.data.train):
+    if config.data.has_tags or config.data.reads_more or config.data.weights:
         raise ConfigError("data: found tags, weights or a context, expected none: draw a curve for each file alone")
 
 

@@ -17,8 +17,8 @@ from dragoman.auto.estimates import NIGHT, batch_shapes, training_seconds
 from dragoman.config import settings
 from dragoman.config.settings import override
 from dragoman.data.config import Files
-from dragoman.data.split import Progress
 from dragoman.files import write_text
+from dragoman.progress import Progress
 from dragoman.tasks.config import DEFAULT_TASK, Config
 from dragoman.tasks.table import task_of
 from dragoman.training.runtime import resolve_device

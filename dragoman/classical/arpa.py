@@ -90,7 +90,7 @@ def places_of(levels: list[Level], words: Ints, vocabulary: int) -> Ints:
 
 
 def with_suffixes(levels: list[Level], vocabulary: int) -> list[Level]:
-    """The same model with the last n − 1 tokens of every n-gram as an n-gram too, which other tools may have pruned.
+    """The model with the last n − 1 tokens of every n-gram as an n-gram too, which other tools may have pruned.
 
     An added n-gram has the probability that it had by backing off, and a back-off weight of one: no probability
     changes. An n-gram model seeks longer n-grams where it finds shorter ones.

@@ -156,7 +156,7 @@ class Lattice:
         return values, scales
 
     def backward(self, weights: dict[int, Floats]) -> tuple[Floats, Floats]:
-        """The same from the ends of the pairs: the forward pass over the lattice turned around."""
+        """Sums from the ends of the pairs: the forward pass over the lattice turned around."""
         turned = {number: weight[:, ::-1, ::-1] for number, weight in weights.items()}
         values, scales = self.forward(turned, self.width - self.group.lengths)
         return values[:, ::-1, ::-1], scales[:, ::-1]

@@ -177,7 +177,7 @@ class KalmanRegressor(FittedLabeler):
         return self.fit_series(series, note)
 
     def fit_series(self, series: list[Floats], note: Note = lambda doing, count: None) -> list[float]:
-        """The same for series (T, p) in memory; shorter ones get missing values in front."""
+        """Fit to series (T, p) in memory; shorter ones get missing values in front."""
         width = self.channels
         values = np.full((len(series), max(map(len, series)), width), np.nan)
         for row, steps in zip(values, series, strict=True):

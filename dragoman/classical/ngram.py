@@ -75,7 +75,7 @@ class NGramModel(FittedModel):
         return []
 
     def fit_rows(self, rows: Ragged | Column) -> NGramModel:
-        """The same for token rows without <eos>, in memory or in a store."""
+        """Fit to token rows without <eos>, in memory or in a store."""
         if not (rows.offset(len(rows)) if isinstance(rows, Column) else len(rows.flat)):
             raise DataError("found no text, expected lines to count n-grams of")
         levels = smooth(count_ngrams(rows, self.vocabulary, self.config.order), self.vocabulary)

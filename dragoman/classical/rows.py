@@ -58,7 +58,7 @@ class Ragged:
 
     @classmethod
     def of_rows(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
-        """The same rows, given as arrays."""
+        """Rows that are given as arrays."""
         flat = np.concatenate(rows).astype(np.int32) if len(rows) else np.empty(0, np.int32)
         return cls(flat, offsets_of([len(row) for row in rows]))
 

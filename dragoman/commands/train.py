@@ -25,7 +25,7 @@ from dragoman.training.display import Display, duration
 PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of `export` that others run models in
 
 if TYPE_CHECKING:
-    from dragoman.data.split import Progress
+    from dragoman.progress import Progress
     from dragoman.runs import Run
     from dragoman.tasks.config import Config
 

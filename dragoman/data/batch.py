@@ -76,7 +76,7 @@ class TensorRecord:
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> Self:
-        """The same record in page-locked memory, from which copies to a GPU are asynchronous."""
+        """This record in page-locked memory, from which copies to a GPU are asynchronous."""
         return self.map(Tensor.pin_memory)
 
     @property

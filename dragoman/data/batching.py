@@ -79,9 +79,9 @@ class BatchPlan:
     def __len__(self) -> int:
         return len(self.source_lengths)
 
-    def epoch(self, epoch: int, *window: int) -> EpochPlan:
-        """The batches of one epoch, a pure function of the seed, the epoch's number and that of a window of it."""
-        random = np.random.default_rng([self.seed, epoch, *window])
+    def epoch(self, epoch: int) -> EpochPlan:
+        """The batches of one epoch, a pure function of the seed and the epoch's number."""
+        random = np.random.default_rng([self.seed, epoch])
         order = np.arange(len(self), dtype=np.int32)
         if self.weights is not None:  # a weight of 1.3: once, and with probability 0.3 once more
             copies = (self.weights + random.random(len(self), np.float32)).astype(np.int64)

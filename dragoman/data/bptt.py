@@ -50,35 +50,35 @@ class SegmentCollator(Collator):
         return Segment(Tokens.without_padding(tokens), tokens)
 
 
-class StoredStream:
-    """A column of a store as one sequence of tokens: <eos>, then every line followed by <eos>.
+class RunningText:
+    """Text as one sequence of tokens: <eos>, then every line followed by <eos>; of a store, or an array of just that.
 
     The first <eos> is there so that the first word is predicted too. A text of at most MAX_IN_MEMORY tokens is kept in
     memory after the first read. For longer ones only the start of every 64th line is known; the file of offsets has the
     others.
     """
 
-    def __init__(self, column: Column) -> None:
-        self.column = column
+    def __init__(self, text: Column | NDArray[np.int32]) -> None:
+        self._tokens: NDArray[np.int32] | None = None
+        if isinstance(text, np.ndarray):
+            self.length, self._tokens = len(text), text
+            return
+        self.column = column = text
         self.lines = len(column)
         self.length = column.offset(self.lines) + self.lines + 1
-        starts = [self._line_start(line) for line in range(0, self.lines + 1, INDEXED_LINES)]
+        # The <eos> of the previous line is just before the first token of a line.
+        starts = [column.offset(line) + line + 1 for line in range(0, self.lines + 1, INDEXED_LINES)]
         self._indexed_starts = np.array(starts, np.int64)
-        self._tokens: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return self.length
 
-    def _line_start(self, line: int) -> int:
-        """The position of a line's first token; the <eos> of the previous line is just before it."""
-        return self.column.offset(line) + line + 1
-
     def span(self, start: int, end: int) -> NDArray[np.int64]:
         """The tokens at positions start … end−1."""
         assert 0 <= start <= end <= self.length
-        if self.length > MAX_IN_MEMORY:
-            return self.read(start, end)
         if self._tokens is None:
+            if self.length > MAX_IN_MEMORY:
+                return self.read(start, end)
             self._tokens = self.read(0, self.length).astype(np.int32)
         return self._tokens[start:end].astype(np.int64)
 
@@ -101,17 +101,7 @@ class StoredStream:
         return out
 
 
-class InMemoryStream:
-    """A token stream that is an array, the first <eos> included."""
-
-    def __init__(self, tokens: NDArray[np.int32]) -> None:
-        self.tokens = tokens
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def span(self, start: int, end: int) -> NDArray[np.int64]:
-        return self.tokens[start:end].astype(np.int64)
+Text = Column | NDArray[np.int32] | RunningText
 
 
 class BpttPlan:
@@ -122,9 +112,8 @@ class BpttPlan:
     unless they are more than a twentieth of the text.
     """
 
-    def __init__(
-        self, text: StoredStream | InMemoryStream, streams: int, segment: int, seed: int = 0, *, shuffled: bool = True
-    ) -> None:
+    def __init__(self, text: Text, streams: int, segment: int, seed: int = 0, *, shuffled: bool = True) -> None:
+        text = text if isinstance(text, RunningText) else RunningText(text)
         self.text, self.streams, self.segment, self.seed = text, streams, segment, seed
         count = len(text) - 1
         if count < streams:
@@ -185,13 +174,14 @@ class OverlappingBpttPlan(BpttPlan):
 
     def __init__(
         self,
-        text: StoredStream | InMemoryStream,
+        text: Text,
         segment: int,
         *,
         context: int = 512,
         min_tokens: int = 2048,
         max_streams: int = 64,
     ) -> None:
+        text = text if isinstance(text, RunningText) else RunningText(text)
         super().__init__(text, max(1, min(max_streams, (len(text) - 1) // min_tokens)), segment, shuffled=False)
         self.context = context if self.streams > 1 else 0
         self.stream_tokens = -(-(self.count + self.context * (self.streams - 1)) // self.streams)

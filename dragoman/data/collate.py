@@ -74,7 +74,7 @@ class TokenCollator(SourceCollator):
 
 
 class ScalarCollator(ColumnCollator):
-    """As many labels or numbers in every row: (B, K)."""
+    """K labels or numbers in every row: (B, K)."""
 
     def __init__(self, dtype: torch.dtype = torch.int64) -> None:
         self.dtype = dtype

@@ -16,7 +16,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig, TokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
-from dragoman.errors import DataError, nearest
+from dragoman.errors import ConfigError, DataError, nearest
 
 Files = str | tuple[str | Pairs, ...] | Pairs
 MAX_LENGTH_RATIO = 10_000.0  # target tokens for one source token
@@ -89,9 +89,7 @@ class DataConfig:
         "which random letters replace the stem on both sides",
     )
     shuffle: Literal["corpus", "shards"] = setting(
-        "corpus",
-        help="the first epoch: corpus shuffles all pairs; shards shuffles some shards of a large corpus at a time, so "
-        "that training starts while the rest is tokenised",
+        "corpus", help="every epoch shuffles the whole corpus; shards, of older versions, is refused with the reason"
     )
     cache: str = setting("", help="folder for tokenised data; default $DRAGOMAN_CACHE or ~/.cache/dragoman")
 
@@ -103,8 +101,19 @@ class DataConfig:
         )  # fmt: skip
 
     @property
+    def tags(self) -> list[str]:
+        """The language tags of all training files, each once, in the order of their ids."""
+        return sorted({tag for entry in file_list(self.train) if (tag := tag_of(entry)) is not None})
+
+    @property
     def has_tags(self) -> bool:
-        return bool(self.tag_column) or bool(tags_of(self.train))
+        return bool(self.tag_column) or bool(self.tags)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each training file that has one, by its path; the others count once."""
+        entries = [entry for entry in file_list(self.train) if isinstance(entry, Pairs)]
+        return {entry.paths[0]: entry.weight for entry in entries if entry.weight is not None}
 
     @property
     def reads_more(self) -> bool:
@@ -112,11 +121,21 @@ class DataConfig:
         return bool(self.context or self.memory)
 
     def without_columns(self, **changed: Any) -> DataConfig:
-        """The same settings for files of source and target alone."""
+        """These settings for files of source and target alone."""
         return replace(self, columns=(), header=False, tag_column="", document_column="", **changed)
 
+    def check_shuffle(self) -> None:
+        """Refuse to train by a setting of older versions; runs that were trained by it still predict."""
+        if self.shuffle == "shards":
+            raise ConfigError(
+                'data.shuffle: found "shards", expected "corpus": training now shuffles the whole corpus from its '
+                "shards on disk, with 18 bytes of memory for each pair. Tokenise the data beforehand with `dragoman "
+                "check`, where no GPU is needed; training then starts at once. A run that started with "
+                '"shards" cannot resume: train a new one, with train.start_from to begin with its weights'
+            )
+
     def problems(self) -> Iterator[str]:
-        tags = tags_of(self.train)
+        tags = self.tags
         if tags and self.tag_column:
             yield f"tag_column: found '{self.tag_column}' and tags of files ({', '.join(tags)}), expected one of them"
         if self.document_column and not self.context:
@@ -194,14 +213,3 @@ def paths_of(files: Files) -> list[str]:
 
 def tag_of(entry: str | Pairs) -> str | None:
     return entry.tag if isinstance(entry, Pairs) else None
-
-
-def weights_of(files: Files) -> dict[str, float]:
-    """The weight of every file, by its path; without one: 1."""
-    entries = [entry for entry in file_list(files) if isinstance(entry, Pairs)]
-    return {entry.paths[0]: entry.weight for entry in entries if entry.weight is not None}
-
-
-def tags_of(files: Files) -> list[str]:
-    """The language tags of all entries, each once, in the order of their ids."""
-    return sorted({tag for entry in file_list(files) if (tag := tag_of(entry)) is not None})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,11 +27,10 @@ from dragoman.data.config import (
     file_list,
     paths_of,
     tag_of,
-    weights_of,
 )
-from dragoman.data.corpus_cache import cache_folder, cached, cached_in_stages
-from dragoman.data.crew import WORK, ProcessCrew, crew_for, part_folder, remove_shard
-from dragoman.data.examples import Example, Fault, file_of
+from dragoman.data.corpus_cache import cache_folder, cached
+from dragoman.data.crew import WORK, WorkerPool, part_folder, pool_for, remove_shard
+from dragoman.data.examples import Example, file_of
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.media import MediaFormat
 from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT, hallucinate
@@ -40,7 +38,7 @@ from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.remote import origins
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.split import LineCounts, Progress, TrainValidSplit, read_examples
+from dragoman.data.split import LineCounts, TrainValidSplit, read_examples
 from dragoman.data.store import COLUMNS, LENGTHS_CHUNK, FeatureColumn, MediaStore, TokenStore
 from dragoman.data.tokenise import StoreCounts, join_stores, write_store
 from dragoman.data.tokenizers.base import NoTextError, Tokenizer
@@ -48,25 +46,17 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.context import ContextTokenizer
 from dragoman.data.tokenizers.labels import FewLabelsError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
-from dragoman.data.tokenizers.load import RunTokenizerConfig, load_reader, load_run_tokenizer, load_tokenizer
+from dragoman.data.tokenizers.load import RunTokenizerConfig, load_run_tokenizer, load_tokenizers
 from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.translation_memory import TranslationMemory
-from dragoman.data.windows import (
-    GrowingWindows,
-    Preparation,
-    StoredWindows,
-    UnfinishedStore,
-    Window,
-    Windows,
-    windowed_epoch,
-)
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import digest, remove_folder, write_text
+from dragoman.progress import Progress
 
 FORMAT = 2  # increase it when stores of older code must not be read any more
 FEATURES = "features"  # subfolder of a corpus of media files
 TRAINED = "tokenizer.done"  # in the folder of unfinished work
-REPORT = "report.json"  # of a corpus that is being prepared, with what is known when its first shard is tokenised
+REPORT = "report.json"
 
 
 @dataclass(frozen=True)
@@ -81,44 +71,21 @@ class Corpus:
     report: dict[str, Any]  # counts, faults, fingerprint
     codec: PairCodec
     collator: Collator = PAIR_COLLATOR
-    windows: Windows | None = None  # of the shards that the first epoch reads one after the other
-
-    @property
-    def first_rows(self) -> TokenStore | Window:
-        """Training data that are there when training starts: all, or those of the first shard."""
-        return self.train if self.windows is None else self.windows.open(0)
-
-    @property
-    def growing(self) -> GrowingWindows | None:
-        """The windows of a corpus that was not prepared when it was opened."""
-        return None if self.windows is None else self.windows.growing
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What is wrong with the data of a corpus whose preparation has removed its files while they were read."""
-        return None if self.growing is None else self.growing.failure
-
-    def close(self) -> None:
-        """End the preparation of a corpus that is not needed any more."""
-        if self.growing is not None:
-            self.growing.close()
 
     def batches(self, tokens: int = 4096, seed: int = 1, epoch: int = 0) -> Iterator[Batch]:
         """One epoch of training batches of at most `tokens` tokens on either side, for a training loop of your own."""
-        if self.windows is not None:
-            batches = windowed_epoch(
-                self.windows, epoch, lambda store: BatchPlan(store, tokens, seed, collator=self.collator)
-            )
-            return (read_batch(store, rows, plan) for store, plan, rows in batches)
-        sampled = self.sampled(seed)
-        store = self.train if sampled is None else sampled.epoch(epoch)
+        store = self.sampled(seed).epoch(epoch) if self.has_dropout else self.train
         plan = BatchPlan(store, tokens, seed, collator=self.collator)
         return (read_batch(store, rows, plan) for rows in plan.epoch(epoch))
 
-    def sampled(self, seed: int) -> SampledStore | None:
-        """The training data with other sub-words in every epoch, where a tokenizer has BPE-dropout."""
-        readers = self.source_tokenizer, self.target_tokenizer
-        return SampledStore(self.train, readers, seed) if any(map(dropout_of, readers)) else None
+    @property
+    def has_dropout(self) -> bool:
+        """Whether a tokenizer has BPE-dropout."""
+        return any(map(dropout_of, (self.source_tokenizer, self.target_tokenizer)))
+
+    def sampled(self, seed: int) -> SampledStore:
+        """The training data with other sub-words in every epoch."""
+        return SampledStore(self.train, (self.source_tokenizer, self.target_tokenizer), seed)
 
 
 def file_digest(path: str) -> str:
@@ -151,10 +118,8 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format
     for name in ("hallucinate", "tag_column", "document_column", "context", "memory"):
         if value := getattr(config, name):
             relevant[name] = value
-    if config.shuffle == "shards":  # another order of the rows
-        relevant["shuffle"] = config.shuffle
     digests = [_digests(files) for files in (config.train, config.valid or ())]
-    layout = [_layout(files) for files in (config.train, config.valid)]
+    layout = [_layout(config.train, config.weights), _layout(config.valid)]
     content: list[object] = [FORMAT, digests, layout, relevant, _tokenizer_table(tokenizers), example_format.name]
     if isinstance(example_format, MediaFormat):
         content.append(example_format.digest(_all_examples(config, example_format)))
@@ -186,11 +151,10 @@ def _tokenizer_table(tokenizers: TokenizersConfig) -> object:
     return table
 
 
-def _layout(files: Files | None) -> object:
-    """Which files belong together, and their language tags."""
+def _layout(files: Files | None, weights: Mapping[str, float] | None = None) -> object:
+    """Which files belong together, their language tags and weights."""
     if files is None:
         return None
-    weights = weights_of(files)
     return [
         [file_of(entry) is None, len(paths_of(entry)), tag_of(entry)]
         + ([weights.get(paths_of(entry)[0], 1.0)] if weights else [])
@@ -249,7 +213,7 @@ def _train_tokenizers(
     config: DataConfig, tokenizers: TokenizersConfig, split: TrainValidSplit, folder: Path
 ) -> TokenizerPair:
     if (folder.parent / WORK / TRAINED).exists():  # by a process that was killed afterwards
-        return load_reader(folder, "source"), load_tokenizer(folder, "target")
+        return load_tokenizers(folder)
     remove_folder(folder)
     try:
         source, target = split.format.train_tokenizers(config, tokenizers, split)
@@ -262,13 +226,9 @@ def _train_tokenizers(
     folder.mkdir()
     source.save(folder, "source")
     target.save(folder, "target")
-    if split.crew is not None:
+    if split.pool is not None:
         write_text(folder.parent / WORK / TRAINED, "")
     return source, target
-
-
-def training_memory(split: TrainValidSplit) -> TranslationMemory:
-    return TranslationMemory((each.source, each.references[0]) for each in split.train("indexing training pairs"))
 
 
 def with_matches(examples: Iterable[Example], memory: TranslationMemory, least: float) -> Iterator[Example]:
@@ -296,21 +256,23 @@ def _build(
     tokenizers: TokenizersConfig,
     progress: Progress,
     example_format: ExampleFormat,
-) -> Iterator[ProcessCrew]:
-    """Write all files of a corpus. With data.shuffle = "shards", yield when training can start, and before joining."""
+) -> None:
+    """Write all files of a corpus."""
     if config.hallucinate and example_format not in (PAIR_FORMAT, COPY_FORMAT):
         raise ConfigError(f"data.hallucinate: found {config.hallucinate}, expected 0: only pairs of texts share stems")
-    weights = weights_of(config.train)
-    if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
+    if config.weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
         raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
     example_format = extract_features(folder, config, tokenizers, progress, example_format)
-    with crew_for(config, example_format, folder) or nullcontext() as crew:  # it shares the work on the training files
-        split = TrainValidSplit(config, progress, example_format, crew)
+    with pool_for(config, example_format, folder) or nullcontext() as pool:  # shares the work on the training files
+        split = TrainValidSplit(config, progress, example_format, pool)
         trained = _train_tokenizers(config, tokenizers, split, folder / "tokenizer")
         report: dict[str, Any] = {"examples": split.examples}
         if split.tags:
             report["tags"] = dict(sorted(split.tags.items()))
-        matched = partial(with_matches, memory=training_memory(split), least=config.memory) if config.memory else iter
+        matched: Callable[[Iterable[Example]], Iterator[Example]] = iter
+        if config.memory:
+            pairs = ((each.source, each.references[0]) for each in split.train("indexing training pairs"))
+            matched = partial(with_matches, memory=TranslationMemory(pairs), least=config.memory)
         train = matched(split.train("tokenising"))
         made_up: list[Example] = []
         if config.hallucinate:
@@ -321,14 +283,19 @@ def _build(
         valid = _save_texts(folder / "valid.jsonl", matched(split.valid("tokenising validation pairs")))
         validated = write_store(folder / "valid", valid, trained, config.max_length, example_format)
         report["valid"] = validated.report()
-        if crew is not None:
-            trained_on = yield from _write_shards(folder, crew, split, report, validated.faults)
+        if pool is not None:
+            trained_on = _write_shards(folder, pool, split)
         else:
             trained_on = write_store(
-                folder / "train", chain(train, made_up), trained, config.max_length, example_format, weights
+                folder / "train", chain(train, made_up), trained, config.max_length, example_format, config.weights
             )
         report["train"] = trained_on.report()
-        report |= _fault_report(config, split, (*trained_on.faults, *validated.faults))
+        counts = split.counts
+        for fault in (*trained_on.faults, *validated.faults):
+            counts.add(fault)
+        counts.check(config)
+        skipped = [str(fault) for fault in counts.first]
+        report |= {"faults": dict(counts.faults), "skipped": skipped, "normalised": counts.normalised}
         for part in ("train", "valid"):
             if not report[part]["pairs"]:
                 raise _empty_part(config, split, part, report[part]["too_long"])
@@ -336,46 +303,21 @@ def _build(
         if isinstance(example_format, MediaFormat):  # the stores hold row numbers of the feature store
             for part in ("train", "valid"):
                 report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
-        if "length_ratio" not in report:
-            report["length_ratio"] = length_ratio(open_store(folder / "train"))
+        report["length_ratio"] = length_ratio(open_store(folder / "train"))
         report["characters"] = trained_on.characters
         write_text(folder / REPORT, json.dumps(report, indent=2))
     remove_folder(folder / WORK)
 
 
-def _fault_report(config: DataConfig, split: TrainValidSplit, faults: Iterable[Fault]) -> dict[str, Any]:
-    counts = split.counts
-    for fault in faults:
-        counts.add(fault)
-    counts.check(config)
-    skipped = [str(fault) for fault in counts.first]
-    return {"faults": dict(counts.faults), "skipped": skipped, "normalised": counts.normalised}
-
-
-def _write_shards(
-    folder: Path, crew: ProcessCrew, split: TrainValidSplit, report: dict[str, Any], faults: list[Fault]
-) -> Generator[ProcessCrew, None, StoreCounts]:
-    """Let the crew tokenise the training examples, and join what it writes."""
-    counts, rows, early = StoreCounts(), list[int](), split.config.shuffle == "shards"
-    for number, content in enumerate(crew.run("write", split.shard_jobs())):
+def _write_shards(folder: Path, pool: WorkerPool, split: TrainValidSplit) -> StoreCounts:
+    """Let the workers tokenise the training examples, and join what they write."""
+    counts, parts = StoreCounts(), range(len(pool.shards))
+    for number, content in enumerate(pool.run("write", split.shard_jobs())):
         split.progress("tokenising", split.starts[number])
-        written = StoreCounts.from_json(content)
-        counts += written
-        rows.append(written.sums["pairs"])
-        if early and not number:
-            # What training reads of the whole corpus comes from this shard, also when all of them are ready.
-            sample = TokenStore(part_folder(folder, 0) if rows[0] else folder / "valid")
-            report["length_ratio"] = length_ratio(sample)
-            unfinished = {"train": {}, "unfinished": len(crew.shards)} | _fault_report(split.config, split, faults)
-            write_text(folder / REPORT, json.dumps(report | unfinished, indent=2))
-            yield crew
-    if early:
-        report["shards"] = rows
-        yield crew
+        counts += StoreCounts.from_json(content)
     remove_folder(folder / "train")  # of a process that was killed while it joined them
-    shards = range(len(crew.shards))
-    join_stores(folder / "train", [part_folder(folder, number) for number in shards])
-    for number in shards:
+    join_stores(folder / "train", [part_folder(folder, number) for number in parts])
+    for number in parts:
         remove_shard(folder, number)
     return counts
 
@@ -395,76 +337,32 @@ def prepare_corpus(
     tokenizers: TokenizersConfig,
     progress: Progress = lambda doing, count: None,
     example_format: ExampleFormat = PAIR_FORMAT,
-    *,
-    early: bool = False,
-    building: Path | None = None,
 ) -> Corpus:
-    """Read and tokenise the files of a configuration, unless the cache has the result.
-
-    `early`: with data.shuffle = "shards", return after the first shard; a thread prepares the rest. `building`: the
-    folder in which another process does so.
-    """
+    """Read and tokenise the files of a configuration, unless the cache has the result."""
+    config.check_shuffle()
     key = fingerprint(config, tokenizers, example_format)
-    final = cache_folder(config) / store_key(key, example_format)
-    opened = partial(_open_corpus, key=key, config=config, example_format=example_format)
-    shown = [progress]
-
-    def build(folder: Path) -> Iterator[ProcessCrew]:
-        return _build(
-            folder, config, tokenizers, lambda doing, count: shown[0](doing, count) if shown else None, example_format
-        )
-
-    if building is not None:
-        return opened(final) if final.exists() else _growing_corpus(building, final, opened, None)
-    if not early or os.name == "nt":  # Windows moves no folder of which a file is open
-        return opened(cached(final.parent, final.name, build))
-    stages = cached_in_stages(final.parent, final.name, build)
-    try:
-        crew = next(stages)
-    except StopIteration as end:
-        return opened(end.value)
-    shown.clear()
-    try:
-        return _growing_corpus(crew.jobs.folder, final, opened, Preparation(stages, crew))
-    except BaseException:
-        stages.close()  # else the crew would go on until the process ends
-        raise
-
-
-def _growing_corpus(
-    building: Path, final: Path, opened: Callable[..., Corpus], preparation: Preparation | None
-) -> Corpus:
-    report = json.loads((building / REPORT).read_text(encoding="utf-8"))
-    windows = GrowingWindows(building, final, report["unfinished"], opened, preparation)
-    corpus = replace(opened(building, UnfinishedStore(windows)), windows=windows)
-    if preparation is not None:
-        preparation.start()  # only now: what is wrong with the data would remove the files before they are opened
-    return corpus
-
-
-def _open_corpus(
-    folder: Path, train: Any = None, *, key: str, config: DataConfig, example_format: ExampleFormat
-) -> Corpus:
-    """The corpus in a folder; `train` stands for the training data of one that is being prepared."""
+    folder = cached(
+        cache_folder(config),
+        store_key(key, example_format),
+        lambda folder: _build(folder, config, tokenizers, progress, example_format),
+    )
     report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     if report["faults"] and config.faults in ("refuse", "stop"):  # another run has tolerated them
         found = "; ".join(report.get("skipped", [])[:3]) or ", ".join(report["faults"])
         raise DataError(f'{found}. Correct the lines, or skip such lines with data.faults="few" or "skip"')
-    source, target = load_reader(folder / "tokenizer", "source"), load_tokenizer(folder / "tokenizer", "target")
+    source, target = load_tokenizers(folder / "tokenizer")
     if source.reads_files:
         extractor_of(source).use_store(FeatureColumn(folder / FEATURES))
-    train = open_store(folder / "train") if train is None else train
     if remote := origins([*paths_of(config.train), *paths_of(config.valid or ())]):
         report["remote"] = remote
     return Corpus(
         source,
         target,
-        train,
+        open_store(folder / "train"),
         open_store(folder / "valid"),
         folder / "valid.jsonl",
         report | {"fingerprint": key},
         example_format.codec(source, target),
-        windows=StoredWindows(train, report["shards"]) if "shards" in report else None,
     )
 
 
@@ -473,7 +371,7 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
     if isinstance(example_format, MediaFormat):
         raise DataError("data.general: found with media files, expected a task that reads text")
 
-    def build(folder: Path) -> Iterator[ProcessCrew]:
+    def build(folder: Path) -> None:
         items = list(read_examples(config, files, several_references=True, example_format=example_format))
         examples = _save_texts(folder / "valid.jsonl", (item for item in items if isinstance(item, Example)))
         tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
@@ -484,7 +382,6 @@ def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, exam
         lines.check(config)
         if not counts.sums["pairs"]:
             raise DataError(f"{', '.join(paths_of(files))}: found no usable {example_format.unit}, expected some")
-        return iter(())
 
     key = _hash([FORMAT, corpus.report["fingerprint"], _digests(files), _layout(files)])
     folder = cached(cache_folder(config), store_key(key, example_format), build)

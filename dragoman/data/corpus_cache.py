@@ -11,12 +11,12 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from dragoman.data.config import DataConfig
-from dragoman.data.crew import WORK, ProcessCrew, WorkerLostError
+from dragoman.data.crew import WORK, WorkerLostError
 from dragoman.errors import DataError, DragomanError
 from dragoman.files import cache_home, make_temporary, remove_folder, sync
 from dragoman.portable import lock
@@ -90,21 +90,8 @@ def build_folder(cache: Path, key: str) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def cached(cache: Path, key: str, build: Callable[[Path], Iterator[ProcessCrew]]) -> Path:
+def cached(cache: Path, key: str, build: Callable[[Path], None]) -> Path:
     """The folder of this key in the cache; `build` fills a new one if it is missing or damaged."""
-    stages = cached_in_stages(cache, key, build)
-    while True:
-        try:
-            next(stages)
-        except StopIteration as end:
-            folder: Path = end.value
-            return folder
-
-
-def cached_in_stages(
-    cache: Path, key: str, build: Callable[[Path], Iterator[ProcessCrew]]
-) -> Generator[ProcessCrew, None, Path]:
-    """As `cached`; yields whenever `build` does."""
     folder = cache / key
     if folder.exists() and find_damage(folder):
         with lock_folder(cache, wait=True):  # another process may have built it anew meanwhile
@@ -119,7 +106,7 @@ def cached_in_stages(
         return folder
     try:
         with build_folder(cache, key) as building:
-            yield from build(building)
+            build(building)
             files = [path for path in sorted(building.rglob("*")) if path.is_file()]
             sizes = {str(path.relative_to(building)): path.stat().st_size for path in files}
             (building / SIZES).write_text(json.dumps(sizes), encoding="utf-8")

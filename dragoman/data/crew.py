@@ -19,20 +19,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dragoman.config import settings
-from dragoman.data.config import DataConfig, paths_of, weights_of
+from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.examples import Example
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.pairs import COPY_FORMAT, PAIR_FORMAT
 from dragoman.data.shards import Shard, cut_shards
 from dragoman.data.split import ValidPart, scan_shard, shard_examples, texts_of
 from dragoman.data.tokenise import write_store
-from dragoman.data.tokenizers.load import load_reader, load_tokenizer
+from dragoman.data.tokenizers.load import load_tokenizers
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.files import sync, write_text
 from dragoman.portable import usable_cores
@@ -44,7 +43,7 @@ ERRORS: dict[str, type[Exception]] = {each.__name__: each for each in (DataError
 
 
 def part_folder(folder: Path, number: int) -> Path:
-    """Where the crew writes the store of a shard."""
+    """Where a worker writes the store of a shard."""
     return folder / WORK / f"part-{number:05d}"
 
 
@@ -53,23 +52,14 @@ def finished_job(folder: Path, kind: str, number: int) -> Path:
     return folder / WORK / f"{kind}-{number:05d}.json"
 
 
-def shard_done(folder: Path, number: int) -> bool:
-    """Whether a shard is tokenised, in a corpus whose shards are not joined yet."""
-    return finished_job(folder, "write", number).exists()
-
-
 def remove_shard(folder: Path, number: int) -> None:
-    """Remove what the crew wrote of a shard. A process that is killed meanwhile leaves a shard that is not done."""
+    """Remove what a worker wrote of a shard. A process that is killed meanwhile leaves a shard that is not done."""
     finished_job(folder, "write", number).unlink()
-    part = part_folder(folder, number)
-    gone = part.with_name(f"{part.name}.gone")
-    shutil.rmtree(gone, ignore_errors=True)  # of a process that was killed just then
-    part.rename(gone)  # who opened it before now has all of its files
-    shutil.rmtree(gone)
+    shutil.rmtree(part_folder(folder, number))
 
 
 class WorkerLostError(DataError):
-    """A process of a crew died."""
+    """A worker died."""
 
 
 class Jobs:
@@ -97,24 +87,21 @@ class Jobs:
         self, number: int, start: int, part: Sequence[Any], columns: Sequence[str], numbers: Sequence[int]
     ) -> list[str]:
         """The texts of these numbers, in ascending order, among those of the training examples of a shard."""
-        wanted, texts, first = iter(numbers), list[str](), 0
-        number_wanted = next(wanted, None)
-        for example in self._train(number, start, part):
-            while number_wanted is not None and number_wanted < first + len(columns):
-                texts.append(texts_of(example, columns)[number_wanted - first])
-                number_wanted = next(wanted, None)
-            if number_wanted is None:
-                break
-            first += len(columns)
-        return texts
+        wanted: dict[int, list[str]] = {}  # the columns of each example of which a text is wanted
+        for wanted_number in numbers:
+            index, column = divmod(wanted_number, len(columns))
+            wanted.setdefault(index, []).append(columns[column])
+        examples = enumerate(islice(self._train(number, start, part), max(wanted, default=-1) + 1))
+        return [text for index, example in examples if index in wanted for text in texts_of(example, wanted[index])]
 
     def write(self, number: int, start: int, part: Sequence[Any]) -> dict[str, Any]:
         """Tokenise the training examples of a shard into a store of their own."""
         final = part_folder(self.folder, number)
         folder = final.with_name(f"{final.name}.{os.getpid()}")
         examples = self._train(number, start, part)
-        weights = weights_of(self.config.train)
-        counts = write_store(folder, examples, self._tokenizers, self.config.max_length, self.format, weights)
+        counts = write_store(
+            folder, examples, self._tokenizers, self.config.max_length, self.format, self.config.weights
+        )
         for path in folder.iterdir():
             sync(path)
         shutil.rmtree(final, ignore_errors=True)  # of a process that was killed just then
@@ -123,8 +110,7 @@ class Jobs:
 
     @cached_property
     def _tokenizers(self) -> TokenizerPair:
-        folder = self.folder / "tokenizer"
-        return load_reader(folder, "source"), load_tokenizer(folder, "target")
+        return load_tokenizers(self.folder / "tokenizer")
 
     def _train(self, number: int, start: int, part: Sequence[Any]) -> Iterator[Example]:
         threshold, first, kept = part
@@ -133,7 +119,7 @@ class Jobs:
         return (example for index, example in shard if not valid.has(index, example))
 
 
-class ProcessCrew:
+class WorkerPool:
     """Processes that do the jobs on the shards of a corpus; `with` ends them."""
 
     def __init__(self, jobs: Jobs, processes: int) -> None:
@@ -146,7 +132,7 @@ class ProcessCrew:
         }
         self._mine = threading.local()
         self._workers: list[subprocess.Popen[str]] = []
-        self._pool = ThreadPoolExecutor(processes, initializer=self._start)
+        self._threads = ThreadPoolExecutor(processes, initializer=self._start)
         (jobs.folder / WORK).mkdir(exist_ok=True)
 
     def _start(self) -> None:
@@ -163,7 +149,7 @@ class ProcessCrew:
 
     def run(self, kind: str, jobs: Sequence[dict[str, Any]]) -> Iterator[Any]:
         """Do the same kind of job on every shard; those that a killed process has finished are not done again."""
-        return self._pool.map(lambda number: self._do(kind, number, jobs[number]), range(len(jobs)))
+        return self._threads.map(lambda number: self._do(kind, number, jobs[number]), range(len(jobs)))
 
     def _do(self, kind: str, number: int, arguments: dict[str, Any]) -> Any:
         done = finished_job(self.jobs.folder, kind, number)
@@ -193,18 +179,14 @@ class ProcessCrew:
             return answer if answer.endswith("\n") else ""  # part of an answer: it was killed while it wrote
         return ""
 
-    def __enter__(self) -> ProcessCrew:
+    def __enter__(self) -> WorkerPool:
         return self
 
-    def kill(self) -> None:
-        """End all processes; jobs that are not finished raise WorkerLostError or CancelledError."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def __exit__(self, *error: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.kill()
-
-    def __exit__(self, *error: object) -> None:
-        self.kill()
-        self._pool.shutdown()
+        self._threads.shutdown()
         for worker in self._workers:
             worker.communicate()
 
@@ -226,20 +208,12 @@ def serve() -> None:
         gc.collect()
 
 
-def crew_for(config: DataConfig, example_format: ExampleFormat, folder: Path) -> ProcessCrew | None:
+def pool_for(config: DataConfig, example_format: ExampleFormat, folder: Path) -> WorkerPool | None:
     """Processes for a large corpus, one for each core; None if this process had better prepare it alone."""
-    plain = not (config.context or config.memory or config.hallucinate)
-    if not plain or FORMATS.get(example_format.name) is not example_format:
-        if config.shuffle == "shards":
-            raise ConfigError(
-                'data.shuffle: found "shards", expected "corpus": only pairs of texts are cut into shards, without '
-                "data.context, data.memory and data.hallucinate"
-            )
+    if config.context or config.memory or config.hallucinate or FORMATS.get(example_format.name) is not example_format:
         return None
     paths = [Path(path) for path in paths_of(config.train)]
     if sum(path.stat().st_size for path in paths if path.is_file()) < LARGE:
         return None
     shards = cut_shards(config, example_format)
-    if config.shuffle == "shards":  # files are often sorted by domain or length: the first shards must not be alike
-        shards = [shards[number] for number in np.random.default_rng(len(shards)).permutation(len(shards))]
-    return ProcessCrew(Jobs(config, example_format, folder, shards), min(usable_cores(), len(shards)))
+    return WorkerPool(Jobs(config, example_format, folder, shards), min(usable_cores(), len(shards)))

@@ -96,8 +96,8 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _told(url: str) -> Iterator[None]:
-    """Every failure of a server as one line for the user."""
+def _server_errors(url: str) -> Iterator[None]:
+    """Turn every failure of a server into one line for the user."""
     from http.client import HTTPException
 
     try:
@@ -126,7 +126,7 @@ def matching_addresses(pattern: str) -> list[str]:
     if is_web:
         raise ConfigError(f"{pattern}: found a pattern, expected the address of one file: web servers list no files")
     system, path = _file_system(pattern)
-    with _told(pattern):
+    with _server_errors(pattern):
         found = sorted(system.unstrip_protocol(match) for match in system.glob(path))
     if not found:
         raise DataError(f"{pattern}: no file matches")
@@ -150,7 +150,7 @@ def local_copy(url: str, cache: Path) -> Path:
         opener = _open_web if _is_web(url) else _open_other
         start = part.stat().st_size if begun and part.exists() else 0
         try:
-            with _told(url), opener(url, start, begun.get("version", {})) as stream:
+            with _server_errors(url), opener(url, start, begun.get("version", {})) as stream:
                 if copy is not None and copy.is_file() and stream.version and stream.version == known["version"]:
                     return copy
                 _download(url, stream, part)

@@ -1,14 +1,31 @@
-"""Rows of token ids before they become a batch of tensors: padding, and source tokens with the words that they copy."""
+"""Rows of token ids before they become tensors: as arrays for a store, padded, or with the words that they copy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.progress import check_interrupted
+
+
+class FlatRows(NamedTuple):
+    """Rows one after the other in one array."""
+
+    values: NDArray[Any]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Any]], dtype: str) -> FlatRows:
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return cls(np.fromiter(chain.from_iterable(rows), dtype, int(lengths.sum())), lengths)
+
+    def select(self, chosen: NDArray[np.bool_]) -> FlatRows:
+        return FlatRows(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
+
 
 NO_TAG = -1  # pads rows of tags
 Rows = Sequence[Sequence[Any] | NDArray[Any]]

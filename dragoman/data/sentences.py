@@ -120,6 +120,15 @@ def split_long(sentence: str, fits: Callable[[str], bool]) -> list[Sentence]:
     return [*left[:-1], Sentence(left[-1].text, left[-1].space + sentence[end:start]), *right]
 
 
+def fitting_sentences(text: str, fits: Callable[[str], bool], preserve: bool = False) -> list[Sentence]:
+    """The sentences of a text, none longer than a model can read; `preserve` cuts them at longer white space too."""
+    sentences: list[Sentence] = []
+    for sentence in split_fields(text) if preserve else split_sentences(text):
+        parts = split_long(sentence.text, fits)
+        sentences += [*parts[:-1], Sentence(parts[-1].text, parts[-1].space + sentence.space)]
+    return sentences
+
+
 def join_sentences(sentences: Iterable[Sentence], texts: Iterable[str] | None = None) -> str:
     """The sentences as one text, each replaced by its entry of `texts`, which has one for each that is not empty."""
     outputs = None if texts is None else iter(texts)

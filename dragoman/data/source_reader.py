@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dragoman.data.flat_rows import FlatRows
+    from dragoman.data.rows import FlatRows
 
 # Start and end of a token's characters in the text. Of the byte tokens of one character, only the last is not empty.
 Span = tuple[int, int]
@@ -61,8 +61,8 @@ class SourceReader(ABC):
         return [self.encode(text) for text in texts]
 
     def encode_flat(self, texts: Sequence[str], dtype: str) -> FlatRows:
-        """The same as one array; a reader that need not make lists for it overrides this."""
-        from dragoman.data.flat_rows import FlatRows  # numpy: the help of the command line does without it
+        """The rows of several items as one array; a reader that need not make lists for it overrides this."""
+        from dragoman.data.rows import FlatRows  # numpy: the help of the command line does without it
 
         return FlatRows.of(self.encode_batch(texts), dtype)
 

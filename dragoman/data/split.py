@@ -20,6 +20,7 @@ from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.shards import Shard, read_shard
 from dragoman.data.tokenizers.subwords import sampled_numbers
 from dragoman.errors import DataError, hint
+from dragoman.progress import Progress
 
 PROGRESS_EVERY = 20_000
 MAX_KEPT = 20_000  # validation examples that are kept in memory, so that nobody reads the files again for them
@@ -27,7 +28,6 @@ MAX_FAULTS = 100  # readers keep this many faults for messages
 FEW = 1000  # data.faults = "few" skips at most one line in so many
 # A line with too many columns in a format of two columns, for which data.columns can choose others.
 _EXTRA_COLUMNS = re.compile("found ([0-9]+) columns, expected 2(?! or)")
-Progress = Callable[[str, int], None]  # (what is being done, how many examples so far)
 
 
 @dataclass
@@ -194,7 +194,7 @@ def pruned(likely: list[tuple[int, int, Example]], bound: int) -> list[tuple[int
     return left if len(left) <= MAX_KEPT else None  # few sources that occur very often
 
 
-class Crew(Protocol):
+class Workers(Protocol):
     """Processes that share the work on the shards of a corpus."""
 
     shards: list[Shard]
@@ -215,11 +215,11 @@ class TrainValidSplit:
         config: DataConfig,
         progress: Progress,
         example_format: ExampleFormat = PAIR_FORMAT,
-        crew: Crew | None = None,
+        pool: Workers | None = None,
     ) -> None:
-        """`crew`: reads the shards; without it this process reads them."""
-        self.config, self.progress, self.format, self.crew = config, progress, example_format, crew
-        self.shards = [Shard(number) for number in range(len(file_list(config.train)))] if crew is None else crew.shards
+        """`pool`: reads the shards; without it this process reads them."""
+        self.config, self.progress, self.format, self.pool = config, progress, example_format, pool
+        self.shards = [Shard(number) for number in range(len(file_list(config.train)))] if pool is None else pool.shards
         self.starts = [0]  # the index of the first example of every shard, and the number of all
         self.tags: Counter[str] = Counter()
         self.overlap = int(example_format.overlapping)
@@ -250,8 +250,8 @@ class TrainValidSplit:
         return self.starts[-1]
 
     def _scans(self) -> Iterator[ShardScan]:
-        if self.crew is not None:
-            for content in self.crew.run("scan", [{} for _ in self.shards]):
+        if self.pool is not None:
+            for content in self.pool.run("scan", [{} for _ in self.shards]):
                 self.progress("reading", self.examples)
                 yield ShardScan.from_json(content)
             return
@@ -323,7 +323,7 @@ class TrainValidSplit:
 
     def texts(self, doing: str, columns: Sequence[str]) -> Iterable[str]:
         """The texts of these columns of every training example, one example after the other."""
-        if self.crew is not None and (self.part.kept is not None or not self.part.threshold):
+        if self.pool is not None and (self.part.kept is not None or not self.part.threshold):
             return ShardedTexts(self, doing, columns)
         return (text for example in self.train(doing) for text in texts_of(example, columns))
 
@@ -365,7 +365,7 @@ def texts_of(example: Example, columns: Sequence[str]) -> list[str]:
 
 
 class ShardedTexts:
-    """Texts of the training examples, of which the crew draws a sample."""
+    """Texts of the training examples, of which the workers draw a sample."""
 
     def __init__(self, split: TrainValidSplit, doing: str, columns: Sequence[str]) -> None:
         self.split, self.doing, self.columns = split, doing, columns
@@ -375,8 +375,8 @@ class ShardedTexts:
 
     def sample(self, size: int) -> list[str]:
         """The texts that a reservoir would keep of all of them."""
-        split, columns, crew = self.split, self.columns, self.split.crew
-        assert crew is not None
+        split, columns, pool = self.split, self.columns, self.split.pool
+        assert pool is not None
         jobs = split.shard_jobs()
         counts = [
             end - start - len(job["part"].kept or ())
@@ -389,7 +389,7 @@ class ShardedTexts:
         for job, first, (low, high) in zip(jobs, [0, *ends], pairwise(bounds), strict=False):
             job |= {"columns": list(columns), "numbers": (numbers[order[low:high]] - first).tolist()}
         drawn = np.empty(len(numbers), object)
-        for (low, high), texts, start in zip(pairwise(bounds), crew.run("sample", jobs), split.starts, strict=False):
+        for (low, high), texts, start in zip(pairwise(bounds), pool.run("sample", jobs), split.starts, strict=False):
             split.progress(self.doing, start)
             drawn[order[low:high]] = texts
         return list(drawn)

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.examples import Fault
-from dragoman.data.flat_rows import FlatRows
 from dragoman.data.media.files import MediaError, read_many, reads_folders
-from dragoman.data.rows import TokensWithCopies
+from dragoman.data.rows import FlatRows, TokensWithCopies
 from dragoman.errors import DataError
 
 COLUMNS = ("source", "target")
@@ -78,13 +77,11 @@ class Column:
     def __len__(self) -> int:
         return self._count
 
-    def lengths(self, first: int = 0, last: int | None = None) -> NDArray[np.int32]:
-        """The lengths of the rows first … last−1."""
-        last = self._count if last is None else last
-        out = np.empty(last - first, np.int32)
+    def lengths(self) -> NDArray[np.int32]:
+        out = np.empty(self._count, np.int32)
         for start in range(0, len(out), LENGTHS_CHUNK):
             chunk = out[start : start + LENGTHS_CHUNK]
-            chunk[:] = np.diff(self.offsets(first + start, first + start + len(chunk)))
+            chunk[:] = np.diff(self.offsets(start, start + len(chunk)))
         return out
 
     def offset(self, row: int) -> int:
@@ -277,6 +274,10 @@ class FeatureRows:
 
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
         return self.column.rows(self.numbers[np.asarray(indices, np.int64)])
+
+    def path(self, row: int) -> str:
+        """The media file of a row."""
+        return self.column.paths()[int(self.numbers[row])]
 
 
 class MediaStore(TokenStore):

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.examples import Example, Fault
-from dragoman.data.flat_rows import FlatRows
 from dragoman.data.formats.base import ExampleFormat, TokenizerPair
 from dragoman.data.formats.pairs import PAIR_FORMAT
+from dragoman.data.rows import FlatRows
 from dragoman.data.store import COLUMNS, WEIGHTS, StoreWriter
 from dragoman.data.tokenizers.base import UNK
 from dragoman.errors import ConfigError

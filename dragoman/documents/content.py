@@ -122,7 +122,7 @@ def _escapes(texts: str) -> tuple[Escape, Escape]:
 
 
 def _html_escapes(texts: str, bare: str) -> tuple[Escape, Escape]:
-    """The same where the text is HTML with references of its own: they are escaped twice."""
+    """How HTML with references of its own is read and written inside XML: they are escaped twice."""
     read, write = _escapes(texts)
     inner = escape_like(bare, unescape_text, {"&": "&amp;", "<": "&lt;", ">": "&gt;"}, bare="&<>")
     return lambda text: unescape_text(read(text)), lambda text: write(inner(text))

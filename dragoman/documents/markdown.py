@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import html
 import re
 import textwrap
-from collections.abc import Iterable
-from dataclasses import dataclass
+import unicodedata
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from dragoman.documents.base import Edit, PartsDocument, Reading, UnitTranslation
 from dragoman.documents.html import placed_blocks
-from dragoman.documents.markdown_inline import DEFINITION, inline_markdown, label_of
+from dragoman.documents.html_tokens import VOID
+from dragoman.documents.markup import Block, Token, block_of
 
 _FENCE = re.compile(r"[ \t]*(?:[>] ?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*(`{3,}|~{3,}|\$\$(?=[ \t]*$))")
 _ITEM = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])(?:[ \t]{1,4}|$))+")
@@ -187,3 +192,239 @@ def wrapped_lines(text: str, width: int) -> list[str]:
         else:
             lines.append(line)
     return lines or [text]
+
+
+# --- the inline part as CommonMark reads it: emphasis, links, code, tags; with deleted text and formulas
+
+_ATTRIBUTE = r"""\s++[A-Za-z_:][\w.:-]*+(?:\s*+=\s*+(?:[^\s"'=<>`]++|'[^']*+'|"[^"]*+"))?+"""
+_INLINE = re.compile(
+    r"(?P<escape>\\[!-/:-@\[-`{-~])"
+    r"|(?P<ticks>`++)"
+    r"|(?P<auto><[A-Za-z][A-Za-z0-9+.-]{1,31}:[^\s<>]*+>|<[\w.!#$%&'*+/=?^`{|}~-]++@[\w.-]++>|\[\^[^\]\s]{1,99}\])"
+    rf"|(?P<tag></(?P<close>[A-Za-z][A-Za-z0-9-]*+)\s*+>|<(?P<name>[A-Za-z][A-Za-z0-9-]*+)(?:{_ATTRIBUTE})*+\s*+/?>)"
+    r"|(?P<comment><!--)"
+    r"|(?P<math>\$\$?(?=[^\s$]))"
+    r"|(?P<image>!?\[)"
+    r"|(?P<target>\](?:\((?:<[^<>]{0,2000}>|[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,2000})*+)"
+    r"(?:\s++(?:\"(?:\\.|[^\"\\]){0,500}\"|'(?:\\.|[^'\\]){0,500}'))?+\s*+\)|\[[^\[\]]{1,200}\]|\[\])?+)"
+    r"|(?P<mark>\*++|_++|~~(?!~))",
+    re.DOTALL,
+)
+_REFERENCE = re.compile(r"\\([!-/:-@\[-`{-~])|&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+# What would be read as markup in a text: marks that may open or close, code, links, tags and references.
+_SPECIAL = re.compile(
+    r"\\(?=[!-/:-@\[-`{-~]|$)|(?<!\s)\*|\*(?!\s)|^\*|(?<![^\W_])_(?!\s)|(?<!\s)_(?![^\W_])|`|\](?=[(\[:])|\[(?=\^)|<(?=[A-Za-z/!?])"
+    r"|&(?=#?\w++;)|~(?=~)"
+)
+MAX_LABEL = 100  # tokens
+DEFINITION = re.compile(r"^[ >]*\[((?:\\.|[^\[\]\\]){1,999})\]:[ \t]*\S", re.MULTILINE)
+
+
+def unescape_markdown(text: str) -> str:
+    """A text without backslashes before punctuation, and with its references resolved."""
+    return _REFERENCE.sub(lambda match: match[1] or html.unescape(match[0]), text)
+
+
+def escape_markdown(text: str) -> str:
+    """A text with backslashes before what would be markup."""
+    return _SPECIAL.sub(lambda match: "&amp;" if match[0] == "&" else "\\" + match[0], text)
+
+
+def escape_punctuation(text: str) -> str:
+    """A text with backslashes before all that may ever be markup."""
+    return re.sub(r"[\\`*_\[\]<>&~!|]", r"\\\g<0>", text)
+
+
+def escape_cell(text: str) -> str:
+    return escape_markdown(text).replace("|", "\\|")
+
+
+def label_of(text: str) -> str:
+    """The label of a link, as labels are compared."""
+    return re.sub(r"\s+", " ", text.strip()).casefold()
+
+
+def inline_markdown(text: str, labels: Collection[str] = (), cell: bool = False) -> Block:
+    """A paragraph as a block: emphasis, links and tags are elements, code and addresses are kept whole.
+
+    `labels` are those with an address in the file: [label] alone is a link then.
+    """
+    tokens = _Inline(text, labels).tokens
+    tags = Counter(token.raw for token in tokens if token.kind != "text")
+
+    def reads_as_meant(markup: str, output: str, left_out: Sequence[str]) -> bool:
+        again = _Inline(markup, labels).tokens
+        read = "".join(unescape_markdown(token.raw) for token in again if token.kind == "text")
+        kept = tags - Counter(left_out)
+        return kept == Counter(token.raw for token in again if token.kind != "text") and read.split() == output.split()
+
+    block = block_of(tokens, unescape_markdown, escape_cell if cell else escape_markdown, filled="*_~")
+    block.check, block.careful = reads_as_meant, escape_punctuation
+    return block
+
+
+@dataclass
+class _Run:
+    """Marks of emphasis: some close what came before, some open what follows, the others are text."""
+
+    place: int  # among the tokens
+    mark: str
+    left: int  # marks not yet used
+    opens: bool
+    closes: bool
+    size: int
+    closings: list[str] = field(default_factory=list)
+    openings: list[str] = field(default_factory=list)  # the innermost first
+
+
+class _Inline:
+    """The tokens of a paragraph."""
+
+    def __init__(self, text: str, labels: Collection[str]) -> None:
+        self.text, self.labels = text, labels
+        self.tokens: list[Token] = []
+        self.runs: list[_Run] = []  # marks that may still be used
+        self.brackets: list[tuple[int, int]] = []  # tokens of [ and ![, and how many runs came before
+        self.linked = 0  # a [ before this token opens no link: it would have a link inside
+        self.ticks: dict[int, list[int]] = {}  # places of backticks by their number
+        for match in re.finditer("`+", text):
+            self.ticks.setdefault(len(match[0]), []).append(match.start())
+        self.done: dict[int, _Run] = {}  # marks by token
+        self.endless: set[str] = set()  # marks that nothing closes from here on
+        self._read()
+        self._emphasis(0)
+        self._write_marks()
+
+    def _read(self) -> None:
+        place = start = 0
+        while match := _INLINE.search(self.text, place):
+            place, end = match.end(), self._copied_end(match)
+            if end == match.start():  # no markup: it stays in the text
+                if match["ticks"] is None:
+                    place = match.start() + 1
+                continue
+            if match.start() > start:
+                self.tokens.append(Token("text", "", self.text[start : match.start()]))
+            start = place = max(end, match.end())
+            self._add(match, self.text[match.start() : place], end > match.end())
+        if start < len(self.text):
+            self.tokens.append(Token("text", "", self.text[start:]))
+
+    def _copied_end(self, match: re.Match[str]) -> int:
+        """Where code, a comment or a formula ends; the start of the match where it has no end."""
+        if match["ticks"]:
+            places = self.ticks[len(match[0])]
+            index = bisect_left(places, match.end())
+            return places[index] + len(match[0]) if index < len(places) else match.start()
+        if match["comment"] or match["math"]:
+            ending = re.compile("-->" if match["comment"] else rf"(?<=[^\s\\]){re.escape(match[0])}(?![0-9$])")
+            end = None if match[0] in self.endless else ending.search(self.text, match.end())
+            if end is None:
+                self.endless.add(match[0])
+            return end.end() if end else match.start()
+        return match.end()
+
+    def _add(self, match: re.Match[str], raw: str, copied: bool) -> None:
+        before, after = self.text[match.start() - 1 : match.start()] or " ", self.text[match.end() :][:1] or " "
+        if copied or match["auto"] or match["ticks"]:
+            self.tokens.append(Token("copied", "code", raw))
+        elif match["tag"]:
+            name = (match["name"] or match["close"]).lower()
+            kind = "close" if match["close"] else "void" if raw.endswith("/>") or name in VOID else "open"
+            self.tokens.append(Token(kind, f"<{name}", raw))
+        elif match["image"]:
+            self.brackets.append((len(self.tokens), len(self.runs)))
+            self.tokens.append(Token("text", "", raw))
+        elif match["target"]:
+            self._close_link(raw)
+        elif match["mark"]:
+            run = _run_of(len(self.tokens), raw, before, after)
+            self.runs.append(run)
+            self.done[run.place] = run
+            self.tokens.append(Token("text", "", raw))
+        else:
+            self.tokens.append(Token("text", "", raw))
+
+    def _close_link(self, raw: str) -> None:
+        """End a link or a picture, if there is one."""
+        index = len(self.tokens)
+        self.tokens.append(Token("text", "", raw))
+        if not self.brackets:
+            return
+        opened, runs = self.brackets.pop()
+        image = self.tokens[opened].raw.startswith("!")
+        if opened < self.linked and not image:
+            return
+        if not raw.startswith("]("):
+            label = "".join(token.raw for token in self.tokens[opened + 1 : min(index, opened + MAX_LABEL)])
+            named = raw[2:-1] if len(raw) > 3 else label
+            if label_of(named) not in self.labels:
+                return
+            raw = f"][{named}]"
+        self._emphasis(runs)
+        self.tokens[opened] = Token("open", f"[{opened}", self.tokens[opened].raw)
+        self.tokens[index] = Token("close", f"[{opened}", raw)
+        if not image:
+            self.linked = index
+
+    def _emphasis(self, bottom: int) -> None:
+        """Pair the marks after the first `bottom` ones (CommonMark, "process emphasis")."""
+        waiting: list[_Run] = []  # marks that may open
+        lowest: dict[tuple[str, bool, int], int] = {}  # below which nothing opens for such a mark
+        for closer in self.runs[bottom:]:
+            key = (closer.mark, closer.opens, closer.size % 3)
+            while closer.closes and closer.left:
+                index = len(waiting) - 1
+                floor = min(lowest.get(key, 0), len(waiting))
+                while index >= floor and not _pairs(waiting[index], closer):
+                    index -= 1
+                if index < floor:
+                    lowest[key] = len(waiting)
+                    break
+                opener = waiting[index]
+                used = closer.mark * (2 if opener.left > 1 and closer.left > 1 else 1)
+                opener.openings.append(used)
+                closer.closings.append(used)
+                opener.left -= len(used)
+                closer.left -= len(used)
+                del waiting[index + (opener.left > 0) :]
+                lowest = {key: min(floor, len(waiting)) for key, floor in lowest.items()}
+            if closer.opens and closer.left:
+                waiting.append(closer)
+        del self.runs[bottom:]
+
+    def _write_marks(self) -> None:
+        """Put tokens of elements in place of marks that are used."""
+        tokens: list[Token] = []
+        for index, token in enumerate(self.tokens):
+            run = self.done.get(index)
+            if run is None:
+                tokens.append(token)
+                continue
+            tokens += [Token("close", mark, mark) for mark in run.closings]
+            if run.left:
+                tokens.append(Token("text", "", run.mark * run.left))
+            tokens += [Token("open", mark, mark) for mark in reversed(run.openings)]
+        self.tokens = tokens
+
+
+def _run_of(place: int, raw: str, before: str, after: str) -> _Run:
+    """Marks, and whether they can open and close (CommonMark, "flanking")."""
+    left = not after.isspace() and (not _mark(after) or before.isspace() or _mark(before))
+    right = not before.isspace() and (not _mark(before) or after.isspace() or _mark(after))
+    opens, closes = left, right
+    if raw[0] == "_":
+        opens, closes = left and (not right or _mark(before)), right and (not left or _mark(after))
+    return _Run(place, raw[0], len(raw), opens, closes, len(raw))
+
+
+def _mark(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PS"
+
+
+def _pairs(opener: _Run, closer: _Run) -> bool:
+    if opener.mark != closer.mark:
+        return False
+    if opener.closes or closer.opens:
+        return (opener.size + closer.size) % 3 != 0 or (opener.size % 3 == 0 and closer.size % 3 == 0)
+    return True

@@ -1,19 +1,20 @@
 """Translate the units of documents: split into sentences, translate, align where tags need it, join.
 
-`translate_blocks` does no work with a model itself. It yields what it needs, predictions or alignments of many texts at
-once, and its caller sends the answers: the command line computes them, the server waits for shared batches.
+An `Engine` predicts and aligns: a loaded run (`DocumentTranslator`), or a model of the server, whose batches other
+requests share. Its methods are coroutines, so that one request waits while the server computes others; those of a
+loaded run never wait.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dragoman.data.sentences import Sentence, split_fields, split_long, split_sentences
+from dragoman.data.sentences import Sentence, fitting_sentences
 from dragoman.data.tokenizers.context import split_context
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import Document, UnitTranslation
@@ -29,53 +30,67 @@ from dragoman.inference.unseen import UnseenInputs
 if TYPE_CHECKING:
     from dragoman.analysis.alignment import AttentionView, WordAlignment
 
-Fits = Callable[[str], bool]
+T = TypeVar("T")
 
 
-class Predict(NamedTuple):
-    """Texts to translate; the answer is a prediction for each, or an error instead of it."""
+class Engine(Protocol):
+    """A model that documents are translated with."""
 
-    texts: list[str]
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the scores of tokens are log-probabilities, so that they give confidences."""
 
+    def fits(self, text: str) -> bool:
+        """Whether a text can be one source."""
 
-class Align(NamedTuple):
-    """Sources and outputs to align; the answer is an alignment for each, None where it is unknown."""
+    async def predict(self, texts: Sequence[str]) -> Sequence[Prediction | Exception]:
+        """A prediction for each text, or an error instead of it."""
 
-    pairs: list[tuple[str, str]]
+    async def align(self, pairs: Sequence[tuple[str, str]]) -> Sequence[WordAlignment | None]:
+        """The alignment of each source with its output; None where the model has none."""
 
-
-Steps = Generator[Predict | Align, list[Any], list[UnitTranslation | Exception]]
-
-
-def sentences_of(text: str, fits: Fits, preserve: bool = False) -> list[Sentence]:
-    """The sentences of a text, none longer than the model can read; `preserve` cuts them at longer white space too."""
-    sentences: list[Sentence] = []
-    for sentence in split_fields(text) if preserve else split_sentences(text):
-        parts = split_long(sentence.text, fits)
-        sentences += [*parts[:-1], Sentence(parts[-1].text, parts[-1].space + sentence.space)]
-    return sentences
+    async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
+        """The result of work without the model on texts, or on a file (None); a server answers others meanwhile."""
 
 
-def translate_blocks(blocks: Sequence[Block], fits: Fits, localise: Localise | None = None) -> Steps:
+async def translate_blocks(
+    blocks: Sequence[Block], engine: Engine, localise: Localise | None = None
+) -> list[UnitTranslation | Exception]:
     """An output for every block, or the error of one of its sentences; `localise` writes its numbers."""
-    plans = [sentences_of(block.text, fits, block.preserve) for block in blocks]
+    texts = [block.text for block in blocks]
+    plans = await engine.prepare(
+        lambda: [fitting_sentences(block.text, engine.fits, block.preserve) for block in blocks], texts
+    )
     read = [sentence.text for plan in plans for sentence in plan if has_letter(sentence.text)]
-    answers: Iterator[Any] = iter((yield Predict(read)) if read else ())
+    answers: Iterator[Any] = iter(await engine.predict(read) if read else ())
     rows = [
         [localised(next(answers), sentence.text, localise) if has_letter(sentence.text) else None for sentence in plan]
         for plan in plans
     ]
-    faults = [next((prediction for prediction in row if isinstance(prediction, Exception)), None) for row in rows]
     needed = [
         (sentence.text, prediction.text)
-        for block, plan, row, fault in zip(blocks, plans, rows, faults, strict=True)
+        for block, plan, row in zip(blocks, plans, rows, strict=True)
         for sentence, prediction in zip(plan, row, strict=True)
-        if block.elements and prediction is not None and fault is None and not is_refused(row)
+        if block.elements and prediction is not None and fault_of(row) is None and not is_refused(row)
     ]
-    alignments = iter((yield Align(needed)) if needed else ())
-    outputs: list[UnitTranslation | Exception] = []
-    for block, plan, row, fault in zip(blocks, plans, rows, faults, strict=True):
-        if fault is not None:
+    alignments = await engine.align(needed) if needed else ()
+    outputs = await engine.prepare(lambda: joined_blocks(blocks, plans, rows, alignments, localise), texts)
+    if engine.has_probabilities:
+        return outputs
+    return [output._replace(confidence=None) if isinstance(output, UnitTranslation) else output for output in outputs]
+
+
+def joined_blocks(
+    blocks: Sequence[Block],
+    plans: Sequence[Sequence[Sentence]],
+    rows: Sequence[Sequence[Any]],
+    known_alignments: Sequence[WordAlignment | None],
+    localise: Localise | None,
+) -> list[UnitTranslation | Exception]:
+    """The outputs of blocks: of each its sentences, and a prediction, an error or None (no letters) for each."""
+    outputs, alignments = list[UnitTranslation | Exception](), iter(known_alignments)
+    for block, plan, row in zip(blocks, plans, rows, strict=True):
+        if (fault := fault_of(row)) is not None:
             outputs.append(fault)
             continue
         if is_refused(row):
@@ -108,6 +123,11 @@ def localised(prediction: Any, source: str, localise: Localise | None) -> Any:
     if localise is None or not isinstance(prediction, Prediction) or prediction.from_memory:
         return prediction
     return replace(prediction, text=localise(source, prediction.text))
+
+
+def fault_of(row: Sequence[Any]) -> Exception | None:
+    """The first error among the predictions of a unit."""
+    return next((prediction for prediction in row if isinstance(prediction, Exception)), None)
 
 
 def is_refused(row: Sequence[Prediction | None]) -> bool:
@@ -180,15 +200,7 @@ def mean_probability(predictions: Sequence[Prediction]) -> float | None:
     return min(1.0, mean) if math.isfinite(mean) else None
 
 
-def advance(steps: Steps, answer: list[Any] | None) -> tuple[Predict | Align | None, list[UnitTranslation | Exception]]:
-    """The next thing that is needed, or None and the outputs."""
-    try:
-        return (next(steps) if answer is None else steps.send(answer)), []
-    except StopIteration as end:
-        return None, end.value
-
-
-# --- with an open run
+# --- documents
 
 
 @dataclass
@@ -200,11 +212,52 @@ class Translation:
     faults: list[str] = field(default_factory=list)  # place and reason of each unit that failed
     confidences: list[float] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)  # what a person should check
+    characters: int = 0  # of the units that a model has read
+
+
+async def translate_units(
+    document: Document, engine: Engine, localise: Localise | None = None, everything: bool = False
+) -> Translation:
+    """Translate the units that have no translation yet; with `everything` all of them."""
+    chosen = [index for index, unit in enumerate(document.units) if everything or not unit.translated]
+    outputs: list[UnitTranslation | None] = [None] * len(document.units)
+    translation = Translation(b"", +Counter({"already translated": len(document.units) - len(chosen)}))
+    blocks = [document.units[index].block for index in chosen]
+    for index, result in zip(chosen, await translate_blocks(blocks, engine, localise), strict=True):
+        if isinstance(result, Exception):
+            translation.faults.append(f"{document.units[index].location}: {result}")
+            continue
+        translation.counts["from memory"] += result.from_memory
+        translation.counts["without letters"] += result.wordless
+        translation.counts["refused"] += result.refused
+        translation.characters += 0 if result.wordless else len(document.units[index].block.text)
+        if not result.refused or document.marks_refused:
+            outputs[index] = result
+        if result.confidence is not None:
+            translation.confidences.append(result.confidence)
+    others = translation.counts["refused"] + translation.counts["without letters"]
+    translation.counts["translated"] = len(chosen) - len(translation.faults) - others
+    translation.counts["failed"] = len(translation.faults)
+    translation.data = await engine.prepare(lambda: document.render(outputs), None)
+    return translation
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits; an event loop may be running already, as in a notebook."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("the engine waited")
+
+
+# --- with an open run
 
 
 @dataclass
 class DocumentTranslator:
-    """A run with decoding options; placeholders of every text are kept."""
+    """A run with decoding options as an engine; placeholders of every text are kept."""
 
     predictor: Predictor
     options: DecodingOptions
@@ -217,48 +270,29 @@ class DocumentTranslator:
 
     def translate(self, document: Document, everything: bool = False) -> Translation:
         """Translate the units that have no translation yet; with `everything` all of them."""
-        chosen = [index for index, unit in enumerate(document.units) if everything or not unit.translated]
-        outputs: list[UnitTranslation | None] = [None] * len(document.units)
-        counts = Counter({"already translated": len(document.units) - len(chosen)})
-        translation = Translation(b"", +counts)
-        results = self.blocks([document.units[index].block for index in chosen])
-        for index, result in zip(chosen, results, strict=True):
-            if isinstance(result, Exception):
-                translation.faults.append(f"{document.units[index].location}: {result}")
-                continue
-            translation.counts["from memory"] += result.from_memory
-            translation.counts["without letters"] += result.wordless
-            if result.refused:
-                translation.counts["refused"] += 1
-            if not result.refused or document.marks_refused:
-                outputs[index] = result
-            if result.confidence is not None:
-                translation.confidences.append(result.confidence)
-        others = translation.counts["refused"] + translation.counts["without letters"]
-        translation.counts["translated"] = len(chosen) - len(translation.faults) - others
-        translation.counts["failed"] = len(translation.faults)
-        translation.data = document.render(outputs)
+        translation = finished(translate_units(document, self, self.localise, everything))
         if message := self.unseen.message():
             translation.warnings.append(message)
         return translation
 
-    def blocks(self, blocks: Sequence[Block]) -> list[UnitTranslation | Exception]:
-        steps = translate_blocks(blocks, self.predictor.fits, self.localise)
-        answer: list[Any] | None = None
-        while True:
-            request, outputs = advance(steps, answer)
-            if request is None:
-                return rated(outputs, self.predictor, self.options)
-            answer = self._predict(request) if isinstance(request, Predict) else self._align(request)
+    @property
+    def has_probabilities(self) -> bool:
+        return self.predictor.backend(self.options).traits.likelihood != "none"
 
-    def _predict(self, request: Predict) -> list[Any]:
+    def fits(self, text: str) -> bool:
+        return self.predictor.fits(text)
+
+    async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
+        return work()
+
+    async def predict(self, texts: Sequence[str]) -> Sequence[Prediction | Exception]:
         """Predictions, or the errors of texts that fail; equal texts once."""
-        inputs = self.predictor.in_context(request.texts)
+        inputs = self.predictor.in_context(texts)
         repeated = Counter(inputs)
-        texts, failed = list(repeated), dict[int, DragomanError]()
+        distinct, failed = list(repeated), dict[int, DragomanError]()
 
         def unseen(number: int, surfaces: list[str]) -> None:
-            self.unseen.add(split_context(texts[number - 1])[1], surfaces)
+            self.unseen.add(split_context(distinct[number - 1])[1], surfaces)
 
         stream = StreamOptions(
             on_warning=lambda line: None,
@@ -267,8 +301,8 @@ class DocumentTranslator:
             input_name=lambda number: "text",
         )
         results: dict[str, Prediction | DragomanError] = {}
-        for number, output in enumerate(self.predictor.stream(texts, self.options, stream), 1):
-            text = texts[number - 1]
+        for number, output in enumerate(self.predictor.stream(distinct, self.options, stream), 1):
+            text = distinct[number - 1]
             results[text] = failed.get(number, output)
             self.progress(repeated[text])
         return [results[text] for text in inputs]
@@ -279,24 +313,15 @@ class DocumentTranslator:
 
         return select_view(self.predictor)
 
-    def _align(self, request: Align) -> list[WordAlignment | None]:
+    async def align(self, pairs: Sequence[tuple[str, str]]) -> Sequence[WordAlignment | None]:
         """Alignments; all unknown where the model has no attention to read them from."""
         from dragoman.analysis.alignment import align_pairs
 
-        distinct = list(dict.fromkeys(request.pairs))
+        distinct = list(dict.fromkeys(pairs))
         try:
             tag = self.options.tag
             aligned = align_pairs(self.predictor, distinct, view=self._view, tag=tag, segment=words_of)
             alignments = dict(zip(distinct, aligned, strict=True))
         except DragomanError:
-            return [None] * len(request.pairs)
-        return [alignments[pair] for pair in request.pairs]
-
-
-def rated(
-    outputs: list[UnitTranslation | Exception], predictor: Predictor, options: DecodingOptions
-) -> list[UnitTranslation | Exception]:
-    """The outputs, without confidence where the scores of a model are no probabilities, as of phrases or a copy."""
-    if predictor.backend(options).traits.likelihood != "none":
-        return outputs
-    return [output._replace(confidence=None) if isinstance(output, UnitTranslation) else output for output in outputs]
+            return [None] * len(pairs)
+        return [alignments[pair] for pair in pairs]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dragoman.data.examples import CONTROLS, FaultError, check_text
+from dragoman.data.examples import FaultError, check_text
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.long_inputs import OnWarning
 from dragoman.inference.prediction import Prediction
@@ -86,7 +86,7 @@ class BackTranslation:
     def _usable(self, line: str) -> str | None:
         text = " ".join(line.split())
         try:
-            check_text(text, "line", self.max_characters, CONTROLS)
+            check_text(text, "line", self.max_characters)
         except FaultError as fault:
             self.counts["empty line" if fault.kind == "empty-side" else fault.kind] += 1
             return None

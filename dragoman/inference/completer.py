@@ -40,7 +40,6 @@ from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
 if TYPE_CHECKING:
     import torch
 
-    from dragoman.data.bptt import InMemoryStream
     from dragoman.decoding.greedy import StopAt, TokenChooser
     from dragoman.decoding.sampling import Sampling
 
@@ -347,28 +346,25 @@ class Completer(LoadedRun):
                 nats, right = nats - score, right + correct
                 done(count)
             return TextLikelihood(nats, len(tokens) - 1, size), right / max(1, len(tokens) - 1)
-        from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
+        from dragoman.data.bptt import OverlappingBpttPlan
         from dragoman.training.validation.language_model import text_likelihood
 
-        text = InMemoryStream(tokens)
         if dynamic is not None:
             sizes = gradient_sizes(self.model, self._training_text(dynamic.segment), dynamic.segment, self.device)
-            return dynamic_likelihood(self.model, text, sizes, dynamic, size, self.device, done)
-        plan = OverlappingBpttPlan(text, self.config.model.segment)
+            return dynamic_likelihood(self.model, tokens, sizes, dynamic, size, self.device, done)
+        plan = OverlappingBpttPlan(tokens, self.config.model.segment)
         return text_likelihood(self.model, plan, size, self.device, rows=batch_size, progress=done)
 
     def _tokens(self, lines: list[str]) -> NDArray[np.int32]:
         rows = self.tokenizer.encode_batch(lines)
         return np.fromiter((token for row in rows for token in (*row, EOS)), np.int32)
 
-    def _training_text(self, segment: int) -> InMemoryStream:
+    def _training_text(self, segment: int) -> NDArray[np.int32]:
         """The beginning of the training data, as long as statistics of gradients need it."""
-        from dragoman.data.bptt import InMemoryStream
-
         data, tokens, length = self.config.data, [np.array([EOS], np.int32)], 0
         items = split.read_examples(data, data.train, example_format=self.run.task.example_format(self.config))
         lines = (item.references[0] for item in items if isinstance(item, Example))
         while length < STREAMS * BATCHES * segment and (block := list(islice(lines, LINES))):
             tokens.append(self._tokens(block))
             length += len(tokens[-1])
-        return InMemoryStream(np.concatenate(tokens))
+        return np.concatenate(tokens)

@@ -15,10 +15,10 @@ from dragoman.errors import ConfigError
 from dragoman.scoring.perplexity import TextLikelihood, TextSize
 
 if TYPE_CHECKING:  # the options are read where no torch is needed
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
-
-    from dragoman.data.bptt import InMemoryStream
 
 STREAMS, BATCHES = 100, 500  # of the gradients of training text
 EPSILON = 2e-5  # added to the root mean squares of gradients
@@ -55,7 +55,7 @@ def gradients_of(model: Any, segment: Any, weights: list[Tensor]) -> tuple[Any, 
         return scores, torch.autograd.grad(loss, weights)
 
 
-def gradient_sizes(model: Any, text: InMemoryStream, segment: int, device: torch.device) -> list[Tensor]:
+def gradient_sizes(model: Any, text: NDArray[np.int32], segment: int, device: torch.device) -> list[Tensor]:
     """The root mean square of the gradient of every weight over segments of training text."""
     import torch
 
@@ -77,7 +77,7 @@ def gradient_sizes(model: Any, text: InMemoryStream, segment: int, device: torch
 
 def dynamic_likelihood(
     model: Any,  # a LanguageModel in evaluation mode, whose weights are what they were in the end
-    text: InMemoryStream,
+    text: NDArray[np.int32],
     sizes: list[Tensor],  # of `gradient_sizes`
     options: DynamicEvaluation,
     size: TextSize,

@@ -18,7 +18,6 @@ from dragoman.data.formats.pairs import with_context
 from dragoman.data.readers.memory import examples_of, files_of, rows_of
 from dragoman.data.split import LineCounts, summarize_faults
 from dragoman.data.split import read_examples as read_all
-from dragoman.data.store import FeatureColumn, write_features
 from dragoman.decoding.options import check_at_least
 from dragoman.errors import DataError
 from dragoman.inference.loaded import LoadedRun
@@ -165,8 +164,7 @@ def readable_examples(
     weakref.finalize(run, shutil.rmtree, beside, ignore_errors=True)
     folder = Path(beside) / "features"
     paths = list(dict.fromkeys(example.model_input for example in examples))
-    wrong = {fault.location: fault for fault in write_features(folder, paths, run.extractor.config)}
-    run.extractor.use_store(FeatureColumn(folder))
+    wrong = {fault.location: fault for fault in run.extractor.read_files(folder, paths)}
     named = [(example, wrong.get(example.model_input)) for example in examples]
     faults = [Fault(example.location, fault.kind, str(fault)) for example, fault in named if fault is not None]
     if faults and not skip:

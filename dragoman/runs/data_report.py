@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,7 +11,6 @@ from torch import nn
 from dragoman.data.batching import read_batch
 from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.corpus import Corpus
-from dragoman.data.store import TokenStore
 from dragoman.errors import RunError
 from dragoman.models.traits import decodes
 from dragoman.tasks.base import Task
@@ -123,8 +121,6 @@ def measure_target_lengths(config: Config, model: Any, corpus: Corpus) -> Target
     """
     if decodes(model) != "parallel":
         return None
-    if corpus.windows is not None:
-        corpus = replace(corpus, train=cast(TokenStore, corpus.windows.open(0)))
     plan = batch_plan(corpus, config.train)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(min(EXAMINED_BATCHES, len(epoch)))]

@@ -18,7 +18,7 @@ from dragoman.data.config import MAX_LENGTH_RATIO
 from dragoman.data.remote import remote_places
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.load import load_reader, load_tokenizer
+from dragoman.data.tokenizers.load import load_tokenizers
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import digest, is_run_file, remove_folder, write_text
 from dragoman.plugins import Plugin
@@ -89,8 +89,7 @@ class Run:
         return report
 
     def tokenizers(self) -> tuple[SourceReader, Tokenizer]:
-        folder = self.folder / "tokenizer"
-        return load_reader(folder, "source"), load_tokenizer(folder, "target")
+        return load_tokenizers(self.folder / "tokenizer")
 
     @property
     def other_members(self) -> list[Run]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -73,8 +72,6 @@ class TrainingPlan:
         if runtime.processes.is_main:
             if self.action == "resume":
                 write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
-                if Run(folder).data.get("unfinished"):
-                    write_text(folder / "data.json", json.dumps(self.corpus.report, indent=2))
             elif self.action == "replace":
                 replace_run(folder, config, self.corpus)
             else:
@@ -87,17 +84,6 @@ class TrainingPlan:
                 locks.enter_context(locked(folder))
             if self.base:
                 write_tensors(folder / BASE, self.base)
-        runtime.processes.barrier()
-        if self.corpus.growing is not None:
-            self.corpus.growing.may_move()
-
-    def finish(self, runtime: Runtime) -> None:
-        """Complete the record of data that were tokenised during training."""
-        if runtime.processes.is_main and self.corpus.growing is not None:
-            with runtime.display:
-                runtime.display.preparing("waiting until all data are tokenised", 0)
-                report = self.corpus.growing.corpus().report
-            write_text(self.folder / "data.json", json.dumps(report, indent=2))
         runtime.processes.barrier()
 
     def trainer(self, runtime: Runtime, pause: Pause) -> Trainer | Fitter:
@@ -143,21 +129,7 @@ def plan_training(config: Config, folder: Path, action: Action, runtime: Runtime
     """Check the settings, prepare the data and build the model. Every process does this, with the same result."""
     task = task_of(config)
     warnings = check_settings(config, folder, action, runtime)
-    corpus = prepare_data(config, task, runtime)
-    try:
-        return plan_with(corpus, config, folder, action, runtime, warnings)
-    except BaseException as error:
-        corpus.close()
-        if isinstance(error, OSError) and corpus.failure is not None:
-            raise corpus.failure from None
-        raise
-
-
-def plan_with(
-    corpus: Corpus, config: Config, folder: Path, action: Action, runtime: Runtime, warnings: list[str]
-) -> TrainingPlan:
-    """The plan for data that are prepared, or at least begun."""
-    task, device = task_of(config), runtime.device
+    corpus, device = prepare_data(config, task, runtime), runtime.device
     before = Run(folder).config if action == "resume" else config
     if action == "resume":
         check_same_data(folder, corpus)
@@ -198,6 +170,7 @@ def plan_with(
 
 def check_settings(config: Config, folder: Path, action: Action, runtime: Runtime) -> list[str]:
     """Refuse what this machine or the run folder cannot do, before the data are read; returns warnings."""
+    config.data.check_shuffle()
     use_bfloat16(config.train.precision, runtime.device)
     check_sharding(config.train, runtime.processes.world_size)
     pretrained.check_optional_packages(config.model)
@@ -212,6 +185,7 @@ def check_settings(config: Config, folder: Path, action: Action, runtime: Runtim
                 f"{folder}: an imported model has no training data to resume with; fine-tune it in a new run: "
                 f"dragoman train PAIRS.tsv --run NEW train.start_from={folder}"
             )
+        run.config.data.check_shuffle()
         check_original(run)
         check_copies(run, config)
         check_resumable(run, config, runtime.processes.world_size)
@@ -224,20 +198,12 @@ def check_settings(config: Config, folder: Path, action: Action, runtime: Runtim
 
 
 def prepare_data(config: Config, task: Task, runtime: Runtime) -> Corpus:
-    """Read and tokenise the data; the main process does it first, and the others read the result from the cache.
-
-    With data.shuffle = "shards" a thread of the main process goes on with it, and the others read what it writes.
-    """
-    early = config.data.shuffle == "shards" and not getattr(config.model, "fitted", False)
-    corpus = None
+    """Read and tokenise the data; the main process does it first, and the others read the result from the cache."""
     if runtime.processes.is_main:
         with runtime.display:
-            corpus = task.prepare(config, runtime.display.preparing, **({"early": True} if early else {}))
-    growing = corpus.growing if corpus is not None else None
-    building = runtime.processes.broadcast_text(str(growing.building) if growing is not None else "")
-    if corpus is not None:
-        return corpus
-    return task.prepare(config, building=Path(building)) if building else task.prepare(config)
+            corpus = task.prepare(config, runtime.display.preparing)
+    runtime.processes.barrier()
+    return corpus if runtime.processes.is_main else task.prepare(config)
 
 
 def build_model(config: Config, task: Task, corpus: Corpus, device: torch.device) -> Any:
@@ -341,13 +307,10 @@ def train(
         if action != "create" and processes.is_main:
             locks.enter_context(locked(folder))  # the plan reads the folder, so no other training may change it
         plan = plan_training(config, folder, action, runtime)
-        locks.callback(plan.corpus.close)
         plan.write_folder(runtime, locks)
         plan.report(runtime)
         trainer = plan.trainer(runtime, pause)
         if trainer.state.step:
             display.info(f"resuming from step {trainer.state.step}")
         with display:
-            state = trainer.train()
-        plan.finish(runtime)
-        return state
+            return trainer.train()

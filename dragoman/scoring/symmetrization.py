@@ -69,7 +69,7 @@ def symmetrize_rows(forward: LinkRows, backward: LinkRows, method: str) -> LinkR
 
 
 def symmetrize_links(forward: Links, backward: Links, method: str) -> Links:
-    """The same for the links of one pair."""
+    """The symmetrised links of one pair."""
     (links,) = symmetrize_rows(LinkRows.of([forward]), LinkRows.of([backward]), method).rows(1)
     return links
 

@@ -13,10 +13,10 @@ from dragoman.data.languages import UNKNOWN, detect, same_language
 from dragoman.data.tokenizers.base import UNK
 from dragoman.decoding.constraints.source import find_placeholders
 from dragoman.decoding.options import DecodingOptions
-from dragoman.documents.base import Reading, UnitTranslation
-from dragoman.documents.markup import Block
+from dragoman.documents.base import Reading
 from dragoman.documents.numbers import localiser
 from dragoman.documents.registry import open_document
+from dragoman.documents.translate import translate_units
 from dragoman.errors import ConfigError
 from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
@@ -196,24 +196,17 @@ async def translate_document(call: ServerCall, job: TranslationJob, name: str, d
     """A document with all units translated that have no translation yet."""
     reading = Reading("" if job.source == AUTO else job.source, job.target)
     document = await asyncio.to_thread(open_document, PurePath(name).name or "file", data, reading)
-    chosen = [index for index, unit in enumerate(document.units) if not unit.translated]
-    blocks = [document.units[index].block for index in chosen]
-    text = " ".join(block.text for block in blocks)
+    texts = [unit.block.text for unit in document.units if not unit.translated]
+    text = " ".join(texts)
     call.state.check_texts([text])
     source = detected_language(call.state, text, job)[0] if job.source == AUTO else job.source
     route = find_route(call.state, job, source)
-    outputs: list[UnitTranslation | None] = [None] * len(document.units)
-    wordless: list[Block] = []
-    if route is not None:
-        model, tag = route
-        options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)
-        translator = Translator(call, model, PLAIN, InputBuilder(options, model))
-        localise = None if call.state.config.keep_numbers else localiser(source, job.target)
-        for index, output in zip(chosen, await translator.blocks(blocks, localise), strict=True):
-            if output.wordless:
-                wordless.append(document.units[index].block)
-            if not output.refused or document.marks_refused:
-                outputs[index] = output
-    characters = sum(len(block.text) for block in blocks) - sum(len(block.text) for block in wordless)
-    rendered = await asyncio.to_thread(document.render, outputs)
-    return TranslatedDocument(rendered, route is not None, characters, len(wordless))
+    if route is None:
+        unchanged = await asyncio.to_thread(document.render, [None] * len(document.units))
+        return TranslatedDocument(unchanged, False, sum(map(len, texts)), 0)
+    model, tag = route
+    options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)
+    localise = None if call.state.config.keep_numbers else localiser(source, job.target)
+    translator = Translator(call, model, PLAIN, InputBuilder(options, model))
+    translation = await translate_units(document, translator, localise)
+    return TranslatedDocument(translation.data, True, translation.characters, translation.counts["without letters"])

@@ -6,18 +6,16 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 from dragoman.analysis.alignment import WordAlignment, token_word_shares, word_spans
-from dragoman.data.sentences import Sentence, join_sentences
+from dragoman.data.sentences import Sentence, fitting_sentences, join_sentences
 from dragoman.data.tokenizers.base import SPECIALS, UNK
 from dragoman.decoding.options import DecodingOptions
 from dragoman.documents.base import UnitTranslation
 from dragoman.documents.html import parse_blocks
 from dragoman.documents.markup import Block
-from dragoman.documents.numbers import Localise
-from dragoman.documents.translate import Predict, advance, rated, sentences_of, translate_blocks
+from dragoman.documents.translate import translate_blocks
 from dragoman.errors import DragomanError
 from dragoman.inference.prediction import Prediction
 from dragoman.serving.models import BatchWork, ServedModel
@@ -63,7 +61,7 @@ class Translator:
 
     def sentences(self, text: str) -> list[Sentence]:
         """The sentences of a text, none longer than the model can read."""
-        return sentences_of(text, self.fits)
+        return fitting_sentences(text, self.fits)
 
     def fits(self, text: str) -> bool:
         """Whether a text can be one source."""
@@ -85,7 +83,14 @@ class Translator:
             predictions |= zip((distinct[index] for index in chosen), outputs, strict=True)
         return [predictions[text] for text in texts]
 
-    async def alignments(self, pairs: Sequence[tuple[str, str]]) -> list[WordAlignment | None]:
+    @property
+    def has_probabilities(self) -> bool:
+        return self.model.predictor.backend(self.options).traits.likelihood != "none"
+
+    async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
+        return await (asyncio.to_thread(work) if texts is None else in_thread(work, texts))
+
+    async def align(self, pairs: Sequence[tuple[str, str]]) -> list[WordAlignment | None]:
         """The word alignment of sources and outputs; None where the model has no attention to read it from."""
         sources = [(self.build(source).text, target) for source, target in pairs]
         outputs = await self.call.compute_each(BatchWork(self.model.name, "align"), sources)
@@ -103,7 +108,7 @@ class Translator:
         ]
         if align:
             pairs = [(text, output.text) for text, output in zip(texts, outputs, strict=True)]
-            for output, alignment in zip(outputs, await self.alignments(pairs), strict=True):
+            for output, alignment in zip(outputs, await self.align(pairs), strict=True):
                 output.alignment = alignment
         return outputs
 
@@ -134,35 +139,24 @@ class Translator:
             joined.append(whole)
         return joined
 
-    async def blocks(self, blocks: Sequence[Block], localise: Localise | None = None) -> list[UnitTranslation]:
-        """Translations of texts with inline tags; `localise` writes their numbers."""
-        steps = translate_blocks(blocks, self.fits, localise)
-        answer: list[Any] | None = None
-        texts = [block.text for block in blocks]
-        while True:
-            request, outputs = await in_thread(partial(advance, steps, answer), texts)
-            if request is None:
-                break
-            answer = await (
-                self.predict(request.texts) if isinstance(request, Predict) else self.alignments(request.pairs)
-            )
-        for output in outputs:
-            if isinstance(output, Exception):
-                raise output
-        outputs = rated(outputs, self.model.predictor, self.options)
-        return [output for output in outputs if isinstance(output, UnitTranslation)]
-
     async def html(self, documents: Sequence[str]) -> list[Translated]:
         parsed = await in_thread(lambda: [parse_blocks(document) for document in documents], documents)
-        rendered = iter(await self.blocks([part for parts in parsed for part in parts if isinstance(part, Block)]))
+        blocks = [part for parts in parsed for part in parts if isinstance(part, Block)]
+        rendered = iter(await translate_blocks(blocks, self))
         texts = [[part.text for part in parts if isinstance(part, Block)] for parts in parsed]
         unknown = await in_thread(lambda: [self.model.unknown("\n".join(own)) for own in texts], documents)
         return [
             Translated(
-                "".join(next(rendered).markup if isinstance(part, Block) else part for part in parts), unknown=own
+                "".join(written(next(rendered)) if isinstance(part, Block) else part for part in parts), unknown=own
             )
             for parts, own in zip(parsed, unknown, strict=True)
         ]
+
+
+def written(output: UnitTranslation | Exception) -> str:
+    """The markup of a translation; `Translator.predict` has raised what failed."""
+    assert isinstance(output, UnitTranslation)
+    return output.markup
 
 
 def word_confidences(model: ServedModel, prediction: Prediction) -> list[float] | None:

@@ -18,7 +18,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.config import SearchConfig
-from dragoman.errors import ConfigError, nearest
+from dragoman.errors import nearest
 from dragoman.scoring.metric import OutputKind, Units
 from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
 from dragoman.training.config import TrainConfig
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from dragoman.data.collate import Collator
     from dragoman.data.corpus import Corpus
-    from dragoman.data.split import Progress
     from dragoman.decoding.labels import HeadDecoder
+    from dragoman.progress import Progress
     from dragoman.training.loaders import BatchLoader
     from dragoman.training.runtime import ProcessGroup
     from dragoman.training.validation.result import Validator
@@ -213,31 +213,21 @@ class Task:
             corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
         )
 
-    def prepare(self, config: Config, note: Progress = lambda doing, count: None, **options: Any) -> Corpus:
-        """The tokenised data of a run; cached from earlier runs where possible. `options`: see `prepare_corpus`."""
+    def prepare(self, config: Config, note: Progress = lambda doing, count: None) -> Corpus:
+        """The tokenised data of a run; cached from earlier runs where possible."""
         from dragoman.data.corpus import prepare_corpus
 
-        corpus = prepare_corpus(config.data, config.tokenizer, note, self.example_format(config), **options)
+        corpus = prepare_corpus(config.data, config.tokenizer, note, self.example_format(config))
         return replace(corpus, collator=self.collator(config, corpus.source_tokenizer))
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
         from dragoman.data.batching import VocabularyParts
-        from dragoman.data.bpe_dropout import dropout_of
-        from dragoman.training.loaders import BatchLoader, SampledLoader, ShardLoader
+        from dragoman.training.loaders import BatchLoader, SampledLoader
 
+        if corpus.has_dropout:
+            return SampledLoader(corpus, config.train)
         softmax: Any = getattr(config.model, "softmax", None)
-        partitioned = softmax is not None and softmax.kind == "partitioned"
-        if corpus.windows is not None:
-            readers = corpus.source_tokenizer, corpus.target_tokenizer
-            if partitioned or any(map(dropout_of, readers)):
-                raise ConfigError(
-                    'data.shuffle: found "shards", expected "corpus": BPE-dropout and model.softmax.kind = '
-                    '"partitioned" need the whole corpus'
-                )
-            return ShardLoader(corpus, config.train, processes)
-        if (sampled := corpus.sampled(config.train.seed)) is not None:
-            return SampledLoader(corpus, config.train, sampled)
-        if not partitioned:
+        if softmax is None or softmax.kind != "partitioned":
             return BatchLoader(corpus, config.train)
         parts = VocabularyParts(corpus.train.target, len(corpus.target_tokenizer), softmax.size)
         return BatchLoader(corpus, config.train, parts)

@@ -105,9 +105,7 @@ def source_collator(config: Config, source: SourceReader) -> collate.SourceColla
     from dragoman.data import collate
 
     if source.reads_files:
-        from dragoman.tasks.media import feature_collator
-
-        return feature_collator(extractor_of(source))
+        return extractor_of(source).collator
     if isinstance(config.tokenizer.source, NumbersConfig):
         return collate.SeriesCollator(source.channels)
     if getattr(config.model, "texts", "joined") == "apart":

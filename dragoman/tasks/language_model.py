@@ -12,9 +12,9 @@ from dragoman.config.settings import setting
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.texts import LanguageModelFormat, MaskedTextFormat
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.labels import MaskDecoder
+from dragoman.progress import Progress
 from dragoman.tasks.base import Automatic, Config, Starter, Task
 from dragoman.tasks.labels import NoSearchConfig, late_models
 

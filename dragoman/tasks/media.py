@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from dragoman.config.settings import setting
-from dragoman.data.collate import Collator, FrameCollator, PictureCollator, SourceCollator
+from dragoman.data.collate import Collator
 from dragoman.data.formats.media import CAPTIONS, TRANSCRIPTS
 from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelConfig
-from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
+from dragoman.data.media.feature_extractor import extractor_of
 from dragoman.data.media.images import LineImageConfig, PictureConfig, VideoConfig
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
@@ -79,14 +79,6 @@ def feature_problems(config: Config) -> Iterator[str]:
         yield f"model.encoder.size: found {encoder.size}, expected a divisor of tokenizer.source.size = {source.size}"
 
 
-def feature_collator(source: FeatureExtractor) -> SourceCollator:
-    """How the features of recordings or pictures are collated."""
-    features = source.config
-    if isinstance(features, PictureConfig):
-        return PictureCollator(features.size, features.features)
-    return FrameCollator(features.features, features.dtype)
-
-
 @dataclass(frozen=True)
 class MediaConfig(Config):
     """Settings of a task that reads recordings or images and writes text."""
@@ -111,7 +103,7 @@ class MediaTask(Task):
     models: ClassVar[dict[type, Any]]  # the class of each model by that of its settings
 
     def collator(self, config: Config, source: Any) -> Collator:
-        return Collator(feature_collator(extractor_of(source)))
+        return Collator(extractor_of(source).collator)
 
     def model(self, config: Config, source: SourceReader, target: Tokenizer) -> Any:
         """A model that standardises features by the mean and deviation of the training data."""

@@ -7,8 +7,7 @@ stores it as tensors.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +18,9 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, VocabularyParts, read_batch
-from dragoman.data.bpe_dropout import SampledStore
-from dragoman.data.bptt import BpttPlan, Segment, StoredStream
+from dragoman.data.bptt import BpttPlan, Segment
 from dragoman.data.corpus import Corpus
 from dragoman.data.store import TokenStore
-from dragoman.data.windows import WAIT, WindowedEpoch, windowed_epoch
 from dragoman.errors import DataError, RunError
 from dragoman.models.language_model import carried_tensors, restore_carried
 from dragoman.training.config import TrainConfig
@@ -49,10 +46,6 @@ class BatchLoader:
         """The keys of all batches of an epoch, in order: here the row numbers of each batch."""
         return self.plan.epoch(epoch)
 
-    def ends_at(self, batches: Any, count: int) -> bool:
-        """Whether the batches of an epoch are so many."""
-        return bool(count == len(batches))
-
     def num_tokens(self, key: Any) -> int:
         """The loss terms of a batch: target tokens, labels, numbers or tags without padding."""
         return int(self.plan.tokens(key))
@@ -72,59 +65,12 @@ class BatchLoader:
         """Restore what `state_dict` returned."""
 
 
-class KeyedLoader(BatchLoader):
-    """Batches of several stores: a step may have batches of two of them, so each has its store and plan with it."""
+class SampledLoader(BatchLoader):
+    """Batches of examples whose sub-words differ from epoch to epoch (BPE-dropout); a key names its epoch's store."""
 
-    def num_tokens(self, key: Any) -> int:
-        return int(key[1].tokens(key[2]))
-
-    def load(self, key: Any) -> Batch:
-        store, plan, rows = key
-        return read_batch(store, rows, plan)
-
-
-class ShardLoader(KeyedLoader):
-    """Batches of a corpus whose first epoch is read in windows of shards, of which some may not be tokenised yet."""
-
-    def __init__(self, corpus: Corpus, config: TrainConfig, processes: ProcessGroup) -> None:
-        assert corpus.windows is not None
-        self.windows, self.processes = corpus.windows, processes
-        self._plan = lambda store: BatchPlan(
-            store, config.batch_tokens, config.seed, corpus.collator, None, config.batch_rows
-        )
-
-    def epoch(self, epoch: int) -> WindowedEpoch:
-        return windowed_epoch(self.windows, epoch, self._plan, self._wait)
-
-    def ends_at(self, batches: Any, count: int) -> bool:
-        return bool(batches.ends_at(count))
-
-    def _wait(self, ready: Callable[[], bool]) -> None:
-        """Until the main process finds the data ready; all processes call this together."""
-        is_main = self.processes.is_main
-        while True:
-            error, state = None, 0
-            if is_main:
-                try:
-                    state = int(ready())
-                except Exception as problem:
-                    error, state = problem, 2
-            state = self.processes.all_reduce_max(state)
-            if state == 2:
-                if error is not None:
-                    raise error
-                self.processes.barrier()  # the main process tells the user, and leaves
-            elif state:
-                return
-            time.sleep(WAIT)
-
-
-class SampledLoader(KeyedLoader):
-    """Batches of examples whose sub-words differ from epoch to epoch (BPE-dropout)."""
-
-    def __init__(self, corpus: Corpus, config: TrainConfig, sampled: SampledStore) -> None:
+    def __init__(self, corpus: Corpus, config: TrainConfig) -> None:
         super().__init__(corpus, config)
-        self.sampled = sampled
+        self.sampled = corpus.sampled(config.seed)
 
     def epoch(self, epoch: int) -> Sequence[tuple[TokenStore, BatchPlan, Any]]:
         store = self.sampled.epoch(epoch)
@@ -132,6 +78,13 @@ class SampledLoader(KeyedLoader):
         plan = BatchPlan(store, own.budget, own.seed, own.collator, batch_rows=own.batch_rows)
         plan.max_widths = own.max_widths  # so that all epochs have the same batch shapes
         return [(store, plan, rows) for rows in plan.epoch(epoch)]
+
+    def num_tokens(self, key: Any) -> int:
+        return int(key[1].tokens(key[2]))
+
+    def load(self, key: Any) -> Batch:
+        store, plan, rows = key
+        return read_batch(store, rows, plan)
 
 
 def check_streams(corpus: Corpus, streams: int, config: TrainConfig) -> None:
@@ -155,7 +108,7 @@ class BpttLoader(BatchLoader):
         self.streams = config.batch_tokens // segment
         self.groups, self.processes = config.accumulate * processes.world_size, processes
         check_streams(corpus, self.streams * self.groups, config)
-        self.plan = BpttPlan(StoredStream(corpus.train.target), self.streams * self.groups, segment, config.seed)
+        self.plan = BpttPlan(corpus.train.target, self.streams * self.groups, segment, config.seed)
         self.carried = [model.empty_carry(self.streams) for _ in range(self.groups)]
 
     def epoch(self, epoch: int) -> Sequence[tuple[int, int, int]]:

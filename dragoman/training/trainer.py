@@ -183,7 +183,7 @@ class Trainer:
             self._epoch = (state.epoch, self.loader.epoch(state.epoch))
         batch = self._epoch[1][state.batch]
         state.batch += 1
-        if self.loader.ends_at(self._epoch[1], state.batch):
+        if state.batch == len(self._epoch[1]):
             state.epoch, state.batch = state.epoch + 1, 0
         return batch
 

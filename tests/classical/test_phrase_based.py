@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.classical.phrase_based import bleu, bleu_statistics
 from dragoman.classical.phrase_decoder import DISTANCE, LANGUAGE, PHRASES, TABLE, WORDS, PhraseDecoder, PhraseOptions
 from dragoman.classical.rows import Ragged
-from dragoman.classical.tuning import bleu, bleu_statistics
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.scoring.report import score_table
 from tests.conftest import call

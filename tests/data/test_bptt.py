@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan, StoredStream
+from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan, RunningText
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.errors import DataError
 
 
-def stored(folder: Path, lines: list[list[int]]) -> StoredStream:
+def stored(folder: Path, lines: list[list[int]]) -> RunningText:
     with StoreWriter(folder, 1, 1000) as writer:
         for start in range(0, len(lines), 3):
             part = lines[start : start + 3]
             writer.add([[]] * len(part), part)
-    return StoredStream(TokenStore(folder).target)
+    return RunningText(TokenStore(folder).target)
 
 
 def some_lines(seed: int, count: int) -> list[list[int]]:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.data.cleaning.clean import Verdict, judge
-from dragoman.data.cleaning.minhash import NearDuplicates, gram_hashes, normal_form, similarity
+from dragoman.data.cleaning.clean import NearDuplicates, Verdict, gram_hashes, judge, normal_form, similarity
 from dragoman.data.cleaning.rules import RULES, Settings, chosen_rules, scripts_of
 from dragoman.data.examples import Example
 from dragoman.errors import ConfigError

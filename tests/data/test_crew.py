@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from dragoman.data import corpus as corpora
 from dragoman.data import crew as crews
 from dragoman.data.config import DataConfig, TokenizersConfig, file_list
 from dragoman.data.corpus import fingerprint, prepare_corpus
-from dragoman.data.crew import WORK, Jobs, ProcessCrew, crew_for, remove_shard
+from dragoman.data.crew import WORK, Jobs, WorkerPool, pool_for, remove_shard
 from dragoman.data.examples import Pairs
 from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.shards import Shard, cut_shards, read_shard
@@ -41,8 +44,8 @@ ODD = [
 WORDS = [f"{first}{vowel}{last}" for first in "bdgk" for vowel in "aeiou" for last in ("", "n", "rt", "nd")]
 
 
-class Here(ProcessCrew):
-    """A crew whose jobs this process does, through the same messages and files; after some jobs it is killed."""
+class Here(WorkerPool):
+    """A pool whose jobs this process does, through the same messages and files; after some jobs it is killed."""
 
     left = 10**9
 
@@ -88,6 +91,14 @@ def contents(tmp_path: Path, name: str, tokenizers: TokenizersConfig, data: dict
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small corpus is cut into shards, whose jobs this process does."""
+    monkeypatch.setattr(crews, "LARGE", 0)
+    monkeypatch.setattr(crews, "WorkerPool", Here)
+    monkeypatch.setattr(crews, "cut_shards", small)
+
+
 @pytest.mark.parametrize(("case", "tokenizers"), [("lines", SUBWORDS), ("parallel", SEPARATE), ("many", SUBWORDS)])
 def test_shards_give_the_corpus_of_one_process(
     case: str,
@@ -104,7 +115,7 @@ def test_shards_give_the_corpus_of_one_process(
     }[case] | {"faults": "skip", "holdout": 30}
     expected = contents(tmp_path, "alone", tokenizers, data)
     monkeypatch.setattr(crews, "LARGE", 0)
-    monkeypatch.setattr(crews, "ProcessCrew", Here)
+    monkeypatch.setattr(crews, "WorkerPool", Here)
     monkeypatch.setattr(crews, "cut_shards", small)
     monkeypatch.setattr(Here, "left", 9)
     with pytest.raises(KeyboardInterrupt):
@@ -118,12 +129,10 @@ def test_shards_give_the_corpus_of_one_process(
     assert 10**9 - Here.left <= 3 * shards - 9  # scan, sample, write
 
 
+@pytest.mark.usefixtures("small_shards")
 def test_a_kill_while_joined_shards_are_removed_loses_nothing(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crews, "LARGE", 0)
-    monkeypatch.setattr(crews, "ProcessCrew", Here)
-    monkeypatch.setattr(crews, "cut_shards", small)
     data: dict[str, Any] = {"train": files["d.jsonl"]}
     tokenizers = TokenizersConfig(CharactersConfig())
     expected = contents(tmp_path, "expected", tokenizers, data)
@@ -135,7 +144,7 @@ def test_a_kill_while_joined_shards_are_removed_loses_nothing(
             raise KeyboardInterrupt
         rmtree(path, ignore_errors=True)  # what an earlier process left
 
-    for module, place in ((Path, "unlink"), (Path, "rename"), (crews.shutil, "rmtree")):
+    for module, place in ((Path, "unlink"), (crews.shutil, "rmtree")):
 
         def remove(folder: Path, number: int, module: Any = module, place: str = place) -> None:
             with monkeypatch.context() as patch:
@@ -151,7 +160,58 @@ def test_a_kill_while_joined_shards_are_removed_loses_nothing(
         assert contents(tmp_path, place, tokenizers, data) == expected
 
 
-class DyingCrew(ProcessCrew):
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("place", ["a shard", "the whole corpus"])
+def test_a_full_disk_loses_no_finished_shard(
+    place: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    data: dict[str, Any] = {"train": files["d.jsonl"]}
+    tokenizers = TokenizersConfig(CharactersConfig())
+    expected, write = contents(tmp_path, "expected", tokenizers, data), Jobs.write
+    with monkeypatch.context() as patch:
+        if place == "a shard":
+            patch.setattr(Jobs, "write", lambda jobs, number, **job: (full if number else write)(jobs, number, **job))
+        else:
+            patch.setattr(corpora, "join_stores", full)
+        with pytest.raises(DataError, match=r"cannot write the token store here \(No space left"):
+            contents(tmp_path, "full", tokenizers, data)
+    finished = len(list((tmp_path / "full").glob(f"*/{WORK}/write-*.json")))
+    shards = len(small(DataConfig(**data), PAIR_FORMAT))
+    assert finished == (1 if place == "a shard" else shards)
+    monkeypatch.setattr(Here, "left", shards - finished)  # scanned and sampled before
+    assert contents(tmp_path, "full", tokenizers, data) == expected
+
+
+class MortalPool(WorkerPool):
+    """The worker that is asked to write a shard, from the second one on, is killed."""
+
+    def _ask(self, job: str) -> str:
+        kind, arguments = json.loads(job)
+        if kind == "write" and arguments["number"]:
+            os.kill(self._mine.worker.pid, signal.SIGKILL)
+        return super()._ask(job)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_killed_worker_loses_no_finished_shard(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data: dict[str, Any] = {"train": files["d.jsonl"]}
+    tokenizers = TokenizersConfig(CharactersConfig())
+    with monkeypatch.context() as patch:
+        patch.setattr(crews, "WorkerPool", MortalPool)
+        patch.setattr(crews, "usable_cores", lambda: 1)
+        with pytest.raises(crews.WorkerLostError, match="run the same command again"):
+            contents(tmp_path, "killed", tokenizers, data)
+    assert len(list((tmp_path / "killed").glob(f"*/{WORK}/write-*.json"))) == 1
+    expected = contents(tmp_path, "expected", tokenizers, data)
+    assert contents(tmp_path, "killed", tokenizers, data) == expected
+
+
+class DyingPool(WorkerPool):
     """Its processes end in the middle of their answer, or do not even start."""
 
     program = ""
@@ -170,13 +230,13 @@ def test_a_process_that_does_not_answer_is_reported(
     if answer is not None:
         program.write_text(f"#!/bin/sh\nread setup\nread job\nprintf '%s' '{answer}'\n", encoding="utf-8")
         program.chmod(0o755)
-    monkeypatch.setattr(DyingCrew, "program", str(program))
+    monkeypatch.setattr(DyingPool, "program", str(program))
     config = DataConfig(train=files["d.jsonl"])
     with (
-        DyingCrew(Jobs(config, PAIR_FORMAT, tmp_path, small(config, PAIR_FORMAT)), 1) as crew,
+        DyingPool(Jobs(config, PAIR_FORMAT, tmp_path, small(config, PAIR_FORMAT)), 1) as pool,
         pytest.raises(crews.WorkerLostError, match="run the same command again"),
     ):
-        list(crew.run("scan", [{}]))
+        list(pool.run("scan", [{}]))
 
 
 def test_shards_have_every_line_once(files: dict[str, str]) -> None:
@@ -241,17 +301,17 @@ def test_processes_report_faulty_data_and_lost_workers(
     with pytest.raises(DataError, match="damaged or cut short"):
         contents(tmp_path, "cache", SUBWORDS, {"train": (files["c.csv"], str(broken))})
     data: dict[str, Any] = {"train": files["odd.tsv"], "faults": "skip"}
-    crew = crew_for(DataConfig(**data), PAIR_FORMAT, tmp_path)
-    assert crew is not None
-    with crew, monkeypatch.context() as patch:
+    pool = pool_for(DataConfig(**data), PAIR_FORMAT, tmp_path)
+    assert pool is not None
+    with pool, monkeypatch.context() as patch:
         patch.setattr(Jobs, "scan", None)
-        assert len(list(crew.run("scan", [{}]))) == 1
-        for worker in crew._workers:
+        assert len(list(pool.run("scan", [{}]))) == 1
+        for worker in pool._workers:
             worker.kill()
             worker.wait()
         with pytest.raises(crews.WorkerLostError, match="run the same command again"):
-            list(crew.run("write", [{"start": 0, "part": [0, 0, None]}]))
+            list(pool.run("write", [{"start": 0, "part": [0, 0, None]}]))
     with monkeypatch.context() as patch:
-        patch.setattr(corpora, "crew_for", lambda *arguments: None)
+        patch.setattr(corpora, "pool_for", lambda *arguments: None)
         expected = contents(tmp_path, "alone", SUBWORDS, data)
     assert contents(tmp_path, "shared", SUBWORDS, data) == expected

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.bptt import BpttPlan, StoredStream
+from dragoman.data.bptt import BpttPlan, RunningText
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
@@ -127,7 +127,7 @@ def test_text_likelihood_is_the_sum_over_the_text(model: LanguageModel, tmp_path
     lines = [[5, 6], [], [7, 8, 9, 10, 4, 4, 5], [11], [12, 5, 6, 7]]
     with StoreWriter(tmp_path / "store", 1, WORDS) as writer:
         writer.add([[]] * len(lines), lines)
-    text = StoredStream(TokenStore(tmp_path / "store").target)
+    text = RunningText(TokenStore(tmp_path / "store").target)
     tokens = text.span(0, len(text)).tolist()
     plan = BpttPlan(text, 1, 8, shuffled=False)
     found, share = text_likelihood(model, plan, TextSize(10, 20, 30), CPU)

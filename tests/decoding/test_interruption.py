@@ -10,7 +10,7 @@ import pytest
 
 import dragoman
 from dragoman.analysis.alignment import align_pairs
-from dragoman.classical.chunk_search import search_chunks
+from dragoman.classical.ngram_transducer import search_chunks
 from dragoman.classical.phrase_decoder import PhraseDecoder
 from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.non_autoregressive import k_best, prefix_beam_search

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +14,7 @@ import docx
 import polib
 import pytest
 
+from dragoman.analysis.alignment import WordAlignment
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers.base import ReadOptions
 from dragoman.data.readers.pairs import read_pairs
@@ -20,10 +22,11 @@ from dragoman.documents.base import Reading, UnitTranslation, decode
 from dragoman.documents.html import HTMLDocument
 from dragoman.documents.markup import Aligned, place_markup
 from dragoman.documents.registry import open_document
-from dragoman.documents.translate import Align, Predict, advance, translate_blocks
+from dragoman.documents.translate import finished, translate_units
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.prediction import Prediction
 from tests.conftest import TrainedFolder, call
+from tests.documents.model import ChangingEngine
 from tests.documents.samples import PO, SAMPLES, WORD, XLIFF1, outputs, package
 
 GERMAN = Reading(target="de")
@@ -174,28 +177,33 @@ def test_encodings_are_kept() -> None:
 
 def test_a_long_sentence_is_split_and_joined() -> None:
     document = open_document("a.txt", ("word " * 50 + "end. Next.").encode())
-    steps = translate_blocks([unit.block for unit in document.units], lambda text: len(text) <= 40)
-    request, _ = advance(steps, None)
-    assert isinstance(request, Predict)
-    assert max(map(len, request.texts)) <= 40
-    answers = [Prediction(text.upper(), 0.0, (), (-0.5, -1.5)) for text in request.texts]
-    request, found = advance(steps, answers)
-    assert request is None
-    assert found[0].text == ("word " * 50 + "end. Next.").upper()  # type: ignore[union-attr]
-    assert found[0].confidence == pytest.approx(0.3679, abs=1e-4)  # type: ignore[union-attr]
+    engine = ChangingEngine(str.upper, (-0.5, -1.5), longest=40)
+    found = engine.outputs(document)[0]
+    assert max(map(len, engine.read)) <= 40
+    assert isinstance(found, UnitTranslation)
+    assert found.text == ("word " * 50 + "end. Next.").upper()
+    assert found.confidence == pytest.approx(0.3679, abs=1e-4)
+    engine.has_probabilities = False
+    found = engine.outputs(document)[0]
+    assert isinstance(found, UnitTranslation)
+    assert found.confidence is None
 
 
 def test_one_sentence_that_fails_leaves_its_unit_alone() -> None:
     document = open_document("a.html", b"<p>a <b>b</b></p><p>c</p>")
-    steps = translate_blocks([unit.block for unit in document.units], lambda text: True)
-    request, _ = advance(steps, None)
-    assert request == Predict(["a b", "c"])
-    request, found = advance(steps, [DataError("no"), Prediction("C", 0.0, (), ())])
-    assert request is None
-    assert not isinstance(request, Align)
-    assert isinstance(found[0], DataError)
-    rendered = document.render([None, found[1]])  # type: ignore[list-item]
-    assert rendered == b"<p>a <b>b</b></p><p>C</p>"
+
+    class Failing(ChangingEngine):
+        async def predict(self, texts: Sequence[str]) -> Sequence[Prediction | Exception]:
+            assert texts == ["a b", "c"]
+            return [DataError("no"), Prediction("C", 0.0, (), ())]
+
+        async def align(self, pairs: Sequence[tuple[str, str]]) -> Sequence[WordAlignment | None]:
+            raise AssertionError("no unit with tags is left")
+
+    translation = finished(translate_units(document, Failing()))
+    assert translation.data == b"<p>a <b>b</b></p><p>C</p>"
+    assert translation.faults == ["line 1: no"]
+    assert (translation.counts["translated"], translation.counts["failed"], translation.characters) == (1, 1, 1)
 
 
 def test_texts_without_letters_are_not_counted_as_translated(inside: TrainedFolder) -> None:

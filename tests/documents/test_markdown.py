@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from dragoman.documents.markdown_inline import escape_markdown, inline_markdown, unescape_markdown
+from dragoman.documents.markdown import escape_markdown, inline_markdown, unescape_markdown
 from dragoman.documents.markup import Aligned, project
 from dragoman.documents.registry import open_document
 from tests.documents.equivalence import markdown_page

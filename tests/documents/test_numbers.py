@@ -10,8 +10,8 @@ import pytest
 from dragoman.decoding.constraints.source import NUMBERS, find_placeholders
 from dragoman.documents.numbers import NOTATIONS, localiser, notation_of
 from dragoman.documents.registry import open_document
-from dragoman.documents.translate import Predict, advance, translate_blocks
-from dragoman.inference.prediction import Prediction
+from dragoman.documents.translate import finished, translate_units
+from tests.documents.model import ChangingEngine
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,8 @@ def test_units_of_documents() -> None:
     """Sentences with and without letters, from a model that copies; tags keep their place."""
     html = "<p>Drive <b>1,234.5 km</b> now.</p><p>1,234.50</p><td><i>12,345</i> 6.5 %</td>"
     document = open_document("page.html", html.encode())
-    steps = translate_blocks([unit.block for unit in document.units], lambda text: True, localiser("en", "de"))
-    request, _ = advance(steps, None)
-    while request is not None:
-        predicts = isinstance(request, Predict)
-        answers = [Prediction(text, 0.0, (), ()) if predicts else None for text in request[0]]
-        request, outputs = advance(steps, answers)
-    rendered = document.render(outputs).decode()
+    translation = finished(translate_units(document, ChangingEngine(), localiser("en", "de")))
+    rendered = translation.data.decode()
     assert rendered == "<p>Drive <b>1.234,5 km</b> now.</p><p>1.234,50</p><td><i>12.345</i> 6,5 %</td>"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,9 +12,8 @@ import pytest
 from dragoman.data.sentences import split_fields
 from dragoman.documents.base import Reading, UnitTranslation
 from dragoman.documents.registry import open_document
-from dragoman.documents.translate import Align, Predict, advance, translate_blocks
-from dragoman.inference.prediction import Prediction
 from tests.conftest import call
+from tests.documents.model import ChangingEngine
 from tests.documents.samples import outputs
 
 NAME1, NAME2 = "{urn:oasis:names:tc:xliff:document:1.2}", "{urn:oasis:names:tc:xliff:document:2.0}"
@@ -44,17 +43,7 @@ def translated(text: str, everything: bool = False, reading: Reading = GERMAN, n
 def squeezed(text: str, name: str = "a.xlf", change: Callable[[str], str] = str.upper) -> str:
     """A document as a model translates it that writes one space for any white space, without alignment."""
     document = open_document(name, text.encode(), Reading(target="de"))
-    steps = translate_blocks([unit.block for unit in document.units], lambda text: True)
-    answer: Sequence[object] | None = None
-    while True:
-        request, found = advance(steps, None if answer is None else list(answer))
-        if request is None:
-            break
-        if isinstance(request, Predict):
-            answer = [Prediction(change(" ".join(one.split())), 0.0, (), (-0.1, -0.1)) for one in request.texts]
-        else:
-            assert isinstance(request, Align)
-            answer = [None] * len(request.pairs)
+    found = ChangingEngine(lambda source: change(" ".join(source.split())), (-0.1, -0.1)).outputs(document)
     return document.render([one if isinstance(one, UnitTranslation) else None for one in found]).decode()
 
 

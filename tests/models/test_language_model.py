@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from dragoman.config import settings
 from dragoman.data.batch import Tokens, batch_of, token_batch
-from dragoman.data.bptt import BpttPlan, InMemoryStream, Segment
+from dragoman.data.bptt import BpttPlan, Segment
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
@@ -515,7 +515,7 @@ def test_a_mixture_is_the_weighted_sum_of_softmaxes(monkeypatch: pytest.MonkeyPa
 def test_dynamic_evaluation_is_the_published_update() -> None:
     """As in the authors' program: score, then θ += λ R (θ₀ − θ) − η g / (RMS + ε), weight by weight."""
     model, device = build(CASES["gru"]), torch.device("cpu")
-    train, test = (InMemoryStream(tokens_of(1, size)[0].numpy().astype("int32")) for size in (41, 18))
+    train, test = (tokens_of(1, size)[0].numpy().astype("int32") for size in (41, 18))
     plan = BpttPlan(train, 8, 5, shuffled=False)
     carried, squares = model.empty_carry(8), [torch.zeros_like(part) for part in model.parameters()]
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from dragoman import load
+from dragoman.cli import guarded
+from dragoman.data.corpus import prepare_corpus
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, train
 from dragoman.runs.plan import TrainingPlan, choose_action, plan_training
@@ -102,3 +105,39 @@ def test_an_empty_folder_becomes_a_run_and_another_folder_does_not(config: Confi
     assert Run(tmp_path / "empty").weights_path().exists()
     with pytest.raises(RunError, match="not a run folder"):
         choose_action(tmp_path, restart=False)
+
+
+def test_shuffling_by_shards_is_refused_and_says_why(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, why = tmp_path / "run", r'data\.shuffle: found "shards", expected "corpus": .*`dragoman check`'
+    with pytest.raises(ConfigError, match=why):
+        train(changed(config, "data.shuffle=shards"), run)
+    with pytest.raises(ConfigError, match=why):
+        prepare_corpus(changed(config, "data.shuffle=shards").data, config.tokenizer)
+    assert not run.exists()
+    assert not (tmp_path / "cache").exists()
+    train(config, run)  # a run of an older version, that was trained by the setting
+    settings_file = run / "config.toml"
+    text = settings_file.read_text(encoding="utf-8")
+    assert 'shuffle = "corpus"' in text
+    settings_file.write_text(text.replace('shuffle = "corpus"', 'shuffle = "shards"'), encoding="utf-8")
+    for overrides in ([], ["data.shuffle=corpus"], ["train.steps=3"]):
+        assert guarded(["train", str(run), *overrides]) == 2
+        assert "cannot resume: train a new one, with train.start_from" in capsys.readouterr().err
+    assert load(run).predict(["abc"])
+    assert train(changed(config, f"train.start_from={run}"), tmp_path / "next").step == 2
+
+
+def test_training_uses_the_data_that_check_prepared_without_a_gpu(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (tmp_path / "my.toml").write_text(configuration.settings.dump(config), encoding="utf-8")
+    assert guarded(["check", str(tmp_path / "my.toml")]) == 0
+
+    def build(*arguments: object) -> None:
+        raise AssertionError("the data are prepared already")
+
+    monkeypatch.setattr("dragoman.data.corpus._build", build)
+    assert train(config, tmp_path / "run").step == 2

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.bptt import BpttPlan, StoredStream
+from dragoman.data.bptt import BpttPlan, RunningText
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.layers.config import RotaryConfig, SegmentsConfig
 from dragoman.models.config import TransformerConfig
@@ -53,7 +53,7 @@ def plan(tmp_path: Path) -> BpttPlan:
         lines.append([4 + (first - 4 + place) % (WORDS - 4) for place in range(random.integers(0, 14))])
     with StoreWriter(tmp_path / "store", 1, WORDS) as writer:
         writer.add([[]] * len(lines), lines)
-    return BpttPlan(StoredStream(TokenStore(tmp_path / "store").target), 4, 8, seed=3)
+    return BpttPlan(RunningText(TokenStore(tmp_path / "store").target), 4, 8, seed=3)
 
 
 class Training:

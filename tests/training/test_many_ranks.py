@@ -36,9 +36,6 @@ class Loader:
             self.epochs[epoch] = [tuple(rows.tolist()) for rows in planned]
         return self.epochs[epoch]
 
-    def ends_at(self, batches: list[tuple[int, ...]], count: int) -> bool:
-        return count == len(batches)
-
     def num_tokens(self, key: tuple[int, ...]) -> int:
         return len(key)
 

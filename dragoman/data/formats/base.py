@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.flat_rows import FlatRows
 from dragoman.data.readers.base import LineSpan
+from dragoman.data.rows import FlatRows
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import PAIR_DELIMITER, UNK, Tokenizer
 from dragoman.data.tokenizers.labels import UnknownLabelError

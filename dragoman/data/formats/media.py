@@ -62,7 +62,7 @@ class MediaFormat(ExampleFormat):
     def with_features(
         self, folder: Path, examples: Iterable[Example], config: Any, progress: Callable[[str, int], None]
     ) -> MediaFormat:
-        """The same format after writing the features of all files to a store in `folder`."""
+        """This format with the features of all files, which are written to a store in `folder`."""
         paths = list(dict.fromkeys(example.media_path for example in examples))
         rows: dict[str, int | Fault] = {path: row for row, path in enumerate(paths)}
         doing = f"reading {len(paths):,} file{'' if len(paths) == 1 else 's'}"

@@ -10,11 +10,10 @@ from typing import Any
 
 from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.flat_rows import FlatRows
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
 from dragoman.data.readers.base import LineSpan
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.data.rows import TokensWithCopies
+from dragoman.data.rows import FlatRows, TokensWithCopies
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.store import COPIES
 from dragoman.data.tokenizers.base import UNK, Tokenizer
@@ -96,7 +95,7 @@ class PairFormat(ExampleFormat):
 
 
 class CopyFormat(PairFormat):
-    """The same for models that copy source tokens which the target vocabulary lacks."""
+    """Pairs for models that copy source tokens which the target vocabulary lacks."""
 
     name = "copied pairs"
     store_version = "column of copies"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from numpy.typing import NDArray
@@ -14,11 +15,13 @@ from dragoman.data.media.audio import AudioConfig, WaveformConfig, WhisperMelCon
 from dragoman.data.media.files import MediaError, read_many, reads_folders
 from dragoman.data.media.images import LineImageConfig, PictureConfig, VideoConfig
 from dragoman.data.source_reader import SourceReader
-from dragoman.data.store import FeatureColumn
+from dragoman.data.store import FeatureColumn, write_features
 from dragoman.data.tokenizers.base import content_hash
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from dragoman.data.collate import SourceCollator
 
 MediaConfig = AudioConfig | WaveformConfig | WhisperMelConfig | LineImageConfig | PictureConfig | VideoConfig
 MEDIA_CONFIGS: dict[str, type[MediaConfig]] = {config.kind: config for config in get_args(MediaConfig)}
@@ -75,6 +78,12 @@ class FeatureExtractor(SourceReader):
         deviation = torch.ones(len(self)) if self.deviation is None else torch.tensor(self.deviation)
         return mean / self.config.step, deviation / self.config.step
 
+    def read_files(self, folder: Path, paths: Sequence[str]) -> list[Fault]:
+        """Decode files into a store and read their features from there; returns the faults of files."""
+        faults = write_features(folder, paths, self.config)
+        self.use_store(FeatureColumn(folder))
+        return faults
+
     def use_store(self, column: FeatureColumn) -> None:
         """Read the features of all paths in this store from there instead of decoding the files again."""
         self._stored = (column, {path: row for row, path in enumerate(column.paths())})
@@ -82,6 +91,15 @@ class FeatureExtractor(SourceReader):
     def preload(self, features: Mapping[str, Any]) -> None:
         """Use these features for these paths, until the next call replaces them."""
         self._preloaded = features
+
+    @property
+    def collator(self) -> SourceCollator:
+        """How the features of several files become a batch."""
+        from dragoman.data.collate import FrameCollator, PictureCollator  # torch
+
+        if isinstance(self.config, PictureConfig):
+            return PictureCollator(self.config.size, self.config.features)
+        return FrameCollator(self.config.features, self.config.dtype)
 
     def encode_with_steps(self, texts: Sequence[str]) -> list[tuple[NDArray[Any], float] | Fault]:
         """For every path its features (T, F) and the seconds or pixels per frame, or the fault of the file."""

@@ -76,7 +76,7 @@ class VocabularyTokenizer(Tokenizer):
         raise NotImplementedError
 
     def extended(self, tokens: Sequence[str]) -> Self:
-        """The same tokenizer with more tokens, whose ids follow its vocabulary; cheap, for the words of one source."""
+        """This tokenizer with more tokens, whose ids follow its vocabulary; cheap, for the words of one source."""
         other = copy.copy(self)
         other._tokens = (*self._tokens, *tokens)
         other._ids = ChainMap({token: index for index, token in enumerate(tokens, len(self))}, self._ids)  # type: ignore[arg-type]

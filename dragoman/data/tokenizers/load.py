@@ -94,6 +94,11 @@ def load_run_tokenizer(config: RunTokenizerConfig) -> Tokenizer:
     return tokenizer
 
 
+def load_tokenizers(folder: Path) -> tuple[SourceReader, Tokenizer]:
+    """What was saved as the source and the target in a folder."""
+    return load_reader(folder, "source"), load_tokenizer(folder, "target")
+
+
 def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     """The tokenizer, label vocabulary or number scaler that was saved as `name` in a folder."""
     reader = load_reader(folder, name)
@@ -103,7 +108,7 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
 
 
 def load_reader(folder: Path, name: str) -> SourceReader:
-    """The same, or the feature extractor of a source."""
+    """The reader that was saved as `name` in a folder: a tokenizer, labels, numbers or a feature extractor."""
     path = Path(folder) / f"{name}.json"
     try:
         table = json.loads(_read_bytes(path))

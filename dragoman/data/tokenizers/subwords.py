@@ -17,7 +17,7 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from dragoman.config.settings import Range, setting
-from dragoman.data.flat_rows import FlatRows
+from dragoman.data.rows import FlatRows
 from dragoman.data.source_reader import Span
 from dragoman.data.tokenizers.base import (
     EOS,

@@ -12,7 +12,6 @@ import torch
 
 from dragoman.data.batching import read_batch
 from dragoman.data.corpus import Corpus
-from dragoman.data.store import FeatureRows, MediaStore
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.decoding.labels import HeadDecoder
 from dragoman.errors import ConfigError
@@ -71,9 +70,8 @@ class LabelValidator(Validator):
     @cached_property
     def _first_text(self) -> str:
         """The text of the first row as it was written, unknown words and all; else what its tokens say."""
-        if isinstance(self.corpus.valid, MediaStore):
-            files: FeatureRows = self.corpus.valid.source
-            return files.column.paths()[int(files.numbers[0])]
+        if self.corpus.source_tokenizer.reads_files:
+            return str(self.corpus.valid.source.path(0))
         row, tokenizer = self.corpus.valid.source.rows(FIRST)[0].tolist(), self.corpus.source_tokenizer
         with self.corpus.valid_texts.open(encoding="utf-8") as file:
             for line in islice(file, MAX_TEXTS_READ):  # of which the first may have been left out

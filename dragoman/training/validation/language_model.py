@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dragoman.data.batch import Batch
-from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan, StoredStream
+from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels.support import wide
@@ -24,7 +24,7 @@ class LanguageModelValidator(Validator):
 
     def __init__(self, corpus: Corpus, segment: int, device: torch.device) -> None:
         self.device = device
-        self.plan = OverlappingBpttPlan(StoredStream(corpus.valid.target), segment)
+        self.plan = OverlappingBpttPlan(corpus.valid.target, segment)
         with corpus.valid_texts.open(encoding="utf-8") as file:
             self.size = text_size(json.loads(line)["references"][0] for line in file)
 

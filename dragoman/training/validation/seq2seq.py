@@ -79,7 +79,7 @@ class Seq2SeqValidator(Validator):
             rows = rows_to_decode(with_all_references(map(json.loads, file)), corpus.source_tokenizer.tags, decode)
         sources = corpus.codec.encode_sources([row["source"] for row in rows])
         # The stores hold no text longer than data.max_length; the model may be unable to read longer ones.
-        longest = max(int(store.source.lengths().max(initial=0)) for store in (corpus.first_rows, corpus.valid))
+        longest = max(int(store.source.lengths().max(initial=0)) for store in (corpus.train, corpus.valid))
         usable = [index for index, source in enumerate(sources) if len(source) <= longest]
         self.texts = [rows[index]["source"] for index in usable]
         self.references = [rows[index]["references"] for index in usable]
