@@ -7,16 +7,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from dragoman.analysis.attention import memory_labels, record_attention
+from dragoman.analysis.attribution import METHODS, attribute
+from dragoman.analysis.figures import INK, MAX_INCHES, chosen, draw_heat, heat, new_figure, panel_size, suptitle
+from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Axis, Subject, plain_axis
+from dragoman.analysis.view import View
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Tokens
 from dragoman.data.tokenizers.base import SPECIALS
+from dragoman.errors import DragomanError
 from dragoman.inference.training_texts import training_texts
 from dragoman.runs import Run
 
@@ -176,3 +181,115 @@ def _fitting(axis: Axis, size: int) -> Axis:
     if len(axis) == size:
         return axis
     return plain_axis(memory_labels(axis.tokens or ("",), axis.text, size))
+
+
+def attention_view(subject: Subject, options: InspectOptions) -> View | None:
+    layers, axis = attention_layers(subject), subject.source
+    attributions: dict[str, Any] = {}
+    for method in METHODS:
+        try:
+            attribution = attribute(subject, method)
+        except (DragomanError, NotImplementedError):
+            break
+        source = attribution.source
+        if source is not None and axis is not None and source.shape[1] != len(axis):
+            # An encoder that makes words of characters reads words; BERT also reads [CLS].
+            others = (subject.encoded or axis, plain_axis(axis.words, axis.text, axis.unit))
+            axis = next((other for other in others if len(other) == source.shape[1]), axis)
+            source = source if source.shape[1] == len(axis) else None
+        if source is not None or attribution.prefix is not None:
+            attributions[method] = {"source": source, "prefix": attribution.prefix}
+    if not layers and not attributions:
+        return None
+    earlier = "earlier text" if subject.source is None else "earlier output"
+    rarest = rarest_columns(subject)
+    return View(
+        "attention",
+        "Attention" if layers else "Attribution",
+        _about_attention(subject, layers, bool(attributions)),
+        {
+            "layers": [
+                {
+                    **vars(layer),
+                    "about": "text over earlier text" if earlier == "earlier text" else ABOUT[layer.kind],
+                    "sums_to_one": layer.sums_to_one,
+                    "summaries": layer.summaries(rarest),
+                    "entropy": layer.entropy() if layer.sums_to_one else None,
+                    "max_entropy": layer.max_entropy(),
+                    "rows": layer.rows.as_dict(),
+                    "columns": layer.columns.as_dict(),
+                }
+                for layer in layers
+            ],
+            "attribution": attributions,
+            "measure": subject.measure,
+            "earlier": earlier,
+            "source": None if axis is None else axis.as_dict(),
+            "target": subject.target.as_dict(),
+            "prefix": subject.target.shifted().as_dict(),
+        },
+    )
+
+
+def _about_attention(subject: Subject, layers: list[AttentionLayer], attributed: bool) -> str:
+    moved = "value" if subject.writes_numbers else "probability"
+    unit = subject.target.unit
+    inputs, outputs = f"input {subject.input_unit}", f"output {unit}"
+    if subject.source is None:
+        inputs, outputs = f"earlier {unit}", unit
+    estimate = f"estimates how much each {inputs} moved the {moved} of each {outputs}"
+    if not layers:
+        return f"Input × gradient {estimate}: blue raised it, red lowered it. This model has no attention."
+    sums = "; a row sums to 1" if all(layer.sums_to_one for layer in layers) else ""
+    first = f"Each row shows how one position divides its attention over the columns{sums}."
+    if not attributed:
+        return f"{first} Attention says where a model looks."
+    return (
+        f"{first} Attention says where a layer looks, not why the output came out so: input × gradient beside it "
+        f"{estimate}."
+    )
+
+
+def draw_attention(view: View, layer: str | None) -> Any:
+    crosses = [layer_data for layer_data in view.data["layers"] if layer_data["kind"] == "cross"]
+    if not view.data["layers"]:
+        return draw_attribution(view, layer)
+    own = chosen(view.data["layers"], layer if layer or not crosses else crosses[-1]["name"])
+    axes_of = (Axis("", *(own[side][key] for key in ("tokens", "words", "word_of"))) for side in ("rows", "columns"))
+    weights, row_names, column_names = over_words(own["weights"], *axes_of)
+    heads, shares = weights.shape[0], own["sums_to_one"]
+    top = 1.0 if shares else float(weights.abs().max()) or 1.0
+    shown = [("mean of all heads" if heads > 1 else "attention", weights.mean(0))]
+    shown += [
+        (f"head {head + 1}" + (f" ({float(own['entropy'][head]):.2f} bits)" if shares else ""), weights[head])
+        for head in range(heads)
+        if heads > 1
+    ]
+    across = min(3, len(shown))
+    down = -(-len(shown) // across)
+    width, height = panel_size(len(row_names), len(column_names), across)
+    drawing = new_figure(width, min(MAX_INCHES, height * down))
+    suptitle(drawing, f"{own['about']} ({own['name']})")
+    image = None
+    for number, (name, values) in enumerate(shown, 1):
+        axes = drawing.add_subplot(down, across, number)
+        image = draw_heat(axes, values, row_names, column_names, signed=not shares, top=top)
+        earlier = view.data["earlier"]
+        axes.set_xlabel(earlier if own["kind"] == "decoder" else "input", fontsize=9, color=INK)
+        written = earlier.removeprefix("earlier ")
+        axes.set_ylabel("input" if own["kind"] == "encoder" else written, fontsize=9, color=INK)
+        axes.set_title(name, fontsize=9, color=INK, pad=4)
+    drawing.colorbar(image, ax=drawing.axes, shrink=0.6, label="attention weight")
+    return drawing
+
+
+def draw_attribution(view: View, layer: str | None) -> Any:
+    method, sides = next(iter(view.data["attribution"].items()))
+    side = "source" if sides["source"] is not None else "prefix"
+    axis = view.data["source"] if side == "source" else view.data["prefix"]
+    values = sides[side]
+    top, label = float(values.abs().max()) or 1.0, method.replace("-x-", " × ").replace("-", " ")
+    outputs = view.data["target"]["tokens"][: len(values)]
+    drawing, axes = heat(values, outputs, axis["tokens"], label, signed=True, top=top)
+    axes.set(ylabel="output", xlabel="input" if side == "source" else "earlier output")
+    return drawing

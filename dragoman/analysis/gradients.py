@@ -11,12 +11,16 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dragoman.analysis.figures import new_figure
+from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.states import CellSteps, record_cells
 from dragoman.analysis.subject import Axis, Subject
+from dragoman.analysis.view import View
 from dragoman.kernels.deferred_gradients import immediate_gradients
 from dragoman.layers.cells import Cell, CellState, RNNCell
 
@@ -129,3 +133,42 @@ def flow_axis(subject: Subject, flow: GradientFlow) -> Axis:
     """The tokens that the states of a layer read, in the order of reading."""
     axis = subject.source if subject.source is not None and flow.loss.shape[1] == len(subject.source) else None
     return axis or subject.target.shifted()
+
+
+def gradients_view(subject: Subject, options: InspectOptions) -> View | None:
+    flows = gradient_flow(subject)
+    if not flows:
+        return None
+    return View(
+        "gradients",
+        "Gradient flow",
+        "The curve shows how strongly the last state depends on a state some steps earlier; a steep fall is a "
+        "vanishing gradient. A plain recurrent network stays below its spectral bound (dashed), while the forget gates "
+        "of an LSTM keep a path open.",
+        {
+            "flows": [
+                {**vars(flow), "by_distance": flow.by_distance(), "axis": flow_axis(subject, flow).as_dict()}
+                for flow in flows
+            ],
+            "target": subject.target.as_dict(),
+        },
+    )
+
+
+def draw_gradients(view: View, layer: str | None) -> Any:
+    drawing = new_figure(7, 4.4)
+    axes = drawing.subplots()
+    for number, flow in enumerate(view.data["flows"]):
+        colour = f"C{number}"
+        label = f"{flow['name']} ({flow['kind']}), ×{10 ** flow['slope']:.2f} per step"
+        axes.semilogy(flow["state"].numpy(), marker="o", ms=3, color=colour, label=label)
+        for key, style, name in (("bound", "--", "spectral bound"), ("gates", ":", "∏ forget gates")):
+            if flow[key] is not None:
+                axes.semilogy(flow[key].numpy(), style, color=colour, lw=1, label=f"{flow['name']}: {name}")
+    axes.set(xlabel="distance T − t in steps", ylabel="‖∂h(T) / ∂h(t)‖₂")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_formatter("{x:g}")  # powers of ten are formulas by default, which `save_plot` shows as text
+    axes.yaxis.set_minor_formatter("{x:g}" if high < 20 * low else "")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7, frameon=False)
+    return drawing

@@ -9,8 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Axis, Subject
+from dragoman.analysis.view import View
 from dragoman.data.formats.texts import MASK_ID
+from dragoman.inference.completer import Completer
+from dragoman.inference.predictor import Predictor
 from dragoman.models.decoders.transformer import DecoderStack
 from dragoman.models.masked_lm import MaskedLM
 from dragoman.models.transformer import Stream, TransformerBlock
@@ -132,3 +136,27 @@ def _head(subject: Subject) -> tuple[str, Callable[[Tensor], Tensor]] | None:
             logits = getattr(model, "logits_of", model.output)
             return name, lambda x, stack=stack, logits=logits: logits(stack.norm(x))
     return None
+
+
+def lens_view(subject: Subject, options: InspectOptions) -> View | None:
+    blocks = recorded_blocks(subject)
+    norms, lens = block_norms(subject, blocks), logit_lens(subject, blocks)
+    if not norms and lens is None:
+        return None
+    loaded, pieces = subject.loaded, None
+    if lens is not None:
+        tokenizer = loaded.tokenizer if isinstance(loaded, Completer) else loaded.target_tokenizer
+        if isinstance(loaded, Predictor) and subject.source is not None:
+            tokenizer = loaded.codec.target_of(subject.source.text)
+        pieces = [[tokenizer.pieces(row) for row in layer] for layer in lens.tokens.tolist()]
+    return View(
+        "lens",
+        "Layer by layer",
+        "Every layer adds to the vector of a position. The logit lens reads the vector after each layer with the "
+        "output layer, as if the layers above were left out: it shows where the answer appears.",
+        {
+            "lens": None if lens is None else {**vars(lens), "tokens": pieces},
+            "norms": [{"name": one.name, "axis": one.axis.as_dict(), "parts": one.parts} for one in norms],
+            "target": subject.target.as_dict(),
+        },
+    )

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.data.batch import Tokens
 from dragoman.data.tokenizers.base import SPECIALS
 from dragoman.inference.completer import Completer
@@ -84,3 +86,17 @@ def neighbours(subject: Subject) -> list[Neighbours]:
             )
         )  # fmt: skip
     return found
+
+
+def embeddings_view(subject: Subject, options: InspectOptions) -> View | None:
+    """The vectors of the text's tokens among those of the vocabulary."""
+    if not (tables := neighbours(subject)):
+        return None
+    return View(
+        "embeddings",
+        "Embeddings",
+        "Tokens that a model uses alike have vectors that point the same way: the bars are the cosines of the nearest "
+        "ones. The picture shows the vectors on their first two principal components, which keep only a part of the "
+        "distances.",
+        {"tables": [table._asdict() for table in tables]},
+    )

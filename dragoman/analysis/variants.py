@@ -12,7 +12,8 @@ from dragoman.classical.model import FittedModel
 from dragoman.errors import DataError
 from dragoman.inference.load import load_run
 
-UNTRAINED, NO_POSITIONS = "untrained", "no-positions"
+# Names of what is put beside a run, and the arguments of `open_variant`.
+VARIANTS: dict[str, dict[str, bool]] = {"untrained": {"untrained": True}, "no-positions": {"positions": False}}
 
 
 def open_variant(

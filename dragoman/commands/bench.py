@@ -95,7 +95,8 @@ def print_growth(fits: list[Any], sizes: list[Any]) -> None:
 def against_length(max_length: int, plot: str | None, as_json: bool, device: str) -> None:
     """Print time and memory of layers at every doubling up to the maximum length, and the fitted exponents."""
     from dragoman.analysis import cost
-    from dragoman.reports.plots import check_plot_path, draw_costs
+    from dragoman.analysis.figures import check_plot_path
+    from dragoman.reports.plots import draw_costs
     from dragoman.training.runtime import resolve_device
 
     if plot is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dragoman.analysis.options import InspectOptions
+from dragoman.analysis.views import VIEWS
 from dragoman.commands.checks import refuse_options, require_search
 from dragoman.commands.inputs import pair_files
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
@@ -17,9 +18,6 @@ from dragoman.commands.printing import as_utf8, print_message, print_unseen, pri
 from dragoman.data.examples import Pairs
 from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
-from dragoman.files import atomic_write, check_creatable
-
-PICTURES = (".svg", ".png", ".pdf")
 
 
 @click.command()
@@ -34,7 +32,8 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     dragoman info runs/my
     dragoman info runs/my --depth 5 --plot curve.png
     """
-    from dragoman.reports.plots import check_plot_path, draw_curves
+    from dragoman.analysis.figures import check_plot_path
+    from dragoman.reports.plots import draw_curves
     from dragoman.reports.run_summary import curve_labels, print_run_information, run_information
     from dragoman.runs import Run
 
@@ -108,19 +107,7 @@ def inspect(
     The page is one file and needs no network.
 
     \b
-    attention   every layer and head over words, with input x gradient beside it
-    inside      one attention step by step: q, k, q·k, scale, mask, softmax, values, W^O
-    lens        what the model would say after each layer; lengths of the vectors
-    next        probabilities of the next token, with temperature, top-k and top-p
-    beam        beam search as a tree; what would have followed a pruned branch
-    states      gates, hidden and cell states of recurrent layers over time
-    gradients   how far gradients reach back in time
-    whatif      the output without a head, a gate or a word
-    forcing     with --target: the output after right tokens and after its own
-    order       words swapped and shuffled, with and without positions
-    embeddings  nearest tokens, and a projection onto two dimensions
-    training    training pairs with the nearest decoder states: where did it learn this?
-    ctc, phrases, lexicon, series, labels, surprise, media, tables, positions, layers
+    VIEWS
 
     A run has the views that its model has parts for. TEXT is the path of a file for a run that captions or transcribes.
 
@@ -134,70 +121,25 @@ def inspect(
     dragoman inspect runs/my "ein kleiner Hund" --cell 1,2,3         layer 1, head 2, third token
     dragoman inspect runs/my "ein kleiner Hund" --state 2            training pairs near the second output token
     """
-    from dragoman.analysis.state_neighbours import PAIRS
-    from dragoman.analysis.variants import NO_POSITIONS, UNTRAINED, open_variant, variant_title
-    from dragoman.inference.load import load_run
-    from dragoman.reports.inspection import KINDS
-    from dragoman.reports.inspection import inspect as look
-    from dragoman.reports.inspection_plots import draw_view
-    from dragoman.reports.plots import check_plot_path
-    from dragoman.web.page import build_page, plain
+    from dragoman.reports.inspection import attention_sum, inspect_to, states_near
 
+    as_utf8()
+    options = InspectOptions(target, (), beside, training_pairs, beam, tag, device)
     if cell is not None:
         refuse_options(None, {"run", "text", "target", "cell", "tag", "device"}, "does not go with --cell")
-        from dragoman.analysis.inside_attention import attention_sums, chosen_sum, worked_example
-        from dragoman.analysis.subject import open_subject
+        click.echo(attention_sum(run, text, cell, options))
+    elif state is not None:
+        known = {"run", "text", "target", "state", "training_pairs", "tag", "device"}
+        refuse_options(None, known, "does not go with --state")
+        click.echo(states_near(run, text, state, options))
+    else:
+        for note in inspect_to(output, run, text, options, kind, layer).notes:
+            print_message(f"note: {note}")
+        click.echo(output)
 
-        as_utf8()
-        sums = attention_sums(open_subject(load_run(run, device), text, target, tag))
-        click.echo("\n".join(worked_example(*chosen_sum(sums, cell))))
-        return
-    if state is not None:
-        refuse_options(
-            None, {"run", "text", "target", "state", "training_pairs", "tag", "device"}, "does not go with --state"
-        )
-        from dragoman.analysis.state_neighbours import neighbour_lines, state_neighbours
-        from dragoman.analysis.subject import open_subject
 
-        as_utf8()
-        subject = open_subject(load_run(run, device), text, target, tag)
-        click.echo("\n".join(neighbour_lines(subject, state_neighbours(subject, training_pairs or PAIRS), state)))
-        return
-    suffix = Path(output).suffix.lower()
-    if suffix not in (".html", ".json", *PICTURES):
-        raise DataError(f"--output: found {output!r}, expected a file that ends in .html, .json, .svg, .png or .pdf")
-    if suffix not in PICTURES and layer is not None:
-        raise DataError(f"--layer goes with .svg, .png or .pdf: found {output}")
-    if suffix in PICTURES and beside is not None:
-        raise DataError(f"--beside goes with .html or .json: found {output}")
-    (check_plot_path if suffix in PICTURES else check_creatable)(output)
-    options: dict[str, Any] = {
-        "tag": tag, "beam": beam, "training_pairs": training_pairs or (PAIRS if kind == "training" else 0),
-    }  # fmt: skip
-    loaded = load_run(run, device)
-    if kind in KINDS and suffix != ".html":
-        options["only"] = (kind,)
-    inspection = look(loaded, text, target, **options)
-    if "only" in options and kind not in {view.kind for view in inspection.views}:
-        inspection = look(loaded, text, target, tag=tag, beam=beam)  # the error says which views there are
-    if beside is not None:
-        changes = {UNTRAINED: {"untrained": True}, NO_POSITIONS: {"positions": False}}.get(beside, {})
-        other = look(open_variant(run if changes else beside, device, **changes), text, target, **options)
-        inspection = replace(inspection, beside=replace(other, title=variant_title(other.title, **changes)))
-    for note in inspection.notes:
-        print_message(f"note: {note}")
-    if suffix in PICTURES:
-        click.echo(draw_view(inspection, output, kind, layer))
-        return
-    if kind is not None:
-        inspection = inspection.opened_at(kind, alone=suffix == ".json")
-    with atomic_write(output, with_folder=True) as file:
-        if suffix == ".json":
-            content = json.dumps(plain(inspection.as_dict()))
-        else:
-            content = build_page(f"{inspection.title}: inspect", "inspect-page", inspection.page_data())
-        file.write_text(content, encoding="utf-8", newline="\n")
-    click.echo(output)
+listing = "\n    ".join(f"{name:<12}{view.about}" for name, view in VIEWS.items())
+inspect.help = str(inspect.help).replace("VIEWS", listing)
 
 
 @click.command()
@@ -216,9 +158,10 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     For a run that captions or transcribes, TEXT is the path of a file; several give seen-1.png, seen-2.png, …
     """
     from dragoman.analysis.attention import attention_map
+    from dragoman.analysis.figures import check_plot_path
     from dragoman.inference.load import load_predictor
     from dragoman.inference.unseen import UnseenInputs
-    from dragoman.reports.plots import check_plot_path, draw_attention
+    from dragoman.reports.plots import draw_attention
 
     check_plot_path(out)
     require_search("attention", run, '"translate", "transcribe" or "caption"')
@@ -370,8 +313,9 @@ def calibrate(
     echo "a line" | dragoman predict runs/my --json     now with confidences
     """
     from dragoman.analysis import calibration as confidence
+    from dragoman.analysis.figures import check_plot_path
     from dragoman.inference.load import load_predictor
-    from dragoman.reports.plots import check_plot_path, draw_reliability, draw_risk_coverage
+    from dragoman.reports.plots import draw_reliability, draw_risk_coverage
     from dragoman.scoring.calibration import at_error_rate
 
     for picture in (plot, risk_plot):

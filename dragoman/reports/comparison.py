@@ -19,6 +19,7 @@ from dragoman.analysis.gradients import GradientFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
 from dragoman.analysis.untrained import UntrainedFlow
+from dragoman.analysis.view import View
 from dragoman.classical.model import FittedModel
 from dragoman.data.examples import Example
 from dragoman.errors import DataError, DragomanError
@@ -28,7 +29,6 @@ from dragoman.inference.predictor import Predictor
 from dragoman.inference.training_texts import in_letters
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.reports.padding_view import padding_view
-from dragoman.reports.view import View
 from dragoman.runs import Run
 from dragoman.scoring.buckets import by_length, score_buckets, text_length
 from dragoman.scoring.edit import align_edits

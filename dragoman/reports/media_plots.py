@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from dragoman.analysis import ctc_alignment as ctc
 from dragoman.analysis.attention import cross_attention_weights
+from dragoman.analysis.figures import INK, MAX_INCHES, PAPER, new_figure, save_plot
 from dragoman.data.examples import Fault
 from dragoman.data.media.images import COLOURS, LineImageConfig, PictureConfig
 from dragoman.data.tokenizers.base import PAD
@@ -23,7 +24,6 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.models.captioner import CaptionerConfig
 from dragoman.models.encoders.images import ImageEncoderConfig
-from dragoman.reports.plots import INK, MAX_INCHES, PAPER, new_figure, save_plot
 
 PANELS_PER_ROW = 6
 MAX_TITLE = 20  # characters that fit over a panel

@@ -3,64 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.errors import DataError, MissingExtraError
-from dragoman.files import atomic_write, check_creatable
+from dragoman.analysis.figures import INK, MAX_INCHES, PAPER, draw_heat, new_figure, save_plot, suptitle
 from dragoman.scoring.calibration import Reliability, RiskPoint
 
 if TYPE_CHECKING:
     from dragoman.analysis.attention import AttentionMap
     from dragoman.analysis.cost import GrowthExponents, LayerCost
-
-INK, PAPER = "#1f2933", "#ffffff"
-MAX_INCHES = 60.0  # per side
-
-
-def new_figure(width: float, height: float) -> Any:
-    """A matplotlib figure, made without pyplot's global state."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("drawing", "matplotlib", "plots") from None
-    return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER)
-
-
-def suptitle(drawing: Any, text: str, size: int = 11) -> None:
-    """The title of a figure, in as many lines as its width needs."""
-    letters = max(16, int(drawing.get_figwidth() * 72 / (0.58 * size)))  # a letter is some 0.58 of its size wide
-    drawing.suptitle(textwrap.fill(text, letters), color=INK, fontsize=size)
-
-
-def check_plot_path(path: str | Path) -> None:
-    """Raise an error before long work if no plot can be written to this path."""
-    path = Path(path)
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise DataError(f"{path}: found ending '{path.suffix}', expected .png, .svg or .pdf")
-    check_creatable(path)
-    new_figure(1, 1)
-
-
-def save_plot(drawing: Any, path: str | Path) -> Path:
-    """Write a figure as PNG, SVG or PDF, by the suffix of its path."""
-    path = Path(path)
-    check_plot_path(path)
-    from matplotlib import rc_context
-    from matplotlib.text import Text
-
-    # Names and texts are shown as they are: two dollar signs in a name are not a formula. The context is for labels of
-    # ticks that matplotlib makes when it draws.
-    for text in drawing.findobj(Text):
-        text.set_parse_math(False)
-    context = rc_context({"text.parse_math": False})
-    with atomic_write(path, with_folder=True) as beside, warnings.catch_warnings(), context:
-        # matplotlib draws a box for a character that the font lacks; do not warn for each of them.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        drawing.savefig(beside, dpi=150)
-    return path
 
 
 def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path: str | Path) -> Path:
@@ -111,33 +63,6 @@ def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: 
             axes.set_title(textwrap.fill(shown, letters), fontsize=10, color=INK, pad=6)
     drawing.colorbar(image, ax=drawing.axes, shrink=0.7, label="attention weight")
     return save_plot(drawing, path)
-
-
-def one_line_labels(labels: Sequence[str]) -> list[str]:
-    """Labels of one line each; `save_plot` takes care that dollars are no formula."""
-    return [label.replace("\n", "⏎") for label in labels]
-
-
-def draw_heat(
-    axes: Any, values: Any, rows: Sequence[str], columns: Sequence[str], *, signed: bool = False, top: float = 1.0
-) -> Any:
-    """A heat map whose labels do not overlap: letters stay upright, words lean, of many labels some are left out."""
-    low = -top if signed else 0.0
-    values = values.numpy() if hasattr(values, "numpy") else values  # a tensor
-    image = axes.imshow(values, cmap="RdBu" if signed else "Blues", vmin=low, vmax=top, aspect="auto")
-    for axis, labels, most in ((axes.xaxis, columns, 60), (axes.yaxis, rows, 90)):
-        every = max(1, -(-len(labels) // most))
-        axis.set_ticks(range(0, len(labels), every), one_line_labels(labels)[::every])
-    axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
-    axes.tick_params(length=0, labelsize=9, colors=INK)
-    # Words all lean; among letters only <eos> and the like.
-    lean_all = any(len(label) > 2 for label in columns if not (label.startswith("<") and label.endswith(">")))
-    for label in axes.get_xticklabels():
-        if lean_all or len(label.get_text()) > 2:
-            label.set(rotation=55, ha="left", va="bottom", rotation_mode="anchor")
-    axes.spines[:].set_visible(False)
-    return image
 
 
 def draw_curves(

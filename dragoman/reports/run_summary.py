@@ -230,8 +230,10 @@ def show_versions(versions: Sequence[Mapping[str, Any]], show: Callable[[str], N
         mark = "in use" if version["current"] else "" if version["kept"] else "not kept"
         show(f"  {version['number'] or '–'}  {version['made']}  {version['origin']}" + (f"  ({mark})" if mark else ""))
         for part, about in (("held_out", "held-out corrections"), ("general", "general text")):
-            for name, scores in list(version["details"].get(part, {}).items())[1:]:
-                before, after = (metrics_by_name()[name].format(scores[when]) for when in ("before", "after"))
+            for name, scores in version["details"].get(part, {}).items():
+                if name not in (metrics := metrics_by_name()):
+                    continue  # numbers of the judgement, such as how many segments it had
+                before, after = (metrics[name].format(scores[when]) for when in ("before", "after"))
                 show(f"       {about}: {name} {before} → {after} (p = {scores['p']:.3f})")
 
 

@@ -283,6 +283,7 @@ class ServedModel:
         **variant: bool,
     ) -> Inspection:
         """Everything that can be shown about one input; called in one thread. `variant`: see `open_variant`."""
+        from dragoman.analysis.options import InspectOptions
         from dragoman.analysis.variants import variant_title
         from dragoman.reports.inspection import inspect
 
@@ -291,14 +292,15 @@ class ServedModel:
                 f'model: "{self.name}" is an ensemble of {members} models, and a look inside is that of one model; '
                 "serve a member as a run of its own"
             )
+        options = InspectOptions(target, tuple(views), tag=tag, beam=beam)
         inspector = second_copy(str(self.engine.run.folder), str(self.engine.device), **variant)
         if isinstance(text, str):
-            found = inspect(inspector, text, target, tag=tag, beam=beam, only=views)
+            found = inspect(inspector, text, options)
             return replace(found, title=variant_title(self.name, **variant))
         extractor = inspector.extractor
         extractor.preload({UPLOAD: extractor.config.decode(text, UPLOAD)})
         try:
-            return inspect(inspector, UPLOAD, target, tag=tag, beam=beam)
+            return inspect(inspector, UPLOAD, options)
         finally:
             extractor.preload({})
 

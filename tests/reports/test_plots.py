@@ -10,16 +10,9 @@ import torch
 
 from dragoman.analysis.attention import AttentionMap, token_labels
 from dragoman.analysis.cost import GrowthExponents, LayerCost
+from dragoman.analysis.figures import draw_heat, new_figure, suptitle
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
-from dragoman.reports.plots import (
-    draw_attention,
-    draw_costs,
-    draw_curves,
-    draw_heat,
-    draw_reliability,
-    new_figure,
-    suptitle,
-)
+from dragoman.reports.plots import draw_attention, draw_costs, draw_curves, draw_reliability
 from dragoman.scoring.calibration import reliability
 
 matplotlib = pytest.importorskip("matplotlib")

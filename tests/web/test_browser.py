@@ -14,11 +14,12 @@ import torch
 
 from dragoman.analysis import subject
 from dragoman.analysis.attention_layers import attention_layers, merge_words
-from dragoman.analysis.beam_tree import next_tokens
+from dragoman.analysis.next_tokens import next_tokens
+from dragoman.analysis.options import InspectOptions
+from dragoman.analysis.view import packed
 from dragoman.inference.load import load_run
 from dragoman.reports.comparison import View, compare_texts
 from dragoman.reports.inspection import Inspection, inspect
-from dragoman.reports.view import packed
 from dragoman.scoring.registry import select_metrics
 from dragoman.web.page import build_page
 from tests.analysis.tempering import tempered
@@ -46,7 +47,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def inspection(trained_folder: TrainedFolder) -> Inspection:
     with quiet_machine(trained_folder.folder / "cache"):
-        return inspect(load_run(trained_folder.run, "cpu"), "abcd", "ABCE", training_pairs=50)
+        return inspect(load_run(trained_folder.run, "cpu"), "abcd", InspectOptions("ABCE", training_pairs=50))
 
 
 class Opened:
@@ -186,7 +187,7 @@ def test_hostile_text_is_inert_and_whole(
     monkeypatch.setattr(subject, "MAX_TOKENS", 112)  # large pictures are drawn by another test
     text = HOSTILE + "abcdefghij " * 20  # more than the views show
     with quiet_machine(trained_folder.folder / "cache"):
-        found = inspect(load_run(trained_folder.run, "cpu"), text, HOSTILE)
+        found = inspect(load_run(trained_folder.run, "cpu"), text, InspectOptions(HOSTILE))
     opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", found._data()))
     page = opened.page
     for tab in page.locator("[role=tab]").all():

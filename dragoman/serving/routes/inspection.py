@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, File, Form, Response, UploadFile
 
+from dragoman.analysis.views import VIEWS
 from dragoman.errors import ConfigError
 from dragoman.serving.options import tagged
 from dragoman.serving.routes.predict import file_model
@@ -45,10 +46,9 @@ async def inspect(call: CurrentCall, body: InspectRequest) -> Any:
     if model.reads_files:
         raise ConfigError(f'model: "{model.name}" reads files; send one to /v1/inspect/file')
     check_lengths(input=body.input, output=body.output or "")
-    from dragoman.reports.inspection import KINDS
-
-    if unknown := [name for name in body.views if name not in KINDS]:
-        raise ConfigError(f"views: found {unknown[0]!r}, expected some of {', '.join(KINDS)}")
+    kinds = [kind for kind, view in VIEWS.items() if not view.on_request]
+    if unknown := [name for name in body.views if name not in kinds]:
+        raise ConfigError(f"views: found {unknown[0]!r}, expected some of {', '.join(kinds)}")
 
     def look() -> bytes:
         variant = {"untrained": body.untrained, "positions": body.positions}
