@@ -16,8 +16,7 @@ from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.prediction import Picture, Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.reports import inspection
-from dragoman.reports.plots import draw_curves
-from dragoman.reports.run_summary import best_validation, curve_labels, format_scores
+from dragoman.reports.run_summary import best_validation, curve_labels, draw_curves, format_scores
 
 PAGE_HEIGHT = 760  # pixels of a page inside a notebook
 MOST_SOURCES = 3  # input tokens that a hover names

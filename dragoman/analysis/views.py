@@ -44,39 +44,39 @@ class ViewEntry(NamedTuple):
 # In the order of the page.
 VIEWS = {
     "overview": ViewEntry(
-        "input, output, alignment, and the parts of the model", "dragoman.analysis.overview:overview_view",
-        fitted=True, draws_from=("attention",),
+        "input, output, alignment, and the parts of the model",
+        "dragoman.analysis.overview:overview_view", fitted=True, draws_from=("attention",),
     ),
     "phrases": ViewEntry(
         "the phrases of a translation, the terms of their scores, and the search for them",
         "dragoman.analysis.phrase_search:phrases_view", fitted=True,
     ),
     "series": ViewEntry(
-        "what a Kalman filter knows at every step", "dragoman.analysis.series:series_view", fitted=True
+        "what a Kalman filter knows at every step", "dragoman.analysis.series:series_view", fitted=True,
     ),
     "attention": ViewEntry(
         "every layer and head over words, with input x gradient beside it",
         "dragoman.analysis.attention_layers:attention_view,draw_attention", fitted=True,
     ),
     "lexicon": ViewEntry(
-        "the translation table of a word aligner", "dragoman.analysis.lexicon:lexicon_view", fitted=True
+        "the translation table of a word aligner", "dragoman.analysis.lexicon:lexicon_view", fitted=True,
     ),
     "inside": ViewEntry(
         "one attention step by step: q, k, q·k, scale, mask, softmax, values, W^O",
         "dragoman.analysis.inside_attention:inside_view", draws_from=("attention",),
     ),
     "lens": ViewEntry(
-        "what the model would say after each layer; lengths of the vectors", "dragoman.analysis.logit_lens:lens_view"
+        "what the model would say after each layer; lengths of the vectors", "dragoman.analysis.logit_lens:lens_view",
     ),
     "labels": ViewEntry(
-        "probabilities of labels and tags", "dragoman.analysis.labels:labels_view,draw_labels", fitted=True
+        "probabilities of labels and tags", "dragoman.analysis.labels:labels_view,draw_labels", fitted=True,
     ),
     "surprise": ViewEntry(
-        "bits per token of a language model", "dragoman.analysis.surprise:surprise_view,draw_surprise", fitted=True
+        "bits per token of a language model", "dragoman.analysis.surprise:surprise_view,draw_surprise", fitted=True,
     ),
     "media": ViewEntry(
-        "what the model reads of a recording, a picture or a video", "dragoman.analysis.media:media_view",
-        draws_from=("attention",),
+        "what the model reads of a recording, a picture or a video",
+        "dragoman.analysis.media:media_view", draws_from=("attention",),
     ),
     "ctc": ViewEntry("the raw path of CTC, and how it collapses", "dragoman.analysis.ctc:ctc_view,draw_ctc"),
     "next": ViewEntry(
@@ -88,18 +88,18 @@ VIEWS = {
         "dragoman.analysis.beam_tree:beam_view,draw_beam",
     ),
     "forcing": ViewEntry(
-        "with --target: the output after right tokens and after its own", "dragoman.analysis.free_running:forcing_view"
+        "with --target: the output after right tokens and after its own", "dragoman.analysis.free_running:forcing_view",
     ),
     "states": ViewEntry(
         "gates, hidden and cell states of recurrent layers over time",
         "dragoman.analysis.states:states_view,draw_states",
     ),
     "gradients": ViewEntry(
-        "how far gradients reach back in time", "dragoman.analysis.gradients:gradients_view,draw_gradients"
+        "how far gradients reach back in time", "dragoman.analysis.gradients:gradients_view,draw_gradients",
     ),
     "whatif": ViewEntry(
-        "the output without a head, a gate or a word", "dragoman.analysis.what_if:what_if_view,draw_what_if",
-        fitted=True,
+        "the output without a head, a gate or a word",
+        "dragoman.analysis.what_if:what_if_view,draw_what_if", fitted=True,
     ),
     "order": ViewEntry("words swapped and shuffled, with and without positions", "dragoman.analysis.order:order_view"),
     "tables": ViewEntry(
@@ -107,13 +107,13 @@ VIEWS = {
         "dragoman.analysis.tables:tables_view,draw_tables", fitted=True,
     ),
     "embeddings": ViewEntry(
-        "nearest tokens, and a projection onto two dimensions", "dragoman.analysis.neighbours:embeddings_view"
+        "nearest tokens, and a projection onto two dimensions", "dragoman.analysis.neighbours:embeddings_view",
     ),
     "positions": ViewEntry(
-        "position vectors, and how alike they are", "dragoman.analysis.position_pictures:positions_view,draw_positions"
+        "position vectors, and how alike they are", "dragoman.analysis.position_pictures:positions_view,draw_positions",
     ),
     "layers": ViewEntry(
-        "shapes and numbers of parameters of every part", "dragoman.analysis.layer_table:layers_view", fitted=True
+        "shapes and numbers of parameters of every part", "dragoman.analysis.layer_table:layers_view", fitted=True,
     ),
     "training": ViewEntry(
         "training pairs with the nearest decoder states: where did it learn this?",

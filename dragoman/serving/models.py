@@ -292,7 +292,7 @@ class ServedModel:
                 f'model: "{self.name}" is an ensemble of {members} models, and a look inside is that of one model; '
                 "serve a member as a run of its own"
             )
-        options = InspectOptions(target, tuple(views), tag=tag, beam=beam)
+        options = InspectOptions(target, views=tuple(views), tag=tag, beam=beam)
         inspector = second_copy(str(self.engine.run.folder), str(self.engine.device), **variant)
         if isinstance(text, str):
             found = inspect(inspector, text, options)
