@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.figures import BLUE, GREEN, GREY, INK, MAX_INCHES, new_figure, one_line_labels
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.data.batch import Batch
@@ -116,14 +115,14 @@ def _greedy(
         length += 1
 
 
-def beam_view(subject: Subject, options: InspectOptions) -> View | None:
+def beam_view(subject: Subject) -> View | None:
     loaded = subject.loaded
     if not isinstance(loaded, Predictor) or not hasattr(subject.model, "step") or subject.source is None:
         return None
     if decodes(subject.model) == "parallel" and getattr(subject.model, "attention_decoder", None) is None:
         return None
     try:
-        tree = beam_tree(loaded, subject.source.text, options.beam)
+        tree = beam_tree(loaded, subject.source.text, subject.options.beam)
     except DragomanError:  # a search without steps
         return None
     return View(

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.analysis.figures import BLUE, GREY, INK, MAX_INCHES, new_figure, one_line_labels
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.path_table import PathTable, table_data, traced
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
@@ -120,7 +119,7 @@ def ctc_tables(subject: Subject) -> Iterator[dict[str, Any]]:
 
 
 @torch.no_grad()
-def ctc_view(subject: Subject, options: InspectOptions) -> View | None:
+def ctc_view(subject: Subject) -> View | None:
     loaded = subject.loaded
     if not isinstance(loaded, Predictor) or (logs := ctc_log_probabilities(subject)) is None:
         return None

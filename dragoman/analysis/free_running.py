@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.next_tokens import next_tokens
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.data.batch import Batch
@@ -129,12 +128,11 @@ def forcing(subject: Subject) -> Forcing | None:
     return Forcing(table.tokens[:, 0], before.cpu(), free, torch.tensor(others), changed.cpu())
 
 
-def forcing_view(subject: Subject, options: InspectOptions) -> View | None:
+def forcing_view(subject: Subject) -> View | None:
     """The right target beside what the model says after right and after its own tokens."""
     if not subject.given or (found := forcing(subject)) is None or subject.source is None:
         return None
-    assert isinstance(subject.loaded, Predictor)
-    pieces = subject.loaded.codec.target_of(subject.source.text).pieces
+    pieces = subject.pieces
     return View(
         "forcing",
         "Teacher forcing",

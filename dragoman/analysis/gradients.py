@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.figures import new_figure
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.states import CellSteps, record_cells
 from dragoman.analysis.subject import Axis, Subject
 from dragoman.analysis.view import View
@@ -135,7 +134,7 @@ def flow_axis(subject: Subject, flow: GradientFlow) -> Axis:
     return axis or subject.target.shifted()
 
 
-def gradients_view(subject: Subject, options: InspectOptions) -> View | None:
+def gradients_view(subject: Subject) -> View | None:
     flows = gradient_flow(subject)
     if not flows:
         return None

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from dragoman.analysis.attention import record_attention
 from dragoman.analysis.attention_layers import AttentionLayer, attention_layers
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.errors import DataError
@@ -188,7 +187,7 @@ def _vector(values: Tensor, most: int = 8) -> str:
     return f"({shown}{', …' if len(values) > most else ''})"
 
 
-def inside_view(subject: Subject, options: InspectOptions) -> View | None:
+def inside_view(subject: Subject) -> View | None:
     sums, left = attention_sums(subject), MAX_NUMBERS
     layers = []
     for one in sums:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from dragoman.analysis.figures import INK, heat
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.classical.hmm_tagger import HMMTagger
@@ -18,7 +17,7 @@ from dragoman.models.tagger import Tagger
 
 
 @torch.no_grad()
-def labels_view(subject: Subject, options: InspectOptions) -> View | None:
+def labels_view(subject: Subject) -> View | None:
     model, loaded = subject.model, subject.loaded
     if not isinstance(model, Tagger | Classifier | HMMTagger) or isinstance(loaded, Predictor | Completer):
         return None

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.layer_row import LayerRow, tensor_table
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.classical.model import FittedModel
@@ -98,7 +97,7 @@ def size_of(model: Any) -> tuple[int, str]:
     return parameter_count(model), "parameters"
 
 
-def layers_view(subject: Subject, options: InspectOptions) -> View | None:
+def layers_view(subject: Subject) -> View | None:
     fitted = isinstance(subject.model, FittedModel)
     rows = tensor_table(subject.model)[0] if fitted else layer_table(subject.model, subject.batch, run=subject.score)
     total, noun = size_of(subject.model)

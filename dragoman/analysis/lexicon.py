@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.classical.aligner import WordAlignerModel
@@ -20,12 +19,12 @@ TRANSLATIONS = 8  # shown of a word
 NULL = "(empty word)"
 
 
-def lexicon_view(subject: Subject, options: InspectOptions) -> View | None:
+def lexicon_view(subject: Subject) -> View | None:
     """What a word aligner learned about the words of the source."""
     model, loaded = subject.model, subject.loaded
     if not isinstance(model, WordAlignerModel) or not isinstance(loaded, Predictor) or subject.source is None:
         return None
-    aligner, pieces = model.both.forward, loaded.codec.target_of(subject.source.text).pieces
+    aligner, pieces = model.both.forward, subject.pieces
     source = rows_of(subject.batch.source.data)[0]
     targets = aligner.keys % (aligner.sizes[1] + 1)
     words = []

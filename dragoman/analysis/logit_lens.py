@@ -9,12 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Axis, Subject
 from dragoman.analysis.view import View
 from dragoman.data.formats.texts import MASK_ID
-from dragoman.inference.completer import Completer
-from dragoman.inference.predictor import Predictor
 from dragoman.models.decoders.transformer import DecoderStack
 from dragoman.models.masked_lm import MaskedLM
 from dragoman.models.transformer import Stream, TransformerBlock
@@ -138,17 +135,12 @@ def _head(subject: Subject) -> tuple[str, Callable[[Tensor], Tensor]] | None:
     return None
 
 
-def lens_view(subject: Subject, options: InspectOptions) -> View | None:
+def lens_view(subject: Subject) -> View | None:
     blocks = recorded_blocks(subject)
     norms, lens = block_norms(subject, blocks), logit_lens(subject, blocks)
     if not norms and lens is None:
         return None
-    loaded, pieces = subject.loaded, None
-    if lens is not None:
-        tokenizer = loaded.tokenizer if isinstance(loaded, Completer) else loaded.target_tokenizer
-        if isinstance(loaded, Predictor) and subject.source is not None:
-            tokenizer = loaded.codec.target_of(subject.source.text)
-        pieces = [[tokenizer.pieces(row) for row in layer] for layer in lens.tokens.tolist()]
+    pieces = None if lens is None else [[subject.pieces(row) for row in layer] for layer in lens.tokens.tolist()]
     return View(
         "lens",
         "Layer by layer",

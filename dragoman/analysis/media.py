@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from dragoman.analysis.ctc import ctc_log_probabilities
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.data.batch import Pictures
@@ -22,7 +21,7 @@ FRAMES = 48  # of a video in a page; of longer ones some, evenly
 
 
 @torch.no_grad()
-def media_view(subject: Subject, options: InspectOptions) -> View | None:
+def media_view(subject: Subject) -> View | None:
     loaded, source = subject.loaded, subject.batch.source
     if isinstance(loaded, Completer) or not loaded.reads_files:
         return None

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.data.batch import Tokens
@@ -88,7 +87,7 @@ def neighbours(subject: Subject) -> list[Neighbours]:
     return found
 
 
-def embeddings_view(subject: Subject, options: InspectOptions) -> View | None:
+def embeddings_view(subject: Subject) -> View | None:
     """The vectors of the text's tokens among those of the vocabulary."""
     if not (tables := neighbours(subject)):
         return None

@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.figures import BLUE, GREEN, INK, draw_bars, new_figure
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject, mask_distributions
 from dragoman.analysis.view import View
 from dragoman.data.tokenizers.base import SOS
-from dragoman.inference.completer import Completer
 from dragoman.inference.labeler import MaskFiller
-from dragoman.inference.predictor import Predictor
 
 
 @dataclass(frozen=True)
@@ -56,14 +53,11 @@ def next_tokens(subject: Subject, count: int = 40) -> NextTokenTable | None:
     return NextTokenTable(tokens, top, TEMPERATURES, rest, batch.target[0].cpu())
 
 
-def next_view(subject: Subject, options: InspectOptions) -> View | None:
+def next_view(subject: Subject) -> View | None:
     table = next_tokens(subject)
     if table is None:
         return None
-    loaded, masks = subject.loaded, isinstance(subject.loaded, MaskFiller)
-    tokenizer = loaded.tokenizer if isinstance(loaded, Completer) else loaded.target_tokenizer
-    if isinstance(loaded, Predictor) and subject.source is not None:
-        tokenizer = loaded.codec.target_of(subject.source.text)
+    masks = isinstance(subject.loaded, MaskFiller)
     about = (
         "For every [MASK] the model gives each token of its vocabulary a probability, as if the other masks stayed."
         if masks
@@ -76,7 +70,7 @@ def next_view(subject: Subject, options: InspectOptions) -> View | None:
         "greedy search takes the longest bar.",
         {
             **vars(table),
-            "pieces": [tokenizer.pieces(row) for row in table.tokens.tolist()],
+            "pieces": [subject.pieces(row) for row in table.tokens.tolist()],
             "tokens": table.tokens.tolist(),
             "chosen": table.chosen.tolist(),
             "target": subject.target.as_dict(),

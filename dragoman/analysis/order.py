@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.data.batch import Batch, Tokens
@@ -120,7 +119,7 @@ def added_positions(subject: Subject) -> AddedPositions | None:
     return AddedPositions(embedding, total - embedding, total)
 
 
-def order_view(subject: Subject, options: InspectOptions) -> View | None:
+def order_view(subject: Subject) -> View | None:
     """What another order of the source words does to the target."""
     found = order_effects(subject)
     if found is None:

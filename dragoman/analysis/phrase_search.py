@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.classical.model import Tokens, rows_of
@@ -91,17 +90,16 @@ def _stacks(decoder: PhraseDecoder, text: Callable[[int], list[str]], best: Deri
     return stacks
 
 
-def phrases_view(subject: Subject, options: InspectOptions) -> View | None:
+def phrases_view(subject: Subject) -> View | None:
     model, loaded = subject.model, subject.loaded
     if not isinstance(model, PhraseBased) or not isinstance(loaded, Predictor) or subject.source is None:
         return None
     source = rows_of(subject.batch.source.data)[0]
-    tokenizer = loaded.codec.target_of(subject.source.text)
     return View(
         "phrases",
         "Phrases",
         "The source is cut into phrases, each is translated, and the translations are ordered. A score is a weighted "
         "sum of logarithms: as in the noisy channel, p(s|t) says how well the source fits and the language model how "
         "well the target reads.",
-        {"source": list(subject.source.tokens), **phrase_search(model, source, tokenizer.pieces)},
+        {"source": list(subject.source.tokens), **phrase_search(model, source, subject.pieces)},
     )

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.figures import BLUE, chosen, new_figure, suptitle
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.order import added_positions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
@@ -69,7 +68,7 @@ def _relative(module: RelativePositions, positions: int) -> Values:
     return rotated.float().cpu(), (rotated @ rotated[positions // 2]).float().cpu(), None
 
 
-def positions_view(subject: Subject, options: InspectOptions) -> View | None:
+def positions_view(subject: Subject) -> View | None:
     pictures = position_pictures(subject.model)
     if not pictures:
         return None

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.classical.kalman import KalmanRegressor
 
 
-def series_view(subject: Subject, options: InspectOptions) -> View | None:
+def series_view(subject: Subject) -> View | None:
     """What a Kalman filter knows at every step, in the units of the data."""
     model = subject.model
     if not isinstance(model, KalmanRegressor):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.analysis.options import TRAINING_PAIRS, InspectOptions
+from dragoman.analysis.options import TRAINING_PAIRS
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.data.batch import Batch
@@ -142,9 +142,9 @@ def neighbour_lines(subject: Subject, found: StateNeighbours, row: str) -> list[
     return lines
 
 
-def training_view(subject: Subject, options: InspectOptions) -> View:
+def training_view(subject: Subject) -> View:
     """The training pairs whose decoder states are nearest to those of the output; DataError where there are none."""
-    found = state_neighbours(subject, options.training_pairs or TRAINING_PAIRS)
+    found = state_neighbours(subject, subject.options.training_pairs or TRAINING_PAIRS)
     return View(
         "training",
         "Training pairs",

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from dragoman.analysis.attention_layers import attention_layers
 from dragoman.analysis.figures import CELL, INK, MAX_INCHES, chosen, draw_heat, new_figure, panel_size, suptitle
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Axis, Subject, plain_axis
 from dragoman.analysis.view import View
 from dragoman.layers.cells import Cell, CellState, CoupledLSTMCell, GRUCell, observe_cells
@@ -133,7 +132,7 @@ def _joined(states: list[CellState]) -> CellState:
     return tuple(torch.cat(part) for part in zip(*states, strict=True))
 
 
-def states_view(subject: Subject, options: InspectOptions) -> View | None:
+def states_view(subject: Subject) -> View | None:
     traces = cell_traces(subject)
     if not traces:
         return None

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 
 from dragoman.analysis.figures import bars
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.inference.completer import Completer
 
 
-def surprise_view(subject: Subject, options: InspectOptions) -> View | None:
+def surprise_view(subject: Subject) -> View | None:
     if not isinstance(subject.loaded, Completer):
         return None
     with torch.no_grad():

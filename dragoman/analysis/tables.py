@@ -10,7 +10,6 @@ from torch import Tensor
 
 from dragoman.analysis.ctc import ctc_tables
 from dragoman.analysis.figures import INK, RED, chosen, heat
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.path_table import PathTable, table_data, traced
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
@@ -61,7 +60,7 @@ def hmm_table(transitions: Floats, emissions: Floats) -> PathTable:
 
 
 @torch.no_grad()
-def tables_view(subject: Subject, options: InspectOptions) -> View | None:
+def tables_view(subject: Subject) -> View | None:
     tables: list[dict[str, Any]] = []
     model, loaded = subject.model, subject.loaded
     if isinstance(model, HMMTagger):

@@ -7,11 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from dragoman.analysis.options import InspectOptions
     from dragoman.analysis.subject import Subject
     from dragoman.analysis.view import View
 
-    Compute = Callable[[Subject, InspectOptions], View | None]
+    Compute = Callable[[Subject], View | None]
     Draw = Callable[[View, str | None], Any]
 
 

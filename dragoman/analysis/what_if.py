@@ -15,7 +15,6 @@ from dragoman.analysis.attention_layers import attention_layers
 from dragoman.analysis.beam_tree import continue_prefixes
 from dragoman.analysis.figures import bars
 from dragoman.analysis.next_tokens import next_tokens
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.states import record_cells
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
@@ -174,13 +173,13 @@ def _forced_tokens(subject: Subject, loaded: Predictor, before: Tensor) -> Itera
         others = [token for token in row if token not in (target[step], *SUPPRESSED_TOKENS, EOS)]
         places += [(step, token) for token in others[:ALTERNATIVES]]
     continued = continue_prefixes(loaded, subject.source.text, [[*target[:step], token] for step, token in places])
-    pieces = loaded.codec.target_of(subject.source.text).pieces
+    pieces = subject.pieces
     for (step, token), output in zip(places, continued, strict=True):
         name = f"{step + 1}: {pieces([token])[0]} for {pieces([target[step]])[0]}"
         yield Change("token", name, (step, token), output.total, output.total - float(before.sum()), (), output.text)
 
 
-def what_if_view(subject: Subject, options: InspectOptions) -> View | None:
+def what_if_view(subject: Subject) -> View | None:
     if isinstance(subject.model, FittedModel) and not subject.has_likelihood:
         return None  # nothing changes but the output
     changes = what_if(subject)

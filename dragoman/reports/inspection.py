@@ -147,7 +147,7 @@ def _inspection(loaded: Loaded, text: str, options: InspectOptions) -> Inspectio
             raise DataError(f"nothing to inspect: {kind} has neither layers nor probabilities")
         if options.target is not None:
             raise DataError(f"{kind} explains its own outputs, and cannot score a given one; leave out the target")
-    subject = open_subject(loaded, text, options.target, options.tag)
+    subject = open_subject(loaded, text, options)
     views: list[View] = []
     notes: list[str] = []
     shown = subject.source or subject.target
@@ -165,7 +165,7 @@ def _inspection(loaded: Loaded, text: str, options: InspectOptions) -> Inspectio
         if not asked or kind == "overview":  # which is made of all others
             continue
         try:
-            view = entry.compute(subject, options)
+            view = entry.compute(subject)
         except DataError as error:
             if entry.on_request:
                 raise
@@ -178,12 +178,12 @@ def _inspection(loaded: Loaded, text: str, options: InspectOptions) -> Inspectio
 
 def attention_sum(run: str | Path, text: str, cell: str, options: InspectOptions) -> str:
     """The attention of one position as a worked sum; `cell` is "LAYER,HEAD,ROW"."""
-    subject = open_subject(load_run(run, options.device), text, options.target, options.tag)
+    subject = open_subject(load_run(run, options.device), text, options)
     return "\n".join(worked_example(*chosen_sum(attention_sums(subject), cell)))
 
 
 def states_near(run: str | Path, text: str, token: str, options: InspectOptions) -> str:
     """The training pairs with the decoder states nearest to that before an output token (its number or its text)."""
-    subject = open_subject(load_run(run, options.device), text, options.target, options.tag)
+    subject = open_subject(load_run(run, options.device), text, options)
     near = state_neighbours(subject, options.training_pairs or TRAINING_PAIRS)
     return "\n".join(neighbour_lines(subject, near, token))

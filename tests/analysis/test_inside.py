@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.analysis.attention_layers import AttentionLayer, attention_layers, merge_words
-from dragoman.analysis.attribution import attribute
+from dragoman.analysis.attention_layers import AttentionLayer, attention_layers, attribute, merge_words
 from dragoman.analysis.ctc import ctc_forward, ctc_table
 from dragoman.analysis.gradients import decay_slope, gradient_flow, state_gradients, step_jacobians
 from dragoman.analysis.inside_attention import AttentionSums, attention_sums, chosen_sum, worked_example

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from dragoman.analysis.figures import bars, save_plot
-from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.analysis.views import VIEWS, ViewEntry
@@ -21,8 +20,9 @@ from tests.conftest import TrainedFolder, call
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "inspect.md"
 
 
-def toy_view(subject: Subject, options: InspectOptions) -> View | None:
-    return View("toy", "Toy", "The words of the toy.", {"numbers": torch.tensor([1.0, 2.0]), "beam": options.beam})
+def toy_view(subject: Subject) -> View | None:
+    numbers = torch.tensor([1.0, 2.0])
+    return View("toy", "Toy", "The words of the toy.", {"numbers": numbers, "beam": subject.options.beam})
 
 
 def draw_toy(view: View, layer: str | None) -> Any:
