@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dragoman.analysis.figures import new_figure
 from dragoman.analysis.states import CellSteps, record_cells
-from dragoman.analysis.subject import Axis, Subject
+from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.kernels.deferred_gradients import immediate_gradients
 from dragoman.layers.cells import Cell, CellState, RNNCell
@@ -128,29 +128,23 @@ def decay_slope(norms: Sequence[float]) -> float:
     return float(statistics.linear_regression(xs, ys).slope)
 
 
-def flow_axis(subject: Subject, flow: GradientFlow) -> Axis:
-    """The tokens that the states of a layer read, in the order of reading."""
-    axis = subject.source if subject.source is not None and flow.loss.shape[1] == len(subject.source) else None
-    return axis or subject.target.shifted()
-
-
 def gradients_view(subject: Subject) -> View | None:
     flows = gradient_flow(subject)
     if not flows:
         return None
+    shown = []
+    for flow in flows:
+        axis = subject.source  # of what the layer reads
+        if axis is None or flow.loss.shape[1] != len(axis):
+            axis = subject.target.shifted()
+        shown.append({**vars(flow), "by_distance": flow.by_distance(), "axis": axis.as_dict()})
     return View(
         "gradients",
         "Gradient flow",
         "The curve shows how strongly the last state depends on a state some steps earlier; a steep fall is a "
         "vanishing gradient. A plain recurrent network stays below its spectral bound (dashed), while the forget gates "
         "of an LSTM keep a path open.",
-        {
-            "flows": [
-                {**vars(flow), "by_distance": flow.by_distance(), "axis": flow_axis(subject, flow).as_dict()}
-                for flow in flows
-            ],
-            "target": subject.target.as_dict(),
-        },
+        {"flows": shown, "target": subject.target.as_dict()},
     )
 
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dragoman.analysis.figures import check_plot_path, save_plot
 from dragoman.analysis.inside_attention import attention_sums, chosen_sum, worked_example
 from dragoman.analysis.options import TRAINING_PAIRS, InspectOptions
+from dragoman.analysis.order import position_modules, positions_off
 from dragoman.analysis.overview import overview_view, run_parts
 from dragoman.analysis.state_neighbours import neighbour_lines, state_neighbours
 from dragoman.analysis.subject import Loaded, Subject, open_subject
-from dragoman.analysis.variants import VARIANTS, open_variant, variant_title
 from dragoman.analysis.view import View, listed, packed
 from dragoman.analysis.views import VIEWS
 from dragoman.classical.model import FittedModel
@@ -24,6 +26,8 @@ from dragoman.inference.load import load_run
 from dragoman.web.page import build_page, plain
 
 PICTURES = (".svg", ".png", ".pdf")
+# Names of what is put beside a run, and the arguments of `open_variant`.
+VARIANTS: dict[str, dict[str, bool]] = {"untrained": {"untrained": True}, "no-positions": {"positions": False}}
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,38 @@ def _inspection(loaded: Loaded, text: str, options: InspectOptions) -> Inspectio
             views += [] if view is None else [view]
     overview = overview_view(subject, views)
     return Inspection(loaded.run.folder.resolve().name, run_parts(subject), subject, (overview, *views), tuple(notes))
+
+
+def open_variant(
+    folder: str | Path, device: str = "auto", *, untrained: bool = False, positions: bool = True
+) -> Loaded:
+    """A run with the random weights that training began with, or without its positions, or as it is.
+
+    The model is changed for good, and torch alone may compute with it: an engine would read the weights of the folder.
+    """
+    loaded = load_run(folder, device, engine="torch")
+    model = loaded.single_model("a variant is that of one model")
+    if untrained:
+        if isinstance(model, FittedModel):
+            kind = loaded.config.model.kind
+            raise DataError(f'model.kind = "{kind}" is counted from data, so it has no weights before training')
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(loaded.config.train.seed)
+            fresh = loaded.run.task.model(loaded.config, loaded.source_tokenizer, loaded.target_tokenizer)
+            for own, first in zip(model.parameters(), fresh.parameters(), strict=True):
+                own.copy_(first)
+    if not positions:
+        if not position_modules(model):
+            raise DataError(f"{loaded.run.folder}: the model has no positions that could be left out")
+        model.left_out = positions_off(model)  # kept with the model: a block that is collected ends
+        model.left_out.__enter__()
+    return loaded
+
+
+def variant_title(name: str, *, untrained: bool = False, positions: bool = True) -> str:
+    """What a page calls it."""
+    changes = (["before training"] if untrained else []) + ([] if positions else ["without positions"])
+    return f"{name} ({', '.join(changes)})" if changes else name
 
 
 def attention_sum(run: str | Path, text: str, cell: str, options: InspectOptions) -> str:
