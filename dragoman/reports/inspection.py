@@ -72,10 +72,11 @@ class Inspection:
     def figure(self, kind: str | None = None, layer: str | None = None) -> Any:
         """The matplotlib figure of a view, by default the first that has one. `layer` chooses among several."""
         drawable = [view.kind for view in self.views if VIEWS[view.kind].has_figure]
+        if kind is not None and kind not in drawable:
+            figures = drawable or [name for name, entry in VIEWS.items() if entry.has_figure]
+            raise DataError(f"--view: found {kind!r}, expected one of {', '.join(figures)}")
         if not drawable:
             raise DataError("this run has no view with a figure")
-        if kind is not None and kind not in drawable:
-            raise DataError(f"--view: found {kind!r}, expected one of {', '.join(drawable)}")
         view = self.view(kind or drawable[0])
         return VIEWS[view.kind].draw(view, layer)
 
@@ -110,6 +111,8 @@ class Inspection:
 def inspect(run: str | Path | Loaded, text: str, options: InspectOptions | None = None) -> Inspection:
     """Compute every view that a run has for a text and a target, by default its own prediction."""
     options = options or InspectOptions()
+    if unknown := next((kind for kind in options.views if kind not in VIEWS), None):
+        raise DataError(f"views: found {unknown!r}, expected some of {', '.join(VIEWS)}")
     loaded = load_run(run, options.device) if isinstance(run, str | Path) else run
     found = _inspection(loaded, text, options)
     if options.beside is None:

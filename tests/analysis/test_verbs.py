@@ -59,6 +59,10 @@ def test_inspect_opens_a_run_and_saves(inside: TrainedFolder) -> None:
     assert [view.kind for view in found.views] == ["overview", "next"]
     assert found.beside is not None
     assert found.save("next.json", "next") == Path("next.json")
+    with pytest.raises(DataError, match="views: found 'nxt', expected some of overview"):
+        inspect(inside.run, "abc", InspectOptions(views=("nxt",)))
+    with pytest.raises(DataError, match="--view: found 'layers', expected one of attention, "):
+        inspect_to("layers.png", inside.run, "abc", InspectOptions(), "layers", None)
     with pytest.raises(DataError, match="expected a file that ends in"):
         inspect_to("page.txt", inside.run, "abc", InspectOptions(), None, None)
 
