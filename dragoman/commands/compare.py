@@ -176,7 +176,7 @@ def compare_outputs(files: tuple[str, ...], output: str | None, options: dict[st
 
 
 def compare_untrained(output: str | None, options: dict[str, Any]) -> None:
-    from dragoman.analysis.untrained import by_recurrent_weight, untrained_cells
+    from dragoman.analysis.gradients import by_recurrent_weight, untrained_cells
     from dragoman.reports.comparison import untrained_views
 
     flows = {"cells": untrained_cells(options["seed"]), "recurrent weight": by_recurrent_weight(options["seed"])}

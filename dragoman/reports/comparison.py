@@ -15,10 +15,9 @@ import numpy as np
 from dragoman.analysis.attention_layers import attention_layers, over_words
 from dragoman.analysis.cost import THEORY, LayerCost, benchmarked_layers, growth_exponents, measure_layers, saved_bytes
 from dragoman.analysis.free_running import free_running, runs_freely
-from dragoman.analysis.gradients import GradientFlow, gradient_flow
+from dragoman.analysis.gradients import GradientFlow, UntrainedFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
-from dragoman.analysis.untrained import UntrainedFlow
 from dragoman.analysis.view import View
 from dragoman.classical.model import FittedModel
 from dragoman.data.examples import Example

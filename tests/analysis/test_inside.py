@@ -12,7 +12,15 @@ from torch.nn import functional as F
 
 from dragoman.analysis.attention_layers import AttentionLayer, attention_layers, attribute, merge_words
 from dragoman.analysis.ctc import ctc_forward, ctc_table
-from dragoman.analysis.gradients import decay_slope, gradient_flow, state_gradients, step_jacobians
+from dragoman.analysis.gradients import (
+    RADII,
+    by_recurrent_weight,
+    decay_slope,
+    gradient_flow,
+    state_gradients,
+    step_jacobians,
+    untrained_cells,
+)
 from dragoman.analysis.inside_attention import AttentionSums, attention_sums, chosen_sum, worked_example
 from dragoman.analysis.layer_table import layer_table
 from dragoman.analysis.logit_lens import block_norms, logit_lens, recorded_blocks
@@ -23,7 +31,6 @@ from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
 from dragoman.analysis.subject import Axis, Subject, plain_axis, target_log_probabilities, text_axis
 from dragoman.analysis.tables import viterbi_table
-from dragoman.analysis.untrained import RADII, by_recurrent_weight, untrained_cells
 from dragoman.analysis.what_if import frozen_gate, masked_head, what_if
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,16 @@ def test_every_view_draws_without_a_complaint(
                 assert place.evaluate("one => one.scrollWidth <= one.clientWidth + 1"), inspection.views[number].kind
         for place in page.locator("figure table").all():
             assert place.locator("tbody tr").count() > 0
+    opened.check()
+
+
+def test_a_view_without_a_drawing_shows_its_numbers(browser: Any, inspection: Inspection, tmp_path: Path) -> None:
+    """So that a new view has a tab before anybody writes JavaScript for it."""
+    toy = View("toy", "Toy", "about toys", {"numbers": torch.tensor([[1.5, 2.0]])})
+    found = replace(inspection, views=(*inspection.views, toy))
+    opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", found._data()), "#view=toy")
+    assert opened.page.locator("main h2").inner_text() == "Toy"
+    assert json.loads(opened.page.locator("main pre").inner_text()) == {"numbers": [[1.5, 2]]}
     opened.check()
 
 
