@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
+from dragoman import terminal
 from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError, UnseenTextWarning
 from dragoman.plugins import register
 from dragoman.version import __version__
@@ -61,6 +62,8 @@ __all__ = [
     "score",
     "train",
 ]
+
+terminal.pictures = lambda: import_module("dragoman.notebook")
 
 # Imported when first used: they need torch, and `import dragoman` should not take its two seconds.
 _LATE = {

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.analysis.attention import AttentionMap, attention_map
+from dragoman.analysis.options import InspectOptions
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.completer import Completer
 from dragoman.inference.labeler import Labeler
@@ -15,9 +16,7 @@ from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.prediction import Picture, Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.reports import inspection
-from dragoman.reports.plots import draw_curves
-from dragoman.reports.run_summary import best_validation, curve_labels, format_scores
-from dragoman.web.page import build_page
+from dragoman.reports.run_summary import best_validation, curve_labels, draw_curves, format_scores
 
 PAGE_HEIGHT = 760  # pixels of a page inside a notebook
 MOST_SOURCES = 3  # input tokens that a hover names
@@ -35,8 +34,8 @@ def inspect(
     run: LoadedRun, text: str, target: str | None = None, *, tag: str | None = None, beam: int | None = None
 ) -> Picture:
     """The page of `dragoman inspect`."""
-    report = inspection.inspect(loaded(run), text, target, tag=tag, beam=beam)
-    return Picture(report.title, build_page(report.title, "inspect-page", report.page_data()), PAGE_HEIGHT)
+    report = inspection.inspect(loaded(run), text, InspectOptions(target, tag=tag, beam=beam))
+    return Picture(report.title, report.page(), PAGE_HEIGHT)
 
 
 def attention(run: LoadedRun, text: str, output: str | None = None, *, tag: str | None = None) -> Picture:

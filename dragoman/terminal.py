@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from typing import Any, TextIO
 
 # Escape sequences can move the cursor, hide text, set the title and answer for the user. Tabs and line feeds are text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+# The module that draws runs and predictions for notebooks. `import dragoman` sets it, because its drawings are made by
+# code that imports the runs.
+pictures: Callable[[], Any]
 
 
 def visible(text: str) -> str:

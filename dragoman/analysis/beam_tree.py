@@ -10,16 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.analysis.subject import Subject, mask_distributions
+from dragoman.analysis.figures import BLUE, GREEN, GREY, INK, MAX_INCHES, new_figure, one_line_labels
+from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import suppress_tokens
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import limits_for
 from dragoman.decoding.trace import COMPLETE, KEPT
-from dragoman.inference.labeler import MaskFiller
+from dragoman.errors import DragomanError
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
+from dragoman.models.traits import decodes
 
 MAX_CONTINUED = 400  # pruned nodes with a continuation in a file
 
@@ -112,39 +115,61 @@ def _greedy(
         length += 1
 
 
-@dataclass(frozen=True)
-class NextTokenTable:
-    """The most probable tokens at every step of a target."""
-
-    tokens: Tensor  # (T, K) ids, most probable first
-    logits: Tensor  # (T, K) log-probabilities, which are logits up to a constant
-    temperatures: tuple[float, ...]
-    rest: Tensor  # (T, temperatures) log Σ exp(logit / temperature) of all other tokens
-    chosen: Tensor  # (T,) the target's token ids
-
-
-TEMPERATURES = tuple(round(0.1 + 0.05 * index, 2) for index in range(59))  # 0.1 … 3.0
-
-
-@torch.no_grad()
-def next_tokens(subject: Subject, count: int = 40) -> NextTokenTable | None:
-    """The distribution of every step, teacher-forced with the target, or of every [MASK]; None: there are none.
-
-    `rest` makes every probability after a change of temperature exact although only the top tokens are kept.
-    """
-    model, batch = subject.model, subject.batch
-    if isinstance(subject.loaded, MaskFiller):
-        log_probabilities = mask_distributions(model, batch)[0].float().cpu()  # (masks, V)
-    elif not hasattr(model, "read") or not hasattr(model, "start") or batch.target.dim() != 2:
+def beam_view(subject: Subject) -> View | None:
+    loaded = subject.loaded
+    if not isinstance(loaded, Predictor) or not hasattr(subject.model, "step") or subject.source is None:
         return None
-    else:
-        inputs = torch.cat([batch.target.new_full((1, 1), SOS), batch.target[:, :-1]], 1)
-        try:
-            log_probabilities = model.read(inputs, model.start(batch))[0][0].float().cpu()  # (T, V)
-        except AssertionError:  # CTC alone has no steps
-            return None
-    possible = int((log_probabilities > -torch.inf).sum(1).min())
-    top, tokens = log_probabilities.topk(min(count, possible), 1)
-    others = log_probabilities.scatter(1, tokens, -torch.inf)
-    rest = torch.stack([(others / temperature).logsumexp(1) for temperature in TEMPERATURES], 1)
-    return NextTokenTable(tokens, top, TEMPERATURES, rest, batch.target[0].cpu())
+    if decodes(subject.model) == "parallel" and getattr(subject.model, "attention_decoder", None) is None:
+        return None
+    try:
+        tree = beam_tree(loaded, subject.source.text, subject.options.beam)
+    except DragomanError:  # a search without steps
+        return None
+    return View(
+        "beam",
+        "Beam search",
+        "Beam search keeps the most probable beginnings of an output and continues each of them. Solid branches were "
+        "kept, grey ones pruned with the reason; pick a grey one to see how the output would have gone on from there.",
+        tree,
+    )
+
+
+def draw_beam(view: View, layer: str | None) -> Any:
+    """The kept and finished branches as a tree, and pruned ones in grey where there are few."""
+    nodes = {node["number"]: node for node in view.data["nodes"]}
+    shown = [node for node in nodes.values() if len(nodes) <= 120 or node["fate"] in ("kept", "complete")]
+    children: dict[int, list[int]] = {}
+    for node in sorted(shown, key=lambda node: -node["score"]):
+        children.setdefault(node["parent"], []).append(node["number"])
+    lines: dict[int, float] = {}
+    free = 0
+    stack: list[tuple[int, bool]] = [(0, False)]
+    while stack:
+        number, ready = stack.pop()
+        own = children.get(number, [])
+        if own and not ready:
+            stack.append((number, True))
+            stack += [(child, False) for child in reversed(own)]
+        elif own:
+            lines[number] = lines[own[0]]
+        else:
+            lines[number], free = float(free), free + 1
+    steps = max((node["step"] for node in shown), default=1)
+    drawing = new_figure(min(MAX_INCHES, 1.5 + 0.95 * steps), min(MAX_INCHES, 0.8 + 0.24 * free))
+    axes = drawing.subplots()
+    for node in shown:
+        kept = node["fate"] in ("kept", "complete")
+        parent = nodes.get(node["parent"])
+        begin = (0, lines[0]) if parent is None else (parent["step"] + 0.42, lines[parent["number"]])
+        colour = GREEN if node["fate"] == "complete" else BLUE if kept else GREY
+        axes.plot((begin[0], node["step"] - 0.42), (begin[1], lines[node["number"]]), color=colour, lw=1)
+        text = f"{one_line_labels([node['piece']])[0][:8]} {node['normalised']:.2f}"
+        box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": colour, "lw": 0.8}
+        ink = INK if kept else "#7b8794"
+        axes.text(node["step"], lines[node["number"]], text, ha="center", va="center", fontsize=7, color=ink, bbox=box)
+    axes.set_xlim(-0.2, steps + 0.7)
+    axes.set_ylim(free, -1)
+    axes.set_yticks([])
+    axes.set_xlabel("step; each box: token and score (green: finished, grey: pruned)", fontsize=9)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return drawing

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from dragoman.analysis.figures import check_plot_path, new_figure, save_plot
+from dragoman.analysis.options import BenchOptions
 from dragoman.layers.cells import Cell, GRUConfig, LSTMConfig
 from dragoman.layers.config import FullConfig, LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.layers.convolution import CharacterConvolution, GatedConvolution
 from dragoman.layers.rnn import Unidirectional
 from dragoman.layers.self_attention import LinearAttention, LocalAttention, SegmentAttention, SelfAttention
+from dragoman.training.runtime import resolve_device
 
 WIDTH, HEADS = 64, 4
 WINDOW = 32  # of restricted attention
@@ -242,3 +246,65 @@ def size_growth(device: str = "cpu") -> list[SizeGrowth]:
             points.append((float(value), _training_seconds(forward, target, 0.1)))
         exponents.append(SizeGrowth(name, size, power_law_exponent(points), expected))
     return exponents
+
+
+class LayerGrowth(NamedTuple):
+    """How the costs of layers grow."""
+
+    costs: list[LayerCost]
+    exponents: list[GrowthExponents]
+    sizes: list[SizeGrowth]
+
+    def as_dict(self) -> dict[str, Any]:
+        table: dict[str, Any] = {name: [row._asdict() for row in rows] for name, rows in self._asdict().items()}
+        return table | {"theory": {name: row._asdict() for name, row in THEORY.items()}}
+
+    def lines(self) -> Iterator[str]:
+        """The fitted exponents beside those of theory, and what theory says of waiting and of paths."""
+        heads = f"{'power of n':<18}{'time':>7}{'theory':>8}{'memory':>8}{'theory':>8}"
+        yield f"\n{heads}  {'operations':<12}{'sequential':<12}longest path"
+        for fit in self.exponents:
+            own = THEORY[fit.layer]
+            yield (
+                f"{fit.layer:<18}{fit.seconds:>7.2f}{own.time:>8.0f}{fit.saved:>8.2f}{own.memory:>8.0f}"
+                f"  {own.operations:<12}{own.sequential:<12}{own.path}"
+            )
+        yield f"\n{'power of another size':<26}{'time':>7}{'theory':>8}"
+        for size in self.sizes:
+            yield f"{size.layer + ', ' + size.size:<26}{size.seconds:>7.2f}{size.expected:>8.0f}"
+        yield "n tokens, d width, k kernel, r window; forward and backward with all projections"
+
+
+def bench_layers(options: BenchOptions, report: Callable[[LayerCost], None]) -> LayerGrowth:
+    """Measure layers at every doubling up to the maximum length, and fit power laws; with `options.plot` a picture."""
+    if options.plot is not None:
+        check_plot_path(options.plot)
+    longest, device = options.max_length or 4096, str(resolve_device(options.device))
+    lengths = [longest >> shift for shift in range(6, -1, -1) if longest >> shift >= 16]
+    costs = measure_layers(lengths, report, device=device)
+    growth = LayerGrowth(costs, growth_exponents(costs), size_growth(device))
+    if options.plot is not None:
+        draw_costs(costs, growth.exponents, options.plot)
+    return growth
+
+
+def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path: str | Path) -> Path:
+    """Time and memory of layers against the sequence length, on logarithmic axes."""
+    drawing = new_figure(11, 4.6)
+    panels = drawing.subplots(1, 2)
+    for axes, key, label, scale in (
+        (panels[0], "seconds", "milliseconds, forward and backward", 1e3),
+        (panels[1], "saved", "MiB saved for the backward pass", 2.0**-20),
+    ):
+        for fit in fits:
+            own = [cost for cost in costs if cost.layer == fit.layer]
+            power = f"{fit.layer} (n^{getattr(fit, key):.1f})"
+            axes.plot([c.length for c in own], [scale * getattr(c, key) for c in own], marker="o", ms=3, label=power)
+        axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label)
+        axes.set_xticks(sorted({cost.length for cost in costs}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7, frameon=False)
+    return save_plot(drawing, path)

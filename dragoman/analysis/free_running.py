@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.analysis.beam_tree import next_tokens
+from dragoman.analysis.next_tokens import next_tokens
 from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
@@ -125,3 +126,29 @@ def forcing(subject: Subject) -> Forcing | None:
     after = torch.ones(len(others), len(target), device=target.device).triu(1)
     changed = torch.stack(spread) * after if spread else after
     return Forcing(table.tokens[:, 0], before.cpu(), free, torch.tensor(others), changed.cpu())
+
+
+def forcing_view(subject: Subject) -> View | None:
+    """The right target beside what the model says after right and after its own tokens."""
+    if not subject.given or (found := forcing(subject)) is None or subject.source is None:
+        return None
+    pieces = subject.pieces
+    return View(
+        "forcing",
+        "Teacher forcing",
+        "With teacher forcing the model reads the right token at every step, whatever it would have written itself. In "
+        "free running it reads its own tokens, so that one error can spread. The picture below puts one wrong token "
+        "into the input and shows how much less probable the right tokens become after it.",
+        {
+            "target": subject.target.as_dict(),
+            "forced": pieces(found.forced.tolist()),
+            "right_forced": (found.forced == subject.batch.target[0].cpu()).tolist(),
+            "log_probabilities": found.forced_scores,
+            "free": pieces(found.free.tolist()),
+            "right_free": [
+                own == right for own, right in zip(found.free.tolist(), subject.batch.target[0].tolist(), strict=False)
+            ],
+            "errors": pieces(found.errors.tolist()),
+            "spread": found.spread,
+        },
+    )

@@ -11,14 +11,20 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dragoman.analysis.figures import new_figure
 from dragoman.analysis.states import CellSteps, record_cells
-from dragoman.analysis.subject import Axis, Subject
+from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.kernels.deferred_gradients import immediate_gradients
-from dragoman.layers.cells import Cell, CellState, RNNCell
+from dragoman.layers.cells import Cell, CellState, GRUConfig, LSTMConfig, RNNCell, RNNConfig, build_cell
+
+WIDTH, STEPS = 64, 50
+RADII = (0.5, 0.8, 1.0, 1.2, 1.5)  # largest singular values of the recurrent matrix
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,115 @@ def decay_slope(norms: Sequence[float]) -> float:
     return float(statistics.linear_regression(xs, ys).slope)
 
 
-def flow_axis(subject: Subject, flow: GradientFlow) -> Axis:
-    """The tokens that the states of a layer read, in the order of reading."""
-    axis = subject.source if subject.source is not None and flow.loss.shape[1] == len(subject.source) else None
-    return axis or subject.target.shifted()
+# --- cells before training: which of them vanish or explode before anything is learned
+
+
+class UntrainedFlow(NamedTuple):
+    """‖∂h_T/∂h_t‖ by distance, in the form of `GradientFlow`."""
+
+    name: str
+    kind: str
+    state: Tensor  # (T,)
+    bound: Tensor | None  # (T,) σ₁^(T−t) of a plain network
+    gates: None
+    radius: float
+    slope: float
+
+
+@dataclass(frozen=True)
+class Residual:
+    """h ← h + f(h): a cell with a skip connection over every step, as deep residual networks have over layers."""
+
+    inner: Any
+    width: int
+    num_states: int = 1
+
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        return (state[0] + self.inner.step(projected, state)[0],)
+
+
+@torch.no_grad()
+def _untrained_flow(name: str, kind: str, cell: Any, inner: Any, inputs: Tensor, *, bounded: bool) -> UntrainedFlow:
+    projected = inner.project(inputs).unbind(0)
+    state, before = inner.start(1), []
+    for given in projected:
+        before.append(state)
+        state = cell.step(given, state)
+    norms = state_gradients(step_jacobians(cell, projected, before), inner.width)
+    largest = largest_singular_value(inner)
+    bound = largest ** torch.arange(len(norms), dtype=torch.float32) if bounded else None
+    return UntrainedFlow(name, kind, norms, bound, None, largest, decay_slope(norms.tolist()))
+
+
+@torch.no_grad()
+def untrained_cells(seed: int = 1, width: int = WIDTH, steps: int = STEPS) -> list[UntrainedFlow]:
+    """A plain network, an LSTM, a GRU and a residual network as they are initialised, on the same random inputs."""
+    torch.manual_seed(seed)
+    inputs = torch.randn(steps, 1, width) * width**-0.5
+    flows = []
+    for name, config in (
+        ("plain", RNNConfig(recurrent_init="uniform")), ("LSTM", LSTMConfig()), ("GRU", GRUConfig()),
+    ):  # fmt: skip
+        cell = build_cell(config, width, width)
+        flows.append(_untrained_flow(name, config.kind, cell, cell, inputs, bounded=name == "plain"))
+    cell = build_cell(RNNConfig(recurrent_init="uniform"), width, width)
+    return [*flows, _untrained_flow("residual", "h + rnn(h)", Residual(cell, width), cell, inputs, bounded=False)]
+
+
+@torch.no_grad()
+def by_recurrent_weight(seed: int = 1, width: int = WIDTH, steps: int = STEPS) -> list[UntrainedFlow]:
+    """Plain networks whose recurrent matrix is a rotation times a factor: below 1 gradients vanish, above they explode.
+
+    The inputs are small, so that tanh stays near its linear part and the factor alone decides.
+    """
+    torch.manual_seed(seed)
+    inputs = torch.randn(steps, 1, width) * 1e-12
+    flows = []
+    for radius in RADII:
+        cell = build_cell(RNNConfig(), width, width)
+        cell.hidden_weight.mul_(radius / largest_singular_value(cell))
+        cell.bias.zero_()
+        flows.append(_untrained_flow(f"σ₁ = {radius}", "rnn", cell, cell, inputs, bounded=True))
+    return flows
+
+
+# --- the view
+
+
+def gradients_view(subject: Subject) -> View | None:
+    flows = gradient_flow(subject)
+    if not flows:
+        return None
+    shown = []
+    for flow in flows:
+        axis = subject.source  # of what the layer reads
+        if axis is None or flow.loss.shape[1] != len(axis):
+            axis = subject.target.shifted()
+        shown.append({**vars(flow), "by_distance": flow.by_distance(), "axis": axis.as_dict()})
+    return View(
+        "gradients",
+        "Gradient flow",
+        "The curve shows how strongly the last state depends on a state some steps earlier; a steep fall is a "
+        "vanishing gradient. A plain recurrent network stays below its spectral bound (dashed), while the forget gates "
+        "of an LSTM keep a path open.",
+        {"flows": shown, "target": subject.target.as_dict()},
+    )
+
+
+def draw_gradients(view: View, layer: str | None) -> Any:
+    drawing = new_figure(7, 4.4)
+    axes = drawing.subplots()
+    for number, flow in enumerate(view.data["flows"]):
+        colour = f"C{number}"
+        label = f"{flow['name']} ({flow['kind']}), ×{10 ** flow['slope']:.2f} per step"
+        axes.semilogy(flow["state"].numpy(), marker="o", ms=3, color=colour, label=label)
+        for key, style, name in (("bound", "--", "spectral bound"), ("gates", ":", "∏ forget gates")):
+            if flow[key] is not None:
+                axes.semilogy(flow[key].numpy(), style, color=colour, lw=1, label=f"{flow['name']}: {name}")
+    axes.set(xlabel="distance T − t in steps", ylabel="‖∂h(T) / ∂h(t)‖₂")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_formatter("{x:g}")  # powers of ten are formulas by default, which `save_plot` shows as text
+    axes.yaxis.set_minor_formatter("{x:g}" if high < 20 * low else "")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7, frameon=False)
+    return drawing

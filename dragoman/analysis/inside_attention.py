@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dragoman.analysis.attention import record_attention
 from dragoman.analysis.attention_layers import AttentionLayer, attention_layers
 from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.errors import DataError
 from dragoman.layers.attention import Products, watch_products
 from dragoman.layers.rnn_attention import AdditiveScore, CosineScore, SingleHeadAttention
@@ -184,3 +185,35 @@ def worked_example(sums: AttentionSums, head: int, row: int) -> list[str]:
 def _vector(values: Tensor, most: int = 8) -> str:
     shown = ", ".join(f"{float(value):.3f}" for value in values[:most])
     return f"({shown}{', …' if len(values) > most else ''})"
+
+
+def inside_view(subject: Subject) -> View | None:
+    sums, left = attention_sums(subject), MAX_NUMBERS
+    layers = []
+    for one in sums:
+        left -= one.size
+        if left < 0:  # the pages of long texts would be too large
+            break
+        layers.append(
+            {
+                "name": one.layer.name, "rows": one.layer.rows.as_dict(), "columns": one.layer.columns.as_dict(),
+                "query": one.query, "key": one.key, "value": one.value, "scale": one.scale, "bias": one.bias,
+                "causal": one.causal, "visible": None if one.causal or one.visible is None else one.visible.float(),
+                "shares": one.shares, "output": one.output, "score": one.score,
+            }
+        )  # fmt: skip
+    if not layers:
+        return None
+    return View(
+        "inside",
+        "Inside attention",
+        "One position asks with its query q, every position answers with its key k. "
+        + (
+            "Additive attention scores them by v·tanh(q + k), with q = W s of the decoder's state and k = U h of "
+            "the encoder's (Bahdanau et al. 2015). Softmax makes weights of the scores, which add up the values."
+            if all(one.score is not None for one in sums)
+            else "The products q·k are scaled, hidden columns are masked, softmax makes weights of them, and the "
+            "values v are added up by these weights. W^O mixes the heads."
+        ),
+        {"layers": layers, "left_out": len(sums) - len(layers)},
+    )

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.layer_row import LayerRow
+from dragoman.analysis.layer_row import LayerRow, tensor_table
+from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
+from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch
 from dragoman.layers.cells import Cell
 from dragoman.layers.embeddings import WordDropout
@@ -85,3 +88,25 @@ def cell_sizes(model: Any) -> list[dict[str, Any]]:
 def parameter_count(model: nn.Module) -> int:
     """The number of parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def size_of(model: Any) -> tuple[int, str]:
+    """How many parameters a model has, and what they are called."""
+    if isinstance(model, FittedModel):
+        return tensor_table(model)[1], "numbers"
+    return parameter_count(model), "parameters"
+
+
+def layers_view(subject: Subject) -> View | None:
+    fitted = isinstance(subject.model, FittedModel)
+    rows = tensor_table(subject.model)[0] if fitted else layer_table(subject.model, subject.batch, run=subject.score)
+    total, noun = size_of(subject.model)
+    return View(
+        "layers",
+        "Numbers" if fitted else "Layers",
+        "All that the model stores: it was counted from the data, without gradients."
+        if fitted
+        else "Every part of the model with the shape of its output for this example and its number of parameters. "
+        "Shapes are batch × positions × width.",
+        {"rows": [row._asdict() for row in rows], "total": total, "noun": noun, "cells": cell_sizes(subject.model)},
+    )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.subject import Axis, Subject
+from dragoman.analysis.view import View
 from dragoman.data.formats.texts import MASK_ID
 from dragoman.models.decoders.transformer import DecoderStack
 from dragoman.models.masked_lm import MaskedLM
@@ -132,3 +133,22 @@ def _head(subject: Subject) -> tuple[str, Callable[[Tensor], Tensor]] | None:
             logits = getattr(model, "logits_of", model.output)
             return name, lambda x, stack=stack, logits=logits: logits(stack.norm(x))
     return None
+
+
+def lens_view(subject: Subject) -> View | None:
+    blocks = recorded_blocks(subject)
+    norms, lens = block_norms(subject, blocks), logit_lens(subject, blocks)
+    if not norms and lens is None:
+        return None
+    pieces = None if lens is None else [[subject.pieces(row) for row in layer] for layer in lens.tokens.tolist()]
+    return View(
+        "lens",
+        "Layer by layer",
+        "Every layer adds to the vector of a position. The logit lens reads the vector after each layer with the "
+        "output layer, as if the layers above were left out: it shows where the answer appears.",
+        {
+            "lens": None if lens is None else {**vars(lens), "tokens": pieces},
+            "norms": [{"name": one.name, "axis": one.axis.as_dict(), "parts": one.parts} for one in norms],
+            "target": subject.target.as_dict(),
+        },
+    )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.data.batch import Tokens
 from dragoman.data.tokenizers.base import SPECIALS
 from dragoman.inference.completer import Completer
@@ -84,3 +85,17 @@ def neighbours(subject: Subject) -> list[Neighbours]:
             )
         )  # fmt: skip
     return found
+
+
+def embeddings_view(subject: Subject) -> View | None:
+    """The vectors of the text's tokens among those of the vocabulary."""
+    if not (tables := neighbours(subject)):
+        return None
+    return View(
+        "embeddings",
+        "Embeddings",
+        "Tokens that a model uses alike have vectors that point the same way: the bars are the cosines of the nearest "
+        "ones. The picture shows the vectors on their first two principal components, which keep only a part of the "
+        "distances.",
+        {"tables": [table._asdict() for table in tables]},
+    )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.data.batch import Batch, Tokens
 
 MAX_SWAPS = 16
@@ -116,3 +117,27 @@ def added_positions(subject: Subject) -> AddedPositions | None:
         hook.remove()
     embedding, total = (part.float().cpu() for part in seen[0])
     return AddedPositions(embedding, total - embedding, total)
+
+
+def order_view(subject: Subject) -> View | None:
+    """What another order of the source words does to the target."""
+    found = order_effects(subject)
+    if found is None:
+        return None
+    off = (
+        ""
+        if found.off is None
+        else " Without positions an encoder of self-attention cannot tell one order from another."
+    )
+    return View(
+        "order",
+        "Order",
+        f"Each bar is the change of the {subject.measure} of the same output when the {subject.input_unit}s of the "
+        f"input change places.{'' if found.off is None else off}",
+        {
+            "reorderings": [row._asdict() for row in found.reorderings],
+            "off": found.off,
+            "measure": subject.measure,
+            "unit": subject.input_unit,
+        },
+    )

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.classical.model import Tokens
+from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
+from dragoman.classical.model import Tokens, rows_of
 from dragoman.classical.phrase_based import PhraseBased
 from dragoman.classical.phrase_decoder import FEATURES, MAX_TOKENS, Derivation, PhraseDecoder
+from dragoman.inference.predictor import Predictor
 
 SHOWN = 8  # hypotheses of a stack, and translations of a span
 Pieces = Callable[[Sequence[int]], list[str]]
@@ -85,3 +88,18 @@ def _stacks(decoder: PhraseDecoder, text: Callable[[int], list[str]], best: Deri
         )
         first += len(stack.scores)
     return stacks
+
+
+def phrases_view(subject: Subject) -> View | None:
+    model, loaded = subject.model, subject.loaded
+    if not isinstance(model, PhraseBased) or not isinstance(loaded, Predictor) or subject.source is None:
+        return None
+    source = rows_of(subject.batch.source.data)[0]
+    return View(
+        "phrases",
+        "Phrases",
+        "The source is cut into phrases, each is translated, and the translations are ordered. A score is a weighted "
+        "sum of logarithms: as in the noisy channel, p(s|t) says how well the source fits and the language model how "
+        "well the target reads.",
+        {"source": list(subject.source.tokens), **phrase_search(model, source, subject.pieces)},
+    )

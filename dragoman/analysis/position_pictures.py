@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dragoman.analysis.figures import BLUE, chosen, new_figure, suptitle
+from dragoman.analysis.order import added_positions
+from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.layers.positions import Learned, Sinusoidal, sinusoids
 from dragoman.layers.relative_positions import Relative, RelativeBias, RelativePositions, RelativeSinusoidal
 from dragoman.models.encoders.bert import BertEncoder
@@ -62,3 +66,46 @@ def _relative(module: RelativePositions, positions: int) -> Values:
     at = torch.arange(positions, device=device)
     rotated = module.rotate(query.expand(1, heads, positions, depth), at)[0, 0]  # (positions, depth)
     return rotated.float().cpu(), (rotated @ rotated[positions // 2]).float().cpu(), None
+
+
+def positions_view(subject: Subject) -> View | None:
+    pictures = position_pictures(subject.model)
+    if not pictures:
+        return None
+    encoder, rows = subject.encoder, None
+    if isinstance(encoder, BertEncoder) and subject.encoded is not None:
+        segments = encoder.segment_of(subject.batch.source.data)[0].tolist()
+        rows = {"tokens": subject.encoded.tokens, "segment": segments, "position": list(range(len(segments)))}
+    added = None if encoder is None or subject.source is None else added_positions(subject)
+    fits = added is not None and subject.source is not None and len(added.total) == len(subject.source)
+    return View(
+        "positions",
+        "Positions",
+        "Position vectors tell equal words at different places apart; each row is a position, each column a dimension. "
+        "The curve is the dot product of one position with all others: it falls with the distance.",
+        {
+            "pictures": pictures,
+            "rows": rows,
+            "small": sinusoids(8, 4),  # small enough to check by hand
+            "added": added._asdict() if added is not None and fits else None,
+            "source": None if subject.source is None else subject.source.as_dict(),
+        },
+    )
+
+
+def draw_positions(view: View, layer: str | None) -> Any:
+    picture = chosen(view.data["pictures"], layer or "1")
+    drawing = new_figure(11, 4.4)
+    values = picture["vectors"] if picture["vectors"] is not None else picture["bias"]
+    left, right = drawing.subplots(1, 2)
+    top = float(values.abs().max())
+    image = left.imshow(values.numpy(), cmap="RdBu", aspect="auto", vmin=-top, vmax=top)
+    names = ("dimension", "position") if picture["vectors"] is not None else ("distance", "head")
+    left.set(xlabel=names[0], ylabel=names[1])
+    drawing.colorbar(image, ax=left, shrink=0.8)
+    if picture["dots"] is not None:
+        right.plot(torch.arange(len(picture["dots"])) - len(picture["dots"]) // 2, picture["dots"], color=BLUE)
+        right.set(xlabel="distance from the middle position", ylabel="dot product, as a share of its own")
+        right.grid(alpha=0.3)
+    suptitle(drawing, f"{picture['name']} ({picture['kind']})")
+    return drawing

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
 from dragoman.errors import DataError, DragomanError, hint
@@ -172,6 +172,23 @@ class ProbeResult:
     def as_dict(self) -> dict[str, Any]:
         examples = {kind: [example._asdict() for example in several] for kind, several in self.examples.items()}
         return {**vars(self), "examples": examples}
+
+    def lines(self) -> Iterator[str]:
+        """The kinds of outcome, how often each occurred, and examples."""
+        yield f"{self.probe}: {self.about} ({self.cases} cases)"
+        meanings = {**PROBES[self.probe].kinds, REJECTED: "the run raised an error for the input"}
+        for kind, count in self.counts.items():
+            yield f"  {count:>4}  {kind:<14} {meanings[kind]}"
+            for sources, outputs in self.examples.get(kind, ()):
+                for source, output in zip_longest(sources, outputs):
+                    answer = "" if output is None else f" → {shortened(output)}"
+                    yield f"          {shortened(source)}{answer}"
+        yield ""
+
+
+def shortened(text: str, max_length: int = 60) -> str:
+    text = " ".join(text.split()) or "(empty)"
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"
 
 
 def units(text: str) -> list[str]:

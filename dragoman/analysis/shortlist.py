@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 
+from dragoman.analysis.options import ShortlistOptions
 from dragoman.classical.vocabulary import same_spelling
 from dragoman.classical.word_alignment import learn_lexicon
 from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.store import TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.decoding.shortlist import SPECIAL, Shortlist
+from dragoman.decoding.shortlist import NAME, SPECIAL, Shortlist, shortlist_model
 from dragoman.errors import RunError
+from dragoman.files import check_writable
+from dragoman.inference.load import load_predictor
 from dragoman.runs import Run
 from dragoman.runs.resume import check_same_data
 
 CHUNK = 4096  # rows read at a time
 MAX_VALIDATION = 2000  # validation pairs on which coverage is measured
+
+
+class LearnedShortlist(NamedTuple):
+    """The file, and what the validation pairs say of it."""
+
+    file: Path
+    coverage: float  # share of the target tokens that are listed
+    listed: float  # tokens for a source, on average
+    vocabulary: int  # target tokens
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"file": str(self.file), "coverage": self.coverage, "listed": self.listed}
+
+    def lines(self) -> list[str]:
+        return [
+            f"listed for a source: {self.listed:,.0f} of {self.vocabulary:,} target tokens, on average",
+            f"validation tokens that are listed: {self.coverage:.2%}",
+            f"written: {self.file}",
+        ]
+
+
+def shortlist(run: str | Path, options: ShortlistOptions | None = None) -> LearnedShortlist:
+    """Learn which target tokens are likely for each source token of a run, and write them for `method=shortlist`."""
+    options = options or ShortlistOptions()
+    path = Path(run) / NAME if options.output is None else Path(options.output)
+    predictor = load_predictor(run, "cpu", engine="torch")
+    shortlist_model(predictor.single_model("a shortlist restricts the output layer of one"))
+    check_writable(path)
+    learned, covered, listed = build_shortlist(predictor.run, options.likely, options.frequent, options.pairs)
+    learned.save(path, predictor.source_tokenizer, predictor.target_tokenizer)
+    return LearnedShortlist(path, covered, listed, len(predictor.target_tokenizer))
 
 
 def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list[int]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+import torch
+
+from dragoman.analysis.calibration import read_rows, validation_rows
 from dragoman.analysis.cost import timed
+from dragoman.analysis.options import BenchOptions
 from dragoman.data.batch import Batch, batch_of
+from dragoman.data.examples import Pairs
 from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding.options import EngineName, Precision
 from dragoman.errors import DataError, DragomanError
@@ -40,11 +47,33 @@ class SpeedResult(NamedTuple):
     slowest: float
 
 
-def benchmark_speed(run: str, rows: Rows, texts: Sequence[str], device: str, rounds: int) -> Iterator[SpeedResult]:
-    """Measure training, then decoding; yields each result at once and skips what this machine lacks."""
-    predictor = load_predictor(run, device, engine="torch")
-    yield from benchmark_training(predictor, rows, rounds)
-    yield from benchmark_decoding(run, texts, device, rounds)
+class Bench(NamedTuple):
+    """The speeds of a run, each measured when it is asked for."""
+
+    pairs: int
+    rounds: int
+    speeds: Iterator[SpeedResult]
+
+
+def bench(run: str, files: str | Pairs | None = None, options: BenchOptions | None = None) -> Bench:
+    """Measure training, then decoding, with pairs of a file or those that training set aside.
+
+    What this machine lacks (a GPU, an engine) is left out.
+    """
+    options = options or BenchOptions()
+    rounds, predictor = options.rounds or 5, load_predictor(run, options.device, engine="torch")
+    pairs = validation_rows(predictor) if files is None else read_rows(predictor, files)
+    if not (rows := pairs[: options.pairs or 256]):
+        raise DataError("nothing to measure with: no pair was read")
+    texts = [predictor.codec.source.decode(source) for source, _ in rows]
+    decoding = benchmark_decoding(run, texts, options.device, rounds)
+    return Bench(len(rows), rounds, chain(benchmark_training(predictor, rows, rounds), decoding))
+
+
+def machine() -> str:
+    """This machine, in words."""
+    graphics = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{platform.machine()}, {torch.get_num_threads()} threads{graphics}, torch {torch.__version__}"
 
 
 def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[SpeedResult]:
@@ -114,14 +143,3 @@ def speed_result(name: str, seconds: Sequence[float], tokens: int, sentences: in
     """The speed of the median round."""
     median = statistics.median(seconds)
     return SpeedResult(name, tokens / median, sentences / median, min(seconds), max(seconds))
-
-
-def benchmark_data(run: str, device: str, files: Any, max_pairs: int) -> tuple[Rows, list[str]]:
-    """Pairs of a file or of the run's validation data as token ids, and their sources as text."""
-    from dragoman.analysis.calibration import read_rows, validation_rows
-
-    predictor = load_predictor(run, device, engine="torch")
-    rows = (validation_rows(predictor) if files is None else read_rows(predictor, files))[:max_pairs]
-    if not rows:
-        raise DataError("nothing to measure with: no pair was read")
-    return rows, [predictor.codec.source.decode(source) for source, _ in rows]

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dragoman.analysis.options import TRAINING_PAIRS
 from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.training_texts import training_texts
 
-PAIRS = 1_000  # of the training data
 NEAREST = 8
 BATCH = 32
 
@@ -66,7 +67,7 @@ def decoder_states(model: Any, batch: Batch) -> Tensor:
     return torch.cat(seen, 1)[:, -batch.target.shape[1] :]  # without those of a prompt
 
 
-def state_neighbours(subject: Subject, pairs: int = PAIRS, nearest: int = NEAREST) -> StateNeighbours:
+def state_neighbours(subject: Subject, pairs: int = TRAINING_PAIRS, nearest: int = NEAREST) -> StateNeighbours:
     """The nearest states for every token of the target, over a sample of the training pairs in their own order."""
     loaded: Any = subject.loaded
     if not has_states(subject):
@@ -139,3 +140,20 @@ def neighbour_lines(subject: Subject, found: StateNeighbours, row: str) -> list[
     for one in found.neighbours[place]:
         lines += [f"{one.distance:8.3f}  {f'{one.before} [{one.token}] {one.after}'.strip()}", f"{'':10}{one.source}"]
     return lines
+
+
+def training_view(subject: Subject) -> View:
+    """The training pairs whose decoder states are nearest to those of the output; DataError where there are none."""
+    found = state_neighbours(subject, subject.options.training_pairs or TRAINING_PAIRS)
+    return View(
+        "training",
+        "Training pairs",
+        "Where did it learn this? The decoder's state before a token decides what it writes. These places of the "
+        "training data had the nearest states; a distance of 1 is the mean one.",
+        {
+            "target": subject.target.as_dict(),
+            "pairs": found.pairs,
+            "states": found.states,
+            "neighbours": [[one._asdict() for one in row] for row in found.neighbours],
+        },
+    )

@@ -10,11 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dragoman.analysis.attention_layers import attention_layers
+from dragoman.analysis.figures import CELL, INK, MAX_INCHES, chosen, draw_heat, new_figure, panel_size, suptitle
 from dragoman.analysis.subject import Axis, Subject, plain_axis
+from dragoman.analysis.view import View
 from dragoman.layers.cells import Cell, CellState, CoupledLSTMCell, GRUCell, observe_cells
 from dragoman.layers.rnn import Unidirectional
 
 STATE_NAMES = ("hidden state", "cell state")
+UNITS = 64  # units in a page: those that vary most
 
 
 @dataclass
@@ -126,3 +130,55 @@ def _trace(subject: Subject, name: str, steps: CellSteps, layer: Any, in_encoder
 def _joined(states: list[CellState]) -> CellState:
     """The states of all steps, each tensor (T, D)."""
     return tuple(torch.cat(part) for part in zip(*states, strict=True))
+
+
+def states_view(subject: Subject) -> View | None:
+    traces = cell_traces(subject)
+    if not traces:
+        return None
+    cross = next((layer for layer in attention_layers(subject) if layer.kind == "cross"), None)
+    return View(
+        "states",
+        "Gates and states",
+        "Each row is a unit of a recurrent layer, each column a step through the text. A gate near 1 lets everything "
+        "through and a gate near 0 nothing: a forget or update gate near 1 means that the unit keeps its memory.",
+        {
+            "cells": [
+                {
+                    "name": trace.name,
+                    "kind": trace.kind,
+                    "backward": trace.backward,
+                    "axis": trace.axis.as_dict(),
+                    "units": (units := trace.varying_units(UNITS)),
+                    "width": trace.start.shape[0],
+                    "values": {name: value[:, units].T for name, value in trace.values.items()},  # (units, T)
+                    "start": trace.start[units],
+                    "implicit": trace.implicit,
+                }
+                for trace in traces
+            ],
+            "cross": None if cross is None else {"weights": cross.weights.mean(0), "columns": cross.columns.as_dict()},
+        },
+    )
+
+
+def draw_states(view: View, layer: str | None) -> Any:
+    cell = chosen(view.data["cells"], layer)
+    names, tokens = list(cell["values"]), cell["axis"]["tokens"]
+    units = [str(unit) for unit in cell["units"][:20]]
+    across = min(len(names), 3, max(1, int(20 / (1.6 + CELL * len(tokens)))))  # panels side by side
+    down = -(-len(names) // across)
+    width, height = panel_size(len(units), len(tokens), across)
+    drawing = new_figure(width, min(MAX_INCHES, (height + 0.3) * down))
+    suptitle(drawing, f"{cell['name']} ({cell['kind']}): gates and states of the {len(units)} units that vary most")
+    for number, name in enumerate(names, 1):
+        axes = drawing.add_subplot(down, across, number)
+        values = cell["values"][name][:20]
+        signed = name in ("candidate", "hidden state", "cell state")
+        top = float(values.abs().max()) if name == "cell state" else 1.0
+        image = draw_heat(axes, values, units, tokens, signed=signed, top=top)
+        axes.set_title(name, fontsize=10, color=INK, pad=4)
+        if number % across == 1 or across == 1:
+            axes.set_ylabel("unit", fontsize=9, color=INK)
+        drawing.colorbar(image, ax=axes, shrink=0.8)
+    return drawing

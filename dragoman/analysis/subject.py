@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dragoman.analysis.alignment import word_spans
 from dragoman.analysis.attention import token_labels
+from dragoman.analysis.options import InspectOptions
 from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch, batch_of
@@ -99,6 +100,7 @@ class Subject:
     source: Axis | None  # None: a language model has no source
     target: Axis
     given: bool  # whether the user gave the target; else it is the prediction
+    options: InspectOptions = InspectOptions()
     text: str = ""  # all of the user's text; the source may be its beginning
     score: Callable[[Any, Batch], Tensor] = target_log_probabilities  # (model, batch) → (B, T), with a gradient
 
@@ -116,6 +118,15 @@ class Subject:
     @property
     def input_unit(self) -> str:
         return "word" if self.source is None else self.source.unit
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The texts of token ids of the target."""
+        loaded = self.loaded
+        if isinstance(loaded, Completer):
+            return loaded.tokenizer.pieces(tokens)
+        if isinstance(loaded, Predictor) and self.source is not None:
+            return loaded.codec.target_of(self.source.text).pieces(tokens)
+        return loaded.target_tokenizer.pieces(tokens)
 
     @property
     def writes_numbers(self) -> bool:
@@ -185,8 +196,10 @@ def beginning(tokenizer: SourceReader, text: str, limit: int) -> str:
     return text if len(spans) <= limit else text[: spans[limit][0]].rstrip()
 
 
-def open_subject(loaded: Loaded, text: str, target: str | None = None, tag: str | None = None) -> Subject:
+def open_subject(loaded: Loaded, text: str, options: InspectOptions | None = None) -> Subject:
     """Read a text, and a target or by default the run's own prediction; of long texts their beginning."""
+    options = options or InspectOptions()
+    target = options.target
     limit = min(MAX_TOKENS, getattr(loaded.config.data, "max_length", 0) or MAX_TOKENS) - 1  # <eos>
     if isinstance(loaded, Completer):
         subject = _language_model_subject(loaded, beginning(loaded.tokenizer, text, limit), target)
@@ -199,8 +212,8 @@ def open_subject(loaded: Loaded, text: str, target: str | None = None, tag: str 
     else:
         if target is not None:
             target = beginning(loaded.target_tokenizer, target, limit)
-        subject = _search_subject(loaded, text, target, tag, limit)
-    return replace(subject, text=text)
+        subject = _search_subject(loaded, text, target, options.tag, limit)
+    return replace(subject, text=text, options=options)
 
 
 def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str | None, limit: int) -> Subject:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from dragoman.analysis.ctc import ctc_tables
+from dragoman.analysis.figures import INK, RED, chosen, heat
+from dragoman.analysis.path_table import PathTable, table_data, traced
+from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
+from dragoman.classical.hmm_tagger import HMMTagger
 from dragoman.classical.rows import Floats
-from dragoman.data.tokenizers.base import PAD
+from dragoman.inference.completer import Completer
+from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import told_elsewhere
 from dragoman.layers.crf import LinearChainCRF
-from dragoman.layers.ctc import with_blanks
-
-
-@dataclass(frozen=True)
-class PathTable:
-    """A table of best scores, where each cell came from, and the cells of the best path."""
-
-    scores: Tensor  # (rows, columns): row = state, column = time
-    back: list[list[int]] | None  # back[column][row]: the row before, −1 where there is none
-    path: list[tuple[int, int]]  # (row, column) from the first column to the last
+from dragoman.models.tagger import Tagger
+from dragoman.scoring.edit import align_edits
 
 
 @torch.no_grad()
@@ -34,7 +33,7 @@ def viterbi_table(chain: LinearChainCRF, emissions: Tensor) -> PathTable:
         best = reached + scores
         columns.append(best)
         back.append(origin.tolist())
-    return _traced(columns, back, int((best + chain.last).argmax()))
+    return traced(columns, back, int((best + chain.last).argmax()))
 
 
 def hmm_table(transitions: Floats, emissions: Floats) -> PathTable:
@@ -60,69 +59,54 @@ def hmm_table(transitions: Floats, emissions: Floats) -> PathTable:
     return PathTable(torch.from_numpy(np.stack([table.max(0) for table in pairs], 1)), back, path[::-1])
 
 
-def _traced(columns: list[Tensor], back: list[list[int]], row: int) -> PathTable:
-    """The table with the path that ends in a row of the last column."""
-    path = [(row, len(columns) - 1)]
-    for column in range(len(columns) - 1, 0, -1):
-        row = back[column][row]
-        path.append((row, column - 1))
-    return PathTable(torch.stack(columns, 1), back, path[::-1])
-
-
 @torch.no_grad()
-def ctc_forward(log_probabilities: Tensor, labels: list[int]) -> tuple[Tensor, int]:
-    """The forward variables (states, T) of CTC, and how many paths the labels have.
+def tables_view(subject: Subject) -> View | None:
+    tables: list[dict[str, Any]] = []
+    model, loaded = subject.model, subject.loaded
+    if isinstance(model, HMMTagger):
+        words = [label.rpartition("/")[0] for label in subject.target.tokens]
+        path = hmm_table(model.transitions, model.lattice(*model.rows(subject.batch))[0][0])
+        about = "log-probability of the best path that ends in this tag, up to a term that all paths share"
+        tables.append(table_data("Viterbi", about, path, list(loaded.labels), words))
+    if isinstance(model, Tagger) and model.chain is not None and not isinstance(loaded, Predictor | Completer):
+        path = viterbi_table(model.chain, model.outputs(subject.batch)[0][0])
+        words = [label.rpartition("/")[0] for label in subject.target.tokens]
+        tables.append(
+            table_data("Viterbi", "best score of a path that ends in this tag", path, list(loaded.labels), words)
+        )
+    tables += ctc_tables(subject)
+    if subject.given and isinstance(loaded, Predictor) and subject.source is not None:
+        output = next(loaded.stream([subject.source.text], engine="torch", on_unknown=told_elsewhere)).text
+        axis = subject.target
+        by_word = len(axis.text.split()) > 1
+        left, right = (text.split() if by_word else list(text) for text in (axis.text, output))
+        edits = align_edits(left, right)
+        about = f"cost of turning the target (down) into the output (across): {edits.cost}"
+        path = PathTable(torch.tensor(edits.table), None, list(edits.path))
+        tables.append(table_data("Edit distance", about, path, ["", *left], ["", *right]))
+    if not tables:
+        return None
+    return View(
+        "tables",
+        "Tables",
+        "Dynamic programming fills each cell from its neighbours and remembers which one it came from. Following "
+        "these back-pointers from the last cell gives the best path, outlined here.",
+        {"tables": tables},
+    )
 
-    Each cell is the log of the summed probability of all paths to it (Graves et al. 2006, eq. 6 to 8); the last two
-    states of the last column add up to the probability of the labels.
-    """
-    symbols, skips = with_blanks(torch.tensor(labels, dtype=torch.long), PAD)
-    skips = skips[: len(symbols)]
-    emitted = log_probabilities.double()[:, symbols]  # (T, states)
-    reached = torch.full((len(symbols),), float("-inf"), dtype=torch.float64)
-    reached[0] = 0.0
-    counts = [1] + [0] * (len(symbols) - 1)  # Python's integers: there are more paths than 64 bits can count
-    columns = []
-    for row in emitted:
-        one = F.pad(reached[:-1], (1, 0), value=float("-inf"))
-        two = F.pad(reached[:-2], (2, 0), value=float("-inf"))[: len(symbols)].masked_fill(~skips, float("-inf"))
-        reached = torch.stack([reached, one, two]).logsumexp(0) + row
-        columns.append(reached)
-        counts = [
-            counts[state] + (counts[state - 1] if state else 0) + (counts[state - 2] if skips[state] else 0)
-            for state in range(len(symbols))
-        ]
-    return torch.stack(columns, 1), sum(counts[-2:])
 
-
-@torch.no_grad()
-def ctc_table(log_probabilities: Tensor, labels: list[int]) -> PathTable:
-    """The best CTC alignment of labels to positions (T, V): states are blank, label 1, blank, …, label n, blank.
-
-    A step stays, moves to the next state, or skips a blank between two different labels (Graves et al. 2006).
-    """
-    states = [PAD]
-    for label in labels:
-        states += [label, PAD]
-    emitted = log_probabilities[:, states]  # (T, states)
-    lowest = float("-inf")
-    best = torch.full((len(states),), lowest, dtype=emitted.dtype)
-    best[0] = emitted[0, 0]
-    if len(states) > 1:
-        best[1] = emitted[0, 1]
-    columns, back = [best], [[-1] * len(states)]
-    for row in emitted[1:]:
-        origins = []
-        values = torch.full_like(best, lowest)
-        for state, label in enumerate(states):
-            before = [state] if state == 0 else [state, state - 1]
-            if state > 1 and label != PAD and label != states[state - 2]:
-                before.append(state - 2)
-            origin = max(before, key=lambda state: float(best[state]))
-            origins.append(origin)
-            values[state] = best[origin] + row[state]
-        best = values
-        columns.append(best)
-        back.append(origins)
-    last = len(states) - 1
-    return _traced(columns, back, last if last == 0 or best[last] >= best[last - 1] else last - 1)
+def draw_tables(view: View, layer: str | None) -> Any:
+    table = chosen(view.data["tables"], layer)
+    values = table["scores"].clone()
+    finite = values[values.isfinite()]
+    values = values.masked_fill(~values.isfinite(), float(finite.min()))
+    low, high = float(values.min()), float(values.max())
+    drawing, axes = heat((values - low) / max(high - low, 1e-9) * 0.8, table["rows"], table["columns"])
+    if values.numel() <= 600:
+        for row in range(values.shape[0]):
+            for column in range(values.shape[1]):
+                axes.text(column, row, f"{float(values[row, column]):.3g}", ha="center", va="center", fontsize=6)
+    path = np.asarray(table["path"])
+    axes.plot(path[:, 1], path[:, 0], color=RED, marker="o", ms=3, lw=1.5)
+    axes.set_title(f"{table['name']}: {table['about']}", fontsize=10, color=INK)
+    return drawing

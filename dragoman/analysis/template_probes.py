@@ -1,4 +1,4 @@
-"""Probes from a user's file: templates with slots, and the word forms to count in the outputs.
+"""`probe`, and its probes from a user's file: templates with slots, and the word forms to count in the outputs.
 
 A source language without gender (Malay "dia", Turkish "o", Finnish "hän") makes a system choose one: the table shows
 which it chooses for each word of a slot. Any other choice of words can be counted in the same way.
@@ -10,16 +10,30 @@ import math
 import re
 import string
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.analysis.probes import Predict, predicted
-from dragoman.errors import DataError, hint
+from dragoman.analysis.options import ProbeOptions
+from dragoman.analysis.probes import (
+    PROBES,
+    Predict,
+    ProbeResult,
+    predicted,
+    probe_texts,
+    run_probes,
+    shortened,
+    suitable_probes,
+)
+from dragoman.data.readers.lines import read_lines
+from dragoman.errors import ConfigError, DataError, hint
+from dragoman.inference.inputs import StreamOptions
+from dragoman.inference.load import load_predictor
 from dragoman.inference.training_texts import is_spaced
+from dragoman.runs import Run
 
 MAX_CASES = 20_000
 SEVERAL, NONE, REJECTED = "several", "none", "rejected"  # forms of two groups, of no group, no output
@@ -86,6 +100,24 @@ class TemplateResult:
 
     def as_dict(self) -> dict[str, Any]:
         return {**vars(self), "rows": [row.as_dict() for row in self.rows]}
+
+    def lines(self) -> Iterator[str]:
+        """For each word of the slot: how often its outputs have forms of each group, and the first one's share."""
+        kinds = [kind for kind in self.rows[-1].counts if kind in self.groups or self.rows[-1].counts[kind]]
+        width = max(len(self.by), *(len(row.word) for row in self.rows))
+        heads = [f"{kind:>{max(8, len(kind))}}" for kind in kinds]
+        yield f"{self.probe}: which forms do the outputs have?"
+        yield f"  {self.by:<{width}}  {'  '.join(heads)}  {self.groups[0]} of {' + '.join(self.groups)} (95 %)"
+        for row in self.rows:
+            cells = "  ".join(f"{row.counts[kind]:>{len(head)}}" for kind, head in zip(kinds, heads, strict=True))
+            share = "–"
+            if row.share is not None and row.interval is not None:
+                share = f"{row.share:.0%} ({row.interval[0]:.0%} to {row.interval[1]:.0%})"
+            yield f"  {row.word:<{width}}  {cells}  {share}"
+        for kind, several in self.examples.items():
+            for source, output in several:
+                yield f"  {kind}: {shortened(source)} → {shortened(output)}"
+        yield ""
 
 
 def wilson(hits: int, total: int, z: float = 1.959964) -> tuple[float, float]:
@@ -183,3 +215,38 @@ def _words(place: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(word, str) and word.strip() for word in value):
         raise DataError(f"{place}: found {value!r}, expected a list of texts")
     return tuple(value)
+
+
+def probe(
+    run: str | Path,
+    options: ProbeOptions | None = None,
+    *,
+    note: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = lambda line: None,
+) -> Sequence[ProbeResult | TemplateResult]:
+    """Feed made-up inputs to a run and count the kinds of its outputs."""
+    options = options or ProbeOptions()
+    names, sentences = options.probes, options.sentences
+    if sentences is not None and names and all(PROBES[name].english for name in names if name in PROBES):
+        raise DataError(f"--sentences is for the probes of repetition and length: found {', '.join(names)}")
+    own = None
+    if options.templates is not None:
+        if names or sentences is not None:
+            raise ConfigError(f"{'--probe' if names else '--sentences'} or --templates")
+        own = read_template_probes(options.templates)
+    else:
+        texts, warning = probe_texts(Run(run), None if sentences is None else list(read_lines(sentences)))
+        chosen = suitable_probes(names, texts)
+        if warning:
+            warn(warning)
+        if skipped := [name for name in PROBES if not names and name not in chosen]:
+            note(f"skipped: {', '.join(skipped)}; their inputs are English, which this run does not read")
+    predictor = load_predictor(run, options.device)
+    reports = StreamOptions(on_warning=warn, input_name="probe input {}".format)
+
+    def outputs(sources: Sequence[str]) -> list[str]:
+        return [output.text for output in predictor.stream(sources, stream=reports, tag=options.tag, beam=options.beam)]
+
+    if own is not None:
+        return run_template_probes(outputs, own, options.examples)
+    return run_probes(outputs, chosen, texts=texts, examples=options.examples)

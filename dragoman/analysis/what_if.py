@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,9 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.attention_layers import attention_layers
-from dragoman.analysis.beam_tree import continue_prefixes, next_tokens
+from dragoman.analysis.beam_tree import continue_prefixes
+from dragoman.analysis.figures import bars
+from dragoman.analysis.next_tokens import next_tokens
 from dragoman.analysis.states import record_cells
 from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
+from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
@@ -169,7 +173,46 @@ def _forced_tokens(subject: Subject, loaded: Predictor, before: Tensor) -> Itera
         others = [token for token in row if token not in (target[step], *SUPPRESSED_TOKENS, EOS)]
         places += [(step, token) for token in others[:ALTERNATIVES]]
     continued = continue_prefixes(loaded, subject.source.text, [[*target[:step], token] for step, token in places])
-    pieces = loaded.codec.target_of(subject.source.text).pieces
+    pieces = subject.pieces
     for (step, token), output in zip(places, continued, strict=True):
         name = f"{step + 1}: {pieces([token])[0]} for {pieces([target[step]])[0]}"
         yield Change("token", name, (step, token), output.total, output.total - float(before.sum()), (), output.text)
+
+
+def what_if_view(subject: Subject) -> View | None:
+    if isinstance(subject.model, FittedModel) and not subject.has_likelihood:
+        return None  # nothing changes but the output
+    changes = what_if(subject)
+    if not changes:
+        return None
+    changed_thing = "predicted value" if subject.writes_numbers else "output's log-probability"
+    with torch.no_grad():
+        before = float(subject.log_probabilities().sum())
+    changed = {change.kind for change in changes}
+    texts = {
+        "head": "one head is masked",
+        "gate": "one gate is held open or shut",
+        "word": f"one input {subject.input_unit} is left out",
+    }
+    kinds = [text for kind, text in texts.items() if kind in changed] or ["another token is forced"]
+    forced = "; a forced token shows the output that would have followed it" if "token" in changed else ""
+    return View(
+        "whatif",
+        "What if",
+        f"Each bar is the change of the {changed_thing} when {' or '.join(kinds)}. "
+        f"A long bar {'' if subject.writes_numbers else 'to the left '}marks a part that this output needs{forced}.",
+        {
+            "before": before,
+            "measure": subject.measure,
+            "changes": [asdict(change) for change in changes],
+            "target": subject.target.as_dict(),
+            "unit": subject.input_unit,
+        },
+    )
+
+
+def draw_what_if(view: View, layer: str | None) -> Any:
+    changes = [change for change in view.data["changes"] if change["kind"] != "token"]
+    changes = sorted(changes, key=lambda change: change["difference"])[:30]
+    names = [f"without {change['name']}" if change["kind"] != "gate" else change["name"] for change in changes]
+    return bars(names, [change["difference"] for change in changes], view.title, "change of log p of the output")

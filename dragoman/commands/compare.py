@@ -16,7 +16,7 @@ from dragoman.errors import DataError
 from dragoman.files import atomic_write, check_creatable
 
 if TYPE_CHECKING:
-    from dragoman.reports.view import View
+    from dragoman.analysis.view import View
     from dragoman.tasks.config import Config
 
 
@@ -132,7 +132,7 @@ def redraw(report: str, output: str | None, title: str | None) -> None:
 
 
 def write_report(title: str, about: str, views: list[View], output: str | None) -> None:
-    from dragoman.reports.view import listed, packed
+    from dragoman.analysis.view import listed, packed
     from dragoman.web.page import build_page, plain
 
     if output is None:
@@ -176,7 +176,7 @@ def compare_outputs(files: tuple[str, ...], output: str | None, options: dict[st
 
 
 def compare_untrained(output: str | None, options: dict[str, Any]) -> None:
-    from dragoman.analysis.untrained import by_recurrent_weight, untrained_cells
+    from dragoman.analysis.gradients import by_recurrent_weight, untrained_cells
     from dragoman.reports.comparison import untrained_views
 
     flows = {"cells": untrained_cells(options["seed"]), "recurrent weight": by_recurrent_weight(options["seed"])}
@@ -194,8 +194,8 @@ def compare_untrained(output: str | None, options: dict[str, Any]) -> None:
 
 def compare_tasks(systems: tuple[str, ...], output: str | None, options: dict[str, Any]) -> None:
     """A row for each configuration, a column for each task: folders with a task.toml (data and metric)."""
+    from dragoman.analysis.view import View
     from dragoman.auto.task_table import read_tasks, table_lines, task_table
-    from dragoman.reports.view import View
 
     refuse(options, ("test", "tokens", "minutes", "sentence", "source", "plot", "metrics"), "does not go with --tasks")
     if options["own_tokenizers"]:

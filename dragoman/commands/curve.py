@@ -53,8 +53,8 @@ def curve(request: Request, run_folder: str | None, plot: str | None, quiet: boo
     fitted to the scores; the interval counts the choice of held-out pairs, the noise of training and the curves that
     the four sizes allow. The same command goes on where it stopped; a finished size is not trained again.
     """
+    from dragoman.analysis.figures import check_plot_path
     from dragoman.auto.curve import CurveOptions, learning_curve
-    from dragoman.reports.plots import check_plot_path
     from dragoman.reports.score_plots import draw_learning_curve
     from dragoman.training.display import Display
 

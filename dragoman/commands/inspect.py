@@ -3,62 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
+from dragoman.analysis.options import AttentionOptions, CalibrateOptions, InfoOptions, InspectOptions, ProbeOptions
+from dragoman.analysis.views import VIEWS
 from dragoman.commands.checks import refuse_options, require_search
+from dragoman.commands.from_record import options_of
 from dragoman.commands.inputs import pair_files
-from dragoman.commands.options import beam_option, device_option, json_option, tag_option
+from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message, print_unseen, print_warning
 from dragoman.data.examples import Pairs
-from dragoman.data.readers.lines import read_lines
-from dragoman.errors import DataError
-from dragoman.files import atomic_write, check_creatable
-
-PICTURES = (".svg", ".png", ".pdf")
 
 
 @click.command()
 @click.argument("run")
-@click.option("--depth", type=click.IntRange(1), default=3, help="Levels of layers to list.")
-@click.option("--plot", help="Also draw the training curve to this .png, .svg or .pdf file.")
+@options_of(InfoOptions)
 @json_option
-def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
+def info(run: str, options: InfoOptions, as_json: bool) -> None:
     """Show a run: its model, data and training curve.
 
     \b
     dragoman info runs/my
     dragoman info runs/my --depth 5 --plot curve.png
     """
-    from dragoman.reports.plots import check_plot_path, draw_curves
-    from dragoman.reports.run_summary import curve_labels, print_run_information, run_information
-    from dragoman.runs import Run
+    from dragoman.reports import run_summary
 
-    opened = Run(run)
-    if plot is not None:
-        check_plot_path(plot)
-        opened.check_single("--plot draws the curve of one")
-    information = run_information(run, depth)
+    information = run_summary.info(run, options)
     if as_json:
         click.echo(json.dumps(information))
     else:
-        print_run_information(information)
+        run_summary.print_run_information(information)
         leaderboard = Path(run) / "leaderboard.md"  # of a run that a search made
         if leaderboard.is_file():
             click.echo(f"\nsearch:\n{leaderboard.read_text(encoding='utf-8').rstrip()}")
-    if plot is not None:
-        title = opened.folder.resolve().name
-        print_message(f"curve: {draw_curves(opened.metrics(), plot, *curve_labels(opened), title)}")
+    if options.plot is not None:
+        print_message(f"curve: {options.plot}")
 
 
 @click.command()
 @click.argument("run")
 @click.argument("text")
-@click.option("--target", help="Explain this output instead of the run's own prediction.")
 @click.option(
     "--output", "-o", default="inspect.html", metavar="FILE",
     help="A page (.html), all numbers (.json), or one figure (.svg, .png, .pdf).",
@@ -73,54 +59,20 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     help="Print the attention of one position as a worked sum instead: numbers from 1, or names of layer and token.",
 )  # fmt: skip
 @click.option(
-    "--beside", metavar="RUN",
-    help="Put another run beside it: a folder; untrained: the same run before training; no-positions: without them.",
-)  # fmt: skip
-@click.option(
-    "--training-pairs", type=click.IntRange(1), metavar="N",
-    help="Add the view training, of so many training pairs. [default: 1000 with --view training or --state]",
-)  # fmt: skip
-@click.option(
-    "--state",
-    metavar="TOKEN",
+    "--state", metavar="TOKEN",
     help="Print the training pairs with the decoder states nearest to that before an output token (number or name).",
-)
-@beam_option
-@tag_option
-@device_option
+)  # fmt: skip
+@options_of(InspectOptions)
 def inspect(
-    run: str,
-    text: str,
-    target: str | None,
-    output: str,
-    kind: str | None,
-    layer: str | None,
-    cell: str | None,
-    beside: str | None,
-    training_pairs: int | None,
+    run: str, text: str, options: InspectOptions, output: str, kind: str | None, layer: str | None, cell: str | None,
     state: str | None,
-    beam: int | None,
-    tag: str | None,
-    device: str,
-) -> None:
+) -> None:  # fmt: skip
     """See inside a run: what it does with a text, as a page.
 
     The page is one file and needs no network.
 
     \b
-    attention   every layer and head over words, with input x gradient beside it
-    inside      one attention step by step: q, k, q·k, scale, mask, softmax, values, W^O
-    lens        what the model would say after each layer; lengths of the vectors
-    next        probabilities of the next token, with temperature, top-k and top-p
-    beam        beam search as a tree; what would have followed a pruned branch
-    states      gates, hidden and cell states of recurrent layers over time
-    gradients   how far gradients reach back in time
-    whatif      the output without a head, a gate or a word
-    forcing     with --target: the output after right tokens and after its own
-    order       words swapped and shuffled, with and without positions
-    embeddings  nearest tokens, and a projection onto two dimensions
-    training    training pairs with the nearest decoder states: where did it learn this?
-    ctc, phrases, lexicon, series, labels, surprise, media, tables, positions, layers
+    VIEWS
 
     A run has the views that its model has parts for. TEXT is the path of a file for a run that captions or transcribes.
 
@@ -134,78 +86,32 @@ def inspect(
     dragoman inspect runs/my "ein kleiner Hund" --cell 1,2,3         layer 1, head 2, third token
     dragoman inspect runs/my "ein kleiner Hund" --state 2            training pairs near the second output token
     """
-    from dragoman.analysis.state_neighbours import PAIRS
-    from dragoman.analysis.variants import NO_POSITIONS, UNTRAINED, open_variant, variant_title
-    from dragoman.inference.load import load_run
-    from dragoman.reports.inspection import KINDS
-    from dragoman.reports.inspection import inspect as look
-    from dragoman.reports.inspection_plots import draw_view
-    from dragoman.reports.plots import check_plot_path
-    from dragoman.web.page import build_page, plain
+    from dragoman.reports.inspection import attention_sum, inspect_to, states_near
 
+    as_utf8()
+    known = {"run", "text", "target", "tag", "device"}
     if cell is not None:
-        refuse_options(None, {"run", "text", "target", "cell", "tag", "device"}, "does not go with --cell")
-        from dragoman.analysis.inside_attention import attention_sums, chosen_sum, worked_example
-        from dragoman.analysis.subject import open_subject
+        refuse_options(None, {*known, "cell"}, "does not go with --cell")
+        click.echo(attention_sum(run, text, cell, options))
+    elif state is not None:
+        refuse_options(None, {*known, "state", "training_pairs"}, "does not go with --state")
+        click.echo(states_near(run, text, state, options))
+    else:
+        for note in inspect_to(output, run, text, options, kind, layer).notes:
+            print_message(f"note: {note}")
+        click.echo(output)
 
-        as_utf8()
-        sums = attention_sums(open_subject(load_run(run, device), text, target, tag))
-        click.echo("\n".join(worked_example(*chosen_sum(sums, cell))))
-        return
-    if state is not None:
-        refuse_options(
-            None, {"run", "text", "target", "state", "training_pairs", "tag", "device"}, "does not go with --state"
-        )
-        from dragoman.analysis.state_neighbours import neighbour_lines, state_neighbours
-        from dragoman.analysis.subject import open_subject
 
-        as_utf8()
-        subject = open_subject(load_run(run, device), text, target, tag)
-        click.echo("\n".join(neighbour_lines(subject, state_neighbours(subject, training_pairs or PAIRS), state)))
-        return
-    suffix = Path(output).suffix.lower()
-    if suffix not in (".html", ".json", *PICTURES):
-        raise DataError(f"--output: found {output!r}, expected a file that ends in .html, .json, .svg, .png or .pdf")
-    if suffix not in PICTURES and layer is not None:
-        raise DataError(f"--layer goes with .svg, .png or .pdf: found {output}")
-    if suffix in PICTURES and beside is not None:
-        raise DataError(f"--beside goes with .html or .json: found {output}")
-    (check_plot_path if suffix in PICTURES else check_creatable)(output)
-    options: dict[str, Any] = {
-        "tag": tag, "beam": beam, "training_pairs": training_pairs or (PAIRS if kind == "training" else 0),
-    }  # fmt: skip
-    loaded = load_run(run, device)
-    if kind in KINDS and suffix != ".html":
-        options["only"] = (kind,)
-    inspection = look(loaded, text, target, **options)
-    if "only" in options and kind not in {view.kind for view in inspection.views}:
-        inspection = look(loaded, text, target, tag=tag, beam=beam)  # the error says which views there are
-    if beside is not None:
-        changes = {UNTRAINED: {"untrained": True}, NO_POSITIONS: {"positions": False}}.get(beside, {})
-        other = look(open_variant(run if changes else beside, device, **changes), text, target, **options)
-        inspection = replace(inspection, beside=replace(other, title=variant_title(other.title, **changes)))
-    for note in inspection.notes:
-        print_message(f"note: {note}")
-    if suffix in PICTURES:
-        click.echo(draw_view(inspection, output, kind, layer))
-        return
-    if kind is not None:
-        inspection = inspection.opened_at(kind, alone=suffix == ".json")
-    with atomic_write(output, with_folder=True) as file:
-        if suffix == ".json":
-            content = json.dumps(plain(inspection.as_dict()))
-        else:
-            content = build_page(f"{inspection.title}: inspect", "inspect-page", inspection.page_data())
-        file.write_text(content, encoding="utf-8", newline="\n")
-    click.echo(output)
+listing = "\n    ".join(f"{name:<12}{view.about}" for name, view in VIEWS.items())
+inspect.help = str(inspect.help).replace("VIEWS", listing)
 
 
 @click.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 @click.option("-o", "--output", "out", default="attention.png", help="Picture to write: .png, .svg or .pdf.")
-@tag_option
-def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> None:
+@options_of(AttentionOptions)
+def attention(run: str, texts: tuple[str, ...], out: str, options: AttentionOptions) -> None:
     """Draw the attention of each output token over the input.
 
     \b
@@ -215,58 +121,20 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
 
     For a run that captions or transcribes, TEXT is the path of a file; several give seen-1.png, seen-2.png, …
     """
-    from dragoman.analysis.attention import attention_map
-    from dragoman.inference.load import load_predictor
-    from dragoman.inference.unseen import UnseenInputs
-    from dragoman.reports.plots import check_plot_path, draw_attention
+    from dragoman.reports import media_plots
 
-    check_plot_path(out)
     require_search("attention", run, '"translate", "transcribe" or "caption"')
-    predictor = load_predictor(run)
-    usable = [text for text in texts if text.strip()]
-    if not usable:
-        raise DataError("found only empty text, expected text to draw attention for")
-    if predictor.reads_files:
-        from dragoman.models.transcriber import Transcriber
-        from dragoman.reports.media_plots import draw_caption_attention, draw_ctc_alignments
-
-        refuse_options(predictor.run, {"run", "texts", "out"}, 'goes with texts; {run} has task = "{task}"')
-        draw = draw_ctc_alignments if isinstance(predictor.model, Transcriber) else draw_caption_attention
-        for path in draw(predictor, usable, out):
-            click.echo(path)
-        return
-    read, unknown = list(predictor.read_as(usable, tag)), UnseenInputs()
-    for number, text in enumerate(read, 1):
-        if surfaces := predictor.unseen(text):
-            unknown.add(number, surfaces)
-    click.echo(draw_attention([attention_map(predictor, text) for text in read], out))
-    print_unseen(unknown)
+    pictures = media_plots.attention(run, texts, out, options)
+    for path in pictures.paths:
+        click.echo(path)
+    print_unseen(pictures.unseen)
 
 
 @click.command()
 @click.argument("run")
-@click.option(
-    "--probe", "names", multiple=True, metavar="NAME",
-    help="repetition, copying, length, gender or stereotype; may be repeated. [default: all that suit the run]",
-)  # fmt: skip
-@click.option("--sentences", metavar="FILE", help="Source sentences for repetition and length.")
-@click.option("--templates", metavar="FILE", help="Your own probes instead: templates, word lists and forms (.toml).")
-@click.option("--examples", type=click.IntRange(0), default=2, help="Examples to show of each kind.")
-@beam_option
-@tag_option
+@options_of(ProbeOptions)
 @json_option
-@device_option
-def probe(
-    run: str,
-    names: tuple[str, ...],
-    sentences: str | None,
-    templates: str | None,
-    examples: int,
-    beam: int | None,
-    tag: str | None,
-    as_json: bool,
-    device: str,
-) -> None:
+def probe(run: str, options: ProbeOptions, as_json: bool) -> None:
     """Probe a run with texts that test its robustness.
 
     It counts the failures of each probe.
@@ -288,72 +156,23 @@ def probe(
     dragoman probe runs/my --probe length --sentences german.txt
     dragoman probe runs/my --templates malay.toml       he or she for Malay "dia"?
     """
-    from dragoman.analysis.probes import PROBES, probe_texts, run_probes, suitable_probes
-    from dragoman.analysis.template_probes import read_template_probes, run_template_probes
-    from dragoman.inference.inputs import StreamOptions
-    from dragoman.inference.load import load_predictor
-    from dragoman.reports.text_tables import probe_lines, template_lines
-    from dragoman.runs import Run
+    from dragoman.analysis import template_probes
 
-    if sentences is not None and names and all(PROBES[name].english for name in names if name in PROBES):
-        raise DataError(f"--sentences is for the probes of repetition and length: found {', '.join(names)}")
     require_search("probe", run, text=True)
-    if templates is not None:
-        refuse_options(None, {"run", "templates", "examples", "beam", "tag", "as_json", "device"}, "or --templates")
-        own = read_template_probes(templates)
-    else:
-        texts, warning = probe_texts(Run(run), None if sentences is None else list(read_lines(sentences)))
-        chosen = suitable_probes(names, texts)
-        if warning:
-            print_warning(warning)
-        if skipped := [name for name in PROBES if not names and name not in chosen]:
-            print_message(f"skipped: {', '.join(skipped)}; their inputs are English, which this run does not read")
-    predictor = load_predictor(run, device)
-    reports = StreamOptions(on_warning=print_warning, input_name="probe input {}".format)
-
-    def outputs(sources: Sequence[str]) -> list[str]:
-        return [output.text for output in predictor.stream(sources, stream=reports, tag=tag, beam=beam)]
-
-    results: Sequence[Any]
-    if templates is not None:
-        results = run_template_probes(outputs, own, examples)
-        lines = template_lines(results)
-    else:
-        results = run_probes(outputs, chosen, texts=texts, examples=examples)
-        lines = probe_lines(results)
+    results = template_probes.probe(run, options, note=print_message, warn=print_warning)
     as_utf8()
     if as_json:
         click.echo(json.dumps([result.as_dict() for result in results], ensure_ascii=False))
     else:
-        click.echo("\n".join(lines))
+        click.echo("\n".join("\n".join((*result.lines(), "")) for result in results))
 
 
 @click.command()
 @click.argument("run")
 @pair_files(reason="name FILE, or both --source and --target, or neither for the pairs that training set aside")
-@click.option("--plot", help="Also draw the reliability diagram to this .png, .svg or .pdf file.")
-@click.option("--risk-plot", help="Also draw the risk-coverage curve: wrong outputs against the share that is kept.")
-@click.option(
-    "--error-rate", type=click.FloatRange(0.0, 1.0), metavar="R",
-    help="Say which --min-confidence of predict, translate and serve leaves this share of wrong outputs.",
-)  # fmt: skip
-@click.option("--bins", type=click.IntRange(1), default=15, help="Bins of the reliability diagram.")
-@click.option("--batch-size", type=click.IntRange(1), default=32, help="Pairs in a batch.")
-@tag_option
+@options_of(CalibrateOptions)
 @json_option
-@device_option
-def calibrate(
-    run: str,
-    files: str | Pairs | None,
-    plot: str | None,
-    risk_plot: str | None,
-    error_rate: float | None,
-    bins: int,
-    batch_size: int,
-    tag: str | None,
-    as_json: bool,
-    device: str,
-) -> None:
+def calibrate(run: str, files: str | Pairs | None, options: CalibrateOptions, as_json: bool) -> None:
     """Calibrate a run's confidences.
 
     Of the tokens with a confidence of 80 %, 80 % should be right.
@@ -369,37 +188,10 @@ def calibrate(
     dragoman calibrate runs/my --error-rate 0.05        which --min-confidence leaves 5 % wrong outputs
     echo "a line" | dragoman predict runs/my --json     now with confidences
     """
-    from dragoman.analysis import calibration as confidence
-    from dragoman.inference.load import load_predictor
-    from dragoman.reports.plots import check_plot_path, draw_reliability, draw_risk_coverage
-    from dragoman.scoring.calibration import at_error_rate
+    from dragoman.reports import calibration
 
-    for picture in (plot, risk_plot):
-        if picture is not None:
-            check_plot_path(picture)
     require_search("calibrate", run, text=True)
-    predictor = load_predictor(run, device)
-    rows = None if files is None else confidence.read_rows(predictor, files, tag)
-    calibration = confidence.calibrate(predictor, rows, bins=bins, batch_size=batch_size)
-    path = confidence.save_calibration(predictor, calibration)
-    curve = calibration.outputs.risk
-    chosen = None if error_rate is None else at_error_rate(curve, error_rate)
-    if as_json:
-        named = {} if error_rate is None else {"min_confidence": chosen._asdict() if chosen else None}
-        click.echo(json.dumps(calibration.as_dict() | named))
-    else:
-        click.echo("\n".join((*calibration.lines(), f"written: {path}")))
-        if error_rate is not None:
-            lowest = min(curve, key=lambda point: point.error)
-            unreachable = f"no min_confidence leaves at most {error_rate:.1%} wrong outputs; the best: {lowest}"
-            click.echo(str(chosen) if chosen is not None else unreachable)
-    if plot is not None:
-        panels = {
-            "tokens, as trained": calibration.before.reliability,
-            "tokens, calibrated": calibration.after.reliability,
-            "outputs, as trained": calibration.outputs.before,
-            "outputs, calibrated": calibration.outputs.after,
-        }
-        print_message(f"picture: {draw_reliability(panels, plot, title=Path(run).name)}")
-    if risk_plot is not None:
-        print_message(f"picture: {draw_risk_coverage(curve, risk_plot, title=Path(run).name)}")
+    found = calibration.calibrate(run, files, options)
+    click.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
+    for picture in filter(None, (options.plot, options.risk_plot)):
+        print_message(f"picture: {picture}")

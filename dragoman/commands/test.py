@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
+from dragoman.analysis.options import SuiteOptions
 from dragoman.commands.checks import require_search
-from dragoman.commands.options import device_option, json_option
+from dragoman.commands.from_record import options_of
+from dragoman.commands.options import json_option
 from dragoman.commands.printing import as_utf8, print_message
 from dragoman.errors import DataError
 from dragoman.files import atomic_write, check_writable
@@ -20,8 +21,8 @@ from dragoman.files import atomic_write, check_writable
 @click.option("--init", is_flag=True, help="Print a first suite, from the data of the run and the probes.")
 @click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML, which CI servers show.")
 @json_option
-@device_option
-def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bool, device: str) -> None:
+@options_of(SuiteOptions)
+def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bool, options: SuiteOptions) -> None:
     """Test a run: one line for each check of a suite.
 
     The exit code is 1 if a check fails.
@@ -34,17 +35,14 @@ def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bo
     A suite has cases (a source, and what its output must satisfy), scores on files (thresholds, or not significantly
     worse than another run) and limits of latency, memory and size. 'test-suite' in the documentation lists all checks.
     """
-    from dragoman.analysis.suite import junit as as_junit
-    from dragoman.analysis.suite import load_suite, run_suite
-    from dragoman.analysis.suite_start import first_suite
-    from dragoman.inference.load import load_predictor
+    from dragoman.analysis import suite as suites
 
     require_search("test", run, text=True)
     as_utf8()
     if init:
         if suite is not None or junit is not None or as_json:
             raise DataError("--init prints a suite and tests nothing: found other arguments, expected RUN alone")
-        text, failed = first_suite(load_predictor(run, device))
+        text, failed = suites.first_suite(run, options)
         click.echo(text, nl=False)
         if failed:
             print_message(f"left out: {failed} checks that the run fails now")
@@ -54,14 +52,14 @@ def test(run: str, suite: str | None, init: bool, junit: str | None, as_json: bo
     if junit is not None:
         check_writable(junit)
     results = []
-    for result in run_suite(load_suite(suite), run, Path(suite).parent, device):
+    for result in suites.run_suite(run, suite, options):
         results.append(result)
         if not as_json:
             click.echo(str(result))
     failures = sum(not result.passed for result in results)
     if junit is not None:
         with atomic_write(junit) as beside:
-            beside.write_bytes(as_junit(results, f"{run}: {suite}"))
+            beside.write_bytes(suites.junit(results, f"{run}: {suite}"))
     if as_json:
         table = {"checks": len(results), "failures": failures, "results": [result._asdict() for result in results]}
         click.echo(json.dumps(table, ensure_ascii=False))

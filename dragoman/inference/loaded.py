@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from dragoman import terminal
 from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
 from dragoman.data.readers.memory import sources_of
@@ -19,7 +20,7 @@ from dragoman.decoding.constraints.compiler import ConstraintCompiler
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, RunError
 from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER, LengthLimits
-from dragoman.inference.prediction import Picture, draw
+from dragoman.inference.prediction import Picture
 from dragoman.inference.unseen import UnseenText
 from dragoman.models.traits import Likelihood, ModelTraits
 from dragoman.portable import may_have_gpu
@@ -147,18 +148,18 @@ class LoadedRun:
 
         `target` is the output to explain, by default the model's own.
         """
-        return cast(Picture, draw("inspect", self, text, target, tag=tag, beam=beam))
+        return cast(Picture, terminal.pictures().inspect(self, text, target, tag=tag, beam=beam))
 
     def attention(self, text: str, output: str | None = None, *, tag: str | None = None) -> Picture:
         """The cross-attention of each output token over the input, by default for the model's own output."""
-        return cast(Picture, draw("attention", self, text, output, tag=tag))
+        return cast(Picture, terminal.pictures().attention(self, text, output, tag=tag))
 
     def curves(self) -> Picture:
         """Training and validation loss over the steps of the run."""
-        return cast(Picture, draw("curves", self))
+        return cast(Picture, terminal.pictures().curves(self))
 
     def _repr_html_(self) -> str:
-        return str(draw("run_html", self))
+        return str(terminal.pictures().run_html(self))
 
 
 class Seq2SeqRun(LoadedRun):

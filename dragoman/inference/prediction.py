@@ -1,4 +1,4 @@
-"""An output of a search with its scores, and what a notebook shows of it. `dragoman.notebook` draws the pictures."""
+"""An output of a search with its scores, and what a notebook shows of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
+from dragoman import terminal
 from dragoman.data.translation_memory import Match
 from dragoman.files import atomic_write
 
@@ -71,7 +70,7 @@ class Prediction:
         return tuple(math.exp(score) for score in self.token_scores)
 
     def _repr_html_(self) -> str:
-        return str(draw("prediction_html", self))
+        return str(terminal.pictures().prediction_html(self))
 
     def as_json(self, *, probability: bool = False) -> str:
         """One JSON object on one line, with the probability of every output if `probability`."""
@@ -125,8 +124,3 @@ class Picture:
             f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(self.html)}" '
             f'title="{html.escape(self.title)}" style="width:100%;height:{self.height}px;border:0"></iframe>'
         )
-
-
-def draw(name: str, *arguments: object, **keywords: object) -> Any:
-    # The reports import inference, so that this import has to wait until a picture is asked for.
-    return getattr(import_module("dragoman.notebook"), name)(*arguments, **keywords)

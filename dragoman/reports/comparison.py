@@ -15,10 +15,10 @@ import numpy as np
 from dragoman.analysis.attention_layers import attention_layers, over_words
 from dragoman.analysis.cost import THEORY, LayerCost, benchmarked_layers, growth_exponents, measure_layers, saved_bytes
 from dragoman.analysis.free_running import free_running, runs_freely
-from dragoman.analysis.gradients import GradientFlow, gradient_flow
+from dragoman.analysis.gradients import GradientFlow, UntrainedFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
-from dragoman.analysis.untrained import UntrainedFlow
+from dragoman.analysis.view import View
 from dragoman.classical.model import FittedModel
 from dragoman.data.examples import Example
 from dragoman.errors import DataError, DragomanError
@@ -28,7 +28,6 @@ from dragoman.inference.predictor import Predictor
 from dragoman.inference.training_texts import in_letters
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.reports.padding_view import padding_view
-from dragoman.reports.view import View
 from dragoman.runs import Run
 from dragoman.scoring.buckets import by_length, score_buckets, text_length
 from dragoman.scoring.edit import align_edits

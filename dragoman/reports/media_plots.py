@@ -1,4 +1,4 @@
-"""Plots over recordings and images: forced alignments by CTC, and the attention of each word of a caption."""
+"""`attention`: pictures of it over texts and images, and forced alignments by CTC over recordings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,20 +15,91 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.analysis import ctc_alignment as ctc
-from dragoman.analysis.attention import cross_attention_weights
+from dragoman.analysis.attention import AttentionMap, attention_map, cross_attention_weights
+from dragoman.analysis.figures import (
+    INK,
+    MAX_INCHES,
+    PAPER,
+    check_plot_path,
+    draw_heat,
+    new_figure,
+    save_plot,
+    suptitle,
+)
+from dragoman.analysis.options import AttentionOptions
 from dragoman.data.examples import Fault
 from dragoman.data.media.images import COLOURS, LineImageConfig, PictureConfig
 from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError, DataError
+from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.unseen import UnseenInputs
 from dragoman.models.captioner import CaptionerConfig
 from dragoman.models.encoders.images import ImageEncoderConfig
-from dragoman.reports.plots import INK, MAX_INCHES, PAPER, new_figure, save_plot
+from dragoman.models.transcriber import Transcriber
 
 PANELS_PER_ROW = 6
 MAX_TITLE = 20  # characters that fit over a panel
 LETTER = 0.09  # width of a letter in inches
 TOKEN_COLOUR, WORD_COLOUR = "#c2410c", "#2563eb"
+
+
+class AttentionPictures(NamedTuple):
+    """The files, and the texts with characters or words that training did not have."""
+
+    paths: list[Path]
+    unseen: UnseenInputs
+
+
+def attention(
+    run: str | Path, texts: Sequence[str], path: str | Path, options: AttentionOptions | None = None
+) -> AttentionPictures:
+    """Draw where a run looks for each output token, for texts in one picture, or for files in one picture each."""
+    options, unseen = options or AttentionOptions(), UnseenInputs()
+    check_plot_path(path)
+    predictor = load_predictor(run)
+    usable = [text for text in texts if text.strip()]
+    if not usable:
+        raise DataError("found only empty text, expected text to draw attention for")
+    if predictor.reads_files:
+        if options.tag is not None:
+            task = predictor.run.task.name
+            raise ConfigError(f'--tag goes with texts; {predictor.run.folder} has task = "{task}"')
+        draw = draw_ctc_alignments if isinstance(predictor.model, Transcriber) else draw_caption_attention
+        return AttentionPictures(draw(predictor, usable, str(path)), unseen)
+    read = list(predictor.read_as(usable, options.tag))
+    for number, text in enumerate(read, 1):
+        if surfaces := predictor.unseen(text):
+            unseen.add(number, surfaces)
+    return AttentionPictures([draw_attention([attention_map(predictor, text) for text in read], path)], unseen)
+
+
+def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: str = "") -> Path:
+    """One panel per text: output tokens down, source tokens across, one scale of colours from 0 to 1 for all."""
+    columns = min(len(alignments), 3)
+    rows = -(-len(alignments) // columns)
+    widest = max(len(alignment.source) for alignment in alignments)
+    tallest = max(len(alignment.target) for alignment in alignments)
+    drawing = new_figure(
+        min(MAX_INCHES, columns * (1.6 + 0.3 * max(widest, 8)) + 0.8),
+        min(MAX_INCHES, rows * (1.7 + 0.3 * max(tallest, 5)) + 0.4),
+    )
+    layer = list(alignments[0].layers)[-1]
+    heads = alignments[0].layers[layer].shape[0]
+    heads_text = ", mean over its heads" if heads > 1 else ""
+    suptitle(drawing, title or f"Where the model looks for each output token ({layer}{heads_text})", 10)
+    image = None
+    for index, alignment in enumerate(alignments):
+        axes = drawing.add_subplot(rows, columns, index + 1)
+        image = draw_heat(axes, alignment.mean().numpy(), alignment.target, alignment.source)
+        axes.set_xlabel("input", fontsize=9, color=INK)
+        axes.set_ylabel("output", fontsize=9, color=INK)
+        if any(alignment.texts):
+            letters = max(16, int(13 * drawing.get_figwidth() / columns))
+            shown = " → ".join(textwrap.shorten(text, 80, placeholder=" …") for text in alignment.texts)
+            axes.set_title(textwrap.fill(shown, letters), fontsize=10, color=INK, pad=6)
+    drawing.colorbar(image, ax=drawing.axes, shrink=0.7, label="attention weight")
+    return save_plot(drawing, path)
 
 
 def draw_attention_over_image(

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.analysis.view import View
 from dragoman.inference.predictor import Predictor
-from dragoman.reports.view import View
 
 ROWS = 16  # of a batch in the picture
 LABEL = 4  # words of a text that name its row

@@ -7,9 +7,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from dragoman.analysis.figures import INK, check_plot_path, new_figure, save_plot
 from dragoman.analysis.layer_row import LayerRow, tensor_table
+from dragoman.analysis.options import InfoOptions
 from dragoman.config import settings
 from dragoman.data.source_reader import SourceReader
 from dragoman.errors import RunError
@@ -24,6 +27,19 @@ from dragoman.training.config import BestAverageConfig, LastAverageConfig, Movin
 from dragoman.training.display import duration
 
 BARS = "▁▂▃▄▅▆▇█"
+
+
+def info(folder: str, options: InfoOptions | None = None) -> dict[str, Any]:
+    """What there is to know of a run, as plain values for JSON; with `options.plot` also a picture of its training."""
+    options = options or InfoOptions()
+    run = Run(folder)
+    if options.plot is not None:
+        check_plot_path(options.plot)
+        run.check_single("--plot draws the curve of one")
+    information = run_information(folder, options.depth)
+    if options.plot is not None:
+        draw_curves(run.metrics(), options.plot, *curve_labels(run), run.folder.resolve().name)
+    return information
 
 
 def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
@@ -113,6 +129,28 @@ def curve_labels(run: Run) -> tuple[str, str]:
     parts = {"dropout": "dropout", "label_smoothing": "smoothing", "augment": "augmentation"}
     parts_used = [word for key, word in parts.items() if has_nonzero(table, key)]
     return f"loss per {run.task.loss_unit}", f"with {' and '.join(parts_used)}" if parts_used else ""
+
+
+def draw_curves(
+    metrics: Sequence[Mapping[str, Any]], path: str | Path, loss: str = "loss", differs: str = "", title: str = ""
+) -> Path:
+    """Training and validation loss over steps; `loss` is its unit, `differs` what only that of training has in it."""
+    drawing = new_figure(7, 4)
+    axes = drawing.add_subplot()
+    train = [(row["step"], row["loss"]) for row in metrics if "loss" in row]
+    valid = [(row["step"], row["valid"]["loss"]) for row in metrics if "loss" in row.get("valid", {})]
+    if train:
+        axes.plot(*zip(*train, strict=True), color="#9fb3c8", label=f"training ({differs})" if differs else "training")
+    if valid:
+        axes.plot(*zip(*valid, strict=True), color="#0b69a3", marker="o", markersize=3, label="validation")
+    axes.set_xlabel("step")
+    axes.set_ylabel(loss)
+    axes.grid(alpha=0.3)
+    if train or valid:
+        axes.legend(frameon=False)
+    if title:
+        axes.set_title(title, color=INK)
+    return save_plot(drawing, path)
 
 
 def has_nonzero(table: Mapping[str, Any], key: str) -> bool:
@@ -230,8 +268,10 @@ def show_versions(versions: Sequence[Mapping[str, Any]], show: Callable[[str], N
         mark = "in use" if version["current"] else "" if version["kept"] else "not kept"
         show(f"  {version['number'] or '–'}  {version['made']}  {version['origin']}" + (f"  ({mark})" if mark else ""))
         for part, about in (("held_out", "held-out corrections"), ("general", "general text")):
-            for name, scores in list(version["details"].get(part, {}).items())[1:]:
-                before, after = (metrics_by_name()[name].format(scores[when]) for when in ("before", "after"))
+            for name, scores in version["details"].get(part, {}).items():
+                if name not in (metrics := metrics_by_name()):
+                    continue  # numbers of the judgement, such as how many segments it had
+                before, after = (metrics[name].format(scores[when]) for when in ("before", "after"))
                 show(f"       {about}: {name} {before} → {after} (p = {scores['p']:.3f})")
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dragoman.analysis.figures import check_plot_path
 from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
-from dragoman.reports.plots import check_plot_path
 from dragoman.reports.score_plots import draw_buckets, draw_comparison, draw_edit_table
 from dragoman.reports.text_tables import alignment_lines, bucket_lines, ngram_lines
 from dragoman.scoring.buckets import Bucket, by_frequency, by_length, by_tag, score_buckets

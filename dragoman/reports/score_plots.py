@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.analysis.figures import INK, MAX_INCHES, new_figure, save_plot
 from dragoman.errors import DataError
-from dragoman.reports.plots import INK, MAX_INCHES, new_figure, save_plot
 from dragoman.reports.text_tables import format_p_value
 from dragoman.scoring.buckets import BucketScore
 from dragoman.scoring.edit import EditAlignment, printable

@@ -1,13 +1,10 @@
-"""Scores, edit alignments and probe results as lines of text."""
+"""Scores and edit alignments as lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
-from dragoman.analysis.probes import PROBES, REJECTED, ProbeResult
-from dragoman.analysis.template_probes import TemplateResult
 from dragoman.scoring.buckets import BucketScore
 from dragoman.scoring.edit import EditAlignment, all_edit_alignments
 from dragoman.scoring.metric import TextMetric
@@ -104,42 +101,3 @@ def comparison_lines(scores: Sequence[SystemScore], metrics: Mapping[str, TextMe
         yield ""
     yield "p: the probability of a difference this large from the first system by chance (paired bootstrap;"
     yield "approximate randomisation), not corrected for multiple comparisons."
-
-
-def probe_lines(results: Sequence[ProbeResult]) -> Iterator[str]:
-    """Each probe with its kinds of outcome, how often each occurred, and examples."""
-    for result in results:
-        yield f"{result.probe}: {result.about} ({result.cases} cases)"
-        meanings = {**PROBES[result.probe].kinds, REJECTED: "the run raised an error for the input"}
-        for kind, count in result.counts.items():
-            yield f"  {count:>4}  {kind:<14} {meanings[kind]}"
-            for sources, outputs in result.examples.get(kind, ()):
-                for source, output in zip_longest(sources, outputs):
-                    answer = "" if output is None else f" → {_short(output)}"
-                    yield f"          {_short(source)}{answer}"
-        yield ""
-
-
-def template_lines(results: Sequence[TemplateResult]) -> Iterator[str]:
-    """A row for each word of the slot: how often its outputs have forms of each group, and the first one's share."""
-    for result in results:
-        kinds = [kind for kind in result.rows[-1].counts if kind in result.groups or result.rows[-1].counts[kind]]
-        width = max(len(result.by), *(len(row.word) for row in result.rows))
-        heads = [f"{kind:>{max(8, len(kind))}}" for kind in kinds]
-        yield f"{result.probe}: which forms do the outputs have?"
-        yield f"  {result.by:<{width}}  {'  '.join(heads)}  {result.groups[0]} of {' + '.join(result.groups)} (95 %)"
-        for row in result.rows:
-            cells = "  ".join(f"{row.counts[kind]:>{len(head)}}" for kind, head in zip(kinds, heads, strict=True))
-            share = "–"
-            if row.share is not None and row.interval is not None:
-                share = f"{row.share:.0%} ({row.interval[0]:.0%} to {row.interval[1]:.0%})"
-            yield f"  {row.word:<{width}}  {cells}  {share}"
-        for kind, several in result.examples.items():
-            for source, output in several:
-                yield f"  {kind}: {_short(source)} → {_short(output)}"
-        yield ""
-
-
-def _short(text: str, max_length: int = 60) -> str:
-    text = " ".join(text.split()) or "(empty)"
-    return text if len(text) <= max_length else text[: max_length - 1] + "…"

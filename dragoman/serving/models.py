@@ -36,6 +36,7 @@ from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.formality import languages_of_tags
 
 if TYPE_CHECKING:
+    from dragoman.analysis.options import InspectOptions
     from dragoman.reports.inspection import Inspection
 
 T = TypeVar("T")
@@ -273,18 +274,9 @@ class ServedModel:
     def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
         return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
 
-    def inspect(
-        self,
-        text: str | bytes,
-        target: str | None,
-        tag: str | None,
-        beam: int | None,
-        views: Sequence[str] = (),
-        **variant: bool,
-    ) -> Inspection:
+    def inspect(self, text: str | bytes, options: InspectOptions, **variant: bool) -> Inspection:
         """Everything that can be shown about one input; called in one thread. `variant`: see `open_variant`."""
-        from dragoman.analysis.variants import variant_title
-        from dragoman.reports.inspection import inspect
+        from dragoman.reports.inspection import inspect, variant_title
 
         if (members := len(self.engine.members)) > 1:
             raise ConfigError(
@@ -293,12 +285,12 @@ class ServedModel:
             )
         inspector = second_copy(str(self.engine.run.folder), str(self.engine.device), **variant)
         if isinstance(text, str):
-            found = inspect(inspector, text, target, tag=tag, beam=beam, only=views)
+            found = inspect(inspector, text, options)
             return replace(found, title=variant_title(self.name, **variant))
         extractor = inspector.extractor
         extractor.preload({UPLOAD: extractor.config.decode(text, UPLOAD)})
         try:
-            return inspect(inspector, UPLOAD, target, tag=tag, beam=beam)
+            return inspect(inspector, UPLOAD, options)
         finally:
             extractor.preload({})
 
@@ -337,7 +329,7 @@ class ServedModel:
 @lru_cache(maxsize=2)  # of a page with two runs side by side
 def second_copy(folder: str, device: str, **variant: bool) -> Predictor | Labeler | Completer:
     """A run once more: an inspection changes weights and hooks while it looks, which requests must not see."""
-    from dragoman.analysis.variants import open_variant
+    from dragoman.reports.inspection import open_variant
 
     return open_variant(folder, device, **variant)
 

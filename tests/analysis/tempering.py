@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.analysis.beam_tree import NextTokenTable
+from dragoman.analysis.next_tokens import NextTokenTable
 
 
 def tempered(next_: NextTokenTable, step: int, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dragoman.analysis.free_running import forcing, free_running
+from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import open_subject
 from dragoman.data.tokenizers.base import EOS
 from dragoman.inference.load import load_predictor
@@ -47,7 +48,7 @@ def test_accuracy_by_position(predictor: Predictor) -> None:
 
 
 def test_an_error_changes_only_what_follows(predictor: Predictor) -> None:
-    subject = open_subject(predictor, "abcd", "ABCE")
+    subject = open_subject(predictor, "abcd", InspectOptions("ABCE"))
     found = forcing(subject)
     assert found is not None
     assert found.spread.shape == (4, 5)

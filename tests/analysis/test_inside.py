@@ -10,20 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.analysis.attention_layers import AttentionLayer, attention_layers, merge_words
-from dragoman.analysis.attribution import attribute
-from dragoman.analysis.beam_tree import next_tokens
-from dragoman.analysis.gradients import decay_slope, gradient_flow, state_gradients, step_jacobians
+from dragoman.analysis.attention_layers import AttentionLayer, attention_layers, attribute, merge_words
+from dragoman.analysis.ctc import ctc_forward, ctc_table
+from dragoman.analysis.gradients import (
+    RADII,
+    by_recurrent_weight,
+    decay_slope,
+    gradient_flow,
+    state_gradients,
+    step_jacobians,
+    untrained_cells,
+)
 from dragoman.analysis.inside_attention import AttentionSums, attention_sums, chosen_sum, worked_example
 from dragoman.analysis.layer_table import layer_table
 from dragoman.analysis.logit_lens import block_norms, logit_lens, recorded_blocks
 from dragoman.analysis.neighbours import nearest, principal_components
+from dragoman.analysis.next_tokens import next_tokens
 from dragoman.analysis.order import added_positions, order_effects
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
 from dragoman.analysis.subject import Axis, Subject, plain_axis, target_log_probabilities, text_axis
-from dragoman.analysis.tables import ctc_forward, ctc_table, viterbi_table
-from dragoman.analysis.untrained import RADII, by_recurrent_weight, untrained_cells
+from dragoman.analysis.tables import viterbi_table
 from dragoman.analysis.what_if import frozen_gate, masked_head, what_if
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD

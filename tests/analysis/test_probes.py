@@ -23,7 +23,6 @@ from dragoman.analysis.probes import (
 )
 from dragoman.analysis.template_probes import read_template_probes, run_template_probes
 from dragoman.errors import DataError
-from dragoman.reports.text_tables import probe_lines, template_lines
 from tests.conftest import QUICK, SMALL, TrainedFolder, call, quiet_machine
 
 
@@ -127,7 +126,7 @@ def test_rejected_inputs_are_counted_and_the_others_still_run() -> None:
     found = one(short_only, "length")
     assert found.counts[REJECTED] == 3
     assert found.counts["in proportion"] == found.cases - 3
-    assert any("the run raised an error for the input" in line for line in probe_lines([found]))
+    assert any("the run raised an error for the input" in line for line in found.lines())
 
     def broken(texts: Sequence[str]) -> list[str]:
         raise DataError("no weights")
@@ -276,7 +275,7 @@ def test_own_templates_count_forms_by_the_words_of_a_slot(tmp_path: Path) -> Non
     ]  # fmt: skip
     expected = binomtest(5, 8).proportion_ci(method="wilson")
     assert result.rows[-1].interval == pytest.approx((expected.low, expected.high), abs=1e-6)
-    assert "guru" in "\n".join(template_lines([result]))
+    assert "guru" in "\n".join(result.lines())
     assert json.loads(json.dumps(result.as_dict()))["rows"][0]["share"] == 1.0
     for old, new, message in (
         ('name = "dia"', 'nmae = "dia"', "Did you mean 'name'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.state_neighbours import decoder_states, neighbour_lines, state_neighbours
 from dragoman.analysis.subject import open_subject
 from dragoman.inference.load import load_predictor
@@ -15,13 +16,13 @@ def test_the_nearest_states_are_those_of_a_search_over_all_pairs(inside: Trained
     predictor = load_predictor(str(inside.run))
     texts = training_texts(predictor.run)
     assert texts is not None
-    subject = open_subject(predictor, texts.sources[7], texts.targets[7])
+    subject = open_subject(predictor, texts.sources[7], InspectOptions(texts.targets[7]))
     found = state_neighbours(subject, pairs=60, nearest=5)
     sources, targets = texts.sources[:: len(texts.sources) // 60], texts.targets[:: len(texts.sources) // 60]
     assert found.pairs == len(sources) >= 50
     states, tokens = [], []
     for source, target in zip(sources, targets, strict=True):  # one by one: no padding, no batches
-        pair = open_subject(predictor, source, target)
+        pair = open_subject(predictor, source, InspectOptions(target))
         states.append(decoder_states(pair.model, pair.batch)[0])
         tokens += [(source, token) for token in pair.target.tokens]
     distances = torch.cdist(decoder_states(subject.model, subject.batch)[0], torch.cat(states))
@@ -32,7 +33,7 @@ def test_the_nearest_states_are_those_of_a_search_over_all_pairs(inside: Trained
             torch.tensor([one.distance for one in near]), nearest.values / row.mean(), atol=1e-4, rtol=1e-3
         )
         assert (near[0].source, near[0].token) == tokens[int(nearest.indices[0])]
-    own = open_subject(predictor, sources[3], targets[3])
+    own = open_subject(predictor, sources[3], InspectOptions(targets[3]))
     for place, near in enumerate(state_neighbours(own, pairs=60).neighbours):
         assert near[0].distance < 1e-3  # the pair itself
         assert near[0].source == sources[3]

@@ -49,7 +49,10 @@ def test_a_better_version_is_kept_listed_and_taken_back(inside: TrainedFolder, a
     assert table["held_out"][metric]["before"] != table["held_out"][metric]["after"]
     assert dragoman.load(run).predict(["aabc"])[0].text.startswith("J")
     assert [version.number for version in list_versions(Run(run))] == [1, 2]
-    assert "(in use)" in call("info", run).out
+    shown = call("info", run)
+    assert shown.code == 0, shown.err  # it read the number of a judgement as a metric
+    assert "(in use)" in shown.out
+    assert f"held-out corrections: {metric} " in shown.out
     assert not (run / "versions" / "work").exists()
     refused = call("train", run, "train.steps=200")
     assert refused.code == 2

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.analysis.variants import open_variant
 from dragoman.inference.load import load_run
+from dragoman.reports.inspection import open_variant
 from tests.conftest import QUICK, SMALL, TrainedFolder, call, write_rows
 
 

@@ -9,17 +9,12 @@ import pytest
 import torch
 
 from dragoman.analysis.attention import AttentionMap, token_labels
-from dragoman.analysis.cost import GrowthExponents, LayerCost
+from dragoman.analysis.cost import GrowthExponents, LayerCost, draw_costs
+from dragoman.analysis.figures import draw_heat, new_figure, suptitle
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
-from dragoman.reports.plots import (
-    draw_attention,
-    draw_costs,
-    draw_curves,
-    draw_heat,
-    draw_reliability,
-    new_figure,
-    suptitle,
-)
+from dragoman.reports.calibration import draw_reliability
+from dragoman.reports.media_plots import draw_attention
+from dragoman.reports.run_summary import draw_curves
 from dragoman.scoring.calibration import reliability
 
 matplotlib = pytest.importorskip("matplotlib")

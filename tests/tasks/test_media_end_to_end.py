@@ -808,8 +808,8 @@ def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None
 def test_a_long_caption_is_drawn_whole(tmp_path: Path, monkeypatch: Any) -> None:
     """Its letters stay inside the drawing, and what stands between dollars is no formula."""
     pytest.importorskip("matplotlib")
+    from dragoman.analysis.figures import save_plot
     from dragoman.reports import media_plots as pictures
-    from dragoman.reports.plots import save_plot
 
     drawn: list[Any] = []
     monkeypatch.setattr(pictures, "save_plot", lambda drawing, path: drawn.append(drawing) or save_plot(drawing, path))

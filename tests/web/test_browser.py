@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import torch
 
 from dragoman.analysis import subject
 from dragoman.analysis.attention_layers import attention_layers, merge_words
-from dragoman.analysis.beam_tree import next_tokens
+from dragoman.analysis.next_tokens import next_tokens
+from dragoman.analysis.options import InspectOptions
+from dragoman.analysis.view import packed
 from dragoman.inference.load import load_run
 from dragoman.reports.comparison import View, compare_texts
 from dragoman.reports.inspection import Inspection, inspect
-from dragoman.reports.view import packed
 from dragoman.scoring.registry import select_metrics
 from dragoman.web.page import build_page
 from tests.analysis.tempering import tempered
@@ -46,7 +48,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def inspection(trained_folder: TrainedFolder) -> Inspection:
     with quiet_machine(trained_folder.folder / "cache"):
-        return inspect(load_run(trained_folder.run, "cpu"), "abcd", "ABCE", training_pairs=50)
+        return inspect(load_run(trained_folder.run, "cpu"), "abcd", InspectOptions("ABCE", training_pairs=50))
 
 
 class Opened:
@@ -102,6 +104,16 @@ def test_every_view_draws_without_a_complaint(
                 assert place.evaluate("one => one.scrollWidth <= one.clientWidth + 1"), inspection.views[number].kind
         for place in page.locator("figure table").all():
             assert place.locator("tbody tr").count() > 0
+    opened.check()
+
+
+def test_a_view_without_a_drawing_shows_its_numbers(browser: Any, inspection: Inspection, tmp_path: Path) -> None:
+    """So that a new view has a tab before anybody writes JavaScript for it."""
+    toy = View("toy", "Toy", "about toys", {"numbers": torch.tensor([[1.5, 2.0]])})
+    found = replace(inspection, views=(*inspection.views, toy))
+    opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", found._data()), "#view=toy")
+    assert opened.page.locator("main h2").inner_text() == "Toy"
+    assert json.loads(opened.page.locator("main pre").inner_text()) == {"numbers": [[1.5, 2]]}
     opened.check()
 
 
@@ -186,7 +198,7 @@ def test_hostile_text_is_inert_and_whole(
     monkeypatch.setattr(subject, "MAX_TOKENS", 112)  # large pictures are drawn by another test
     text = HOSTILE + "abcdefghij " * 20  # more than the views show
     with quiet_machine(trained_folder.folder / "cache"):
-        found = inspect(load_run(trained_folder.run, "cpu"), text, HOSTILE)
+        found = inspect(load_run(trained_folder.run, "cpu"), text, InspectOptions(HOSTILE))
     opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", found._data()))
     page = opened.page
     for tab in page.locator("[role=tab]").all():

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from dragoman.analysis.options import InspectOptions
 from dragoman.config import settings
 from dragoman.data.examples import Example
 from dragoman.errors import DataError
@@ -285,13 +286,13 @@ def test_masked_language_models_show_their_masks(pages: Pages) -> None:
     rows = found.view("positions").data["rows"]
     assert list(rows["tokens"]) == ["[CLS]", *source.tokens]
     assert rows["position"] == list(range(10))
-    again = inspect(found.subject.loaded, f"{source.text}\tthe cat", "big barks")
+    again = inspect(found.subject.loaded, f"{source.text}\tthe cat", InspectOptions("big barks"))
     assert again.view("positions").data["rows"]["segment"] == [0] * 10 + [1] * 3
     logs = again.view("overview").data["log_probabilities"]
     assert again.subject.target.tokens == ("big", "barks")
     torch.testing.assert_close(logs, again.subject.log_probabilities().float().detach())
     with pytest.raises(DataError, match="expected 2: one for each"):
-        inspect(found.subject.loaded, source.text, "big")
+        inspect(found.subject.loaded, source.text, InspectOptions("big"))
     alone = pages("pairs of texts")  # one text of a run that was trained with two
     assert alone.subject.target.text.startswith("the big dog ")
 
@@ -351,7 +352,7 @@ def test_the_terms_of_phrases_sum_to_the_score(pages: Pages) -> None:
     best = [one for stack in data["stacks"] for one in stack["hypotheses"] if one["best"]]
     assert [one["phrase"] for one in best[1:]] == [phrase["target"] for phrase in data["phrases"][:-1]]
     with pytest.raises(DataError, match="explains its own outputs"):
-        inspect(found.subject.loaded, "der kleine Hund", "GANZ ANDERS")
+        inspect(found.subject.loaded, "der kleine Hund", InspectOptions("GANZ ANDERS"))
 
 
 def test_estimates_of_a_series_are_those_of_the_filter(pages: Pages) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, File, Form, Response, UploadFile
 
+from dragoman.analysis.options import InspectOptions
+from dragoman.analysis.views import VIEWS
 from dragoman.errors import ConfigError
 from dragoman.serving.options import tagged
 from dragoman.serving.routes.predict import file_model
@@ -45,14 +47,15 @@ async def inspect(call: CurrentCall, body: InspectRequest) -> Any:
     if model.reads_files:
         raise ConfigError(f'model: "{model.name}" reads files; send one to /v1/inspect/file')
     check_lengths(input=body.input, output=body.output or "")
-    from dragoman.reports.inspection import KINDS
+    kinds = [kind for kind, view in VIEWS.items() if not view.on_request]
+    if unknown := [name for name in body.views if name not in kinds]:
+        raise ConfigError(f"views: found {unknown[0]!r}, expected some of {', '.join(kinds)}")
 
-    if unknown := [name for name in body.views if name not in KINDS]:
-        raise ConfigError(f"views: found {unknown[0]!r}, expected some of {', '.join(KINDS)}")
+    options = InspectOptions(body.output, beam=body.beam, tag=body.tag, views=tuple(body.views))
 
     def look() -> bytes:
         variant = {"untrained": body.untrained, "positions": body.positions}
-        found = model.inspect(body.input, body.output, body.tag, body.beam, body.views, **variant)
+        found = model.inspect(body.input, options, **variant)
         return as_json(found, body.numbers == "packed")
 
     return Response(await call.inspect(look), media_type="application/json")
@@ -81,6 +84,6 @@ async def inspect_file(
     data = await file.read()
 
     def look() -> bytes:
-        return as_json(served.inspect(data, None, None, None), numbers == "packed")
+        return as_json(served.inspect(data, InspectOptions()), numbers == "packed")
 
     return Response(await call.inspect(look), media_type="application/json")

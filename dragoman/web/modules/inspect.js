@@ -1,6 +1,6 @@
 // The page of one example: views as tabs, one step that all views share, state in the URL hash.
 
-import { arrows, el, forgetListeners, notify, onState, readData, readState, setState, shown, whole } from "./core.js";
+import { arrows, el, forgetListeners, notify, onState, readData, readState, setState, shown, unpacked, whole } from "./core.js";
 import { drawOverview } from "./overview.js";
 import { drawAttention } from "./attention.js";
 import { drawBeam } from "./beam.js";
@@ -23,6 +23,9 @@ const VIEWS = {
   surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf, inside: drawInside, lens: drawLens, phrases: drawPhrases, lexicon: drawLexicon, series: drawSeries, forcing: drawForcing, ctc: drawCtc, order: drawOrder, embeddings: drawEmbeddings, training: drawTraining,
 };
 
+// A view without a drawing of its own, such as that of a plug-in, shows its numbers.
+const drawNumbers = (view) => [el("pre", { class: "small" }, JSON.stringify(unpacked(view.data), null, 1))];
+
 let shownPage = new AbortController(); // listeners of a page that is drawn anew end with it
 
 function themeButton(signal) {
@@ -41,7 +44,9 @@ export function showInspection(data, root) {
   const header = [el("h1", { dir: "auto" }, beside ? `${data.title} and ${beside.title}` : data.title), el("p", { class: "small soft" }, `${data.run.task} · ${[data.run.model, ...data.run.parts.map((part) => `${part.part}: ${part.kind}`)].join(" · ")}`),
     el("dl", { class: "text-pair" }, data.source ? [el("dt", {}, "input"), el("dd", { dir: "auto" }, data.source.text)] : null,
       [data, beside].filter(Boolean).flatMap((one) => [el("dt", { dir: "auto" }, beside ? one.title : one.target.name ?? "output"), el("dd", { dir: "auto" }, one.target.text || "(empty)")]))];
-  showViews(data, root, VIEWS, header, beside && beside.target.tokens.length > data.target.tokens.length ? beside.target.tokens : data.target.tokens);
+  const all = [...(data.pending ?? []), ...[data, beside].filter(Boolean).flatMap((one) => one.views)];
+  const drawers = Object.fromEntries(all.map(({ kind }) => [kind, VIEWS[kind] ?? drawNumbers]));
+  showViews(data, root, drawers, header, beside && beside.target.tokens.length > data.target.tokens.length ? beside.target.tokens : data.target.tokens);
 }
 
 // Any page of views: tabs, one panel, and where there are steps a bar that moves through them. With `data.beside` every

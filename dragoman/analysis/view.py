@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dragoman.analysis.tables import PathTable
-
 
 @dataclass(frozen=True)
 class View:
@@ -24,16 +22,6 @@ class View:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def table_data(
-    name: str, about: str, table: PathTable, rows: list[str], columns: list[str], *, summed: bool = False
-) -> dict[str, Any]:
-    """A table of dynamic programming; with `summed` its cells add up all paths to them, in place of the best one."""
-    return {
-        "name": name, "about": about, "scores": table.scores.float(), "path": table.path, "back": table.back,
-        "rows": rows, "columns": columns, "summed": summed,
-    }  # fmt: skip
 
 
 def packed(data: dict[str, Any]) -> dict[str, Any]:

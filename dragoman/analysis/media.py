@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
 import torch
 
+from dragoman.analysis.ctc import ctc_log_probabilities
 from dragoman.analysis.subject import Subject
+from dragoman.analysis.view import View
 from dragoman.data.batch import Pictures
 from dragoman.data.media.images import VideoConfig
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Predictor
 from dragoman.models.encoders.images import PatchesEncoder
 from dragoman.models.tagger import Tagger
-from dragoman.reports.ctc_view import ctc_log_probabilities
-from dragoman.reports.view import View
 
 FRAMES = 48  # of a video in a page; of longer ones some, evenly
 
 
 @torch.no_grad()
-def media_view(subject: Subject, beam: int | None) -> Iterator[View]:
+def media_view(subject: Subject) -> View | None:
     loaded, source = subject.loaded, subject.batch.source
     if isinstance(loaded, Completer) or not loaded.reads_files:
-        return
+        return None
     config, features = loaded.extractor.config, source.data[0].float()
     data: dict[str, Any] = {
         "features": features,
@@ -53,7 +52,7 @@ def media_view(subject: Subject, beam: int | None) -> Iterator[View]:
     where = "Below it, the output stands where the model found it."
     if data["picture"]:
         where = "The brighter a region, the more the model looks there for one token of the output."
-    yield View("media", "Input", f"The picture shows what the model reads: {reads}. {where}", data)
+    return View("media", "Input", f"The picture shows what the model reads: {reads}. {where}", data)
 
 
 def _bands(subject: Subject) -> list[dict[str, Any]] | None:
