@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers.cells import Cell, GRUConfig, LSTMConfig
+from dragoman.layers.cells import GRUConfig, LSTMConfig
 from dragoman.layers.config import FullConfig, LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.layers.convolution import CharacterConvolution, GatedConvolution
+from dragoman.layers.recurrence import Cell
 from dragoman.layers.rnn import Unidirectional
 from dragoman.layers.self_attention import LinearAttention, LocalAttention, SegmentAttention, SelfAttention
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from dragoman.analysis.states import CellSteps, record_cells
 from dragoman.analysis.subject import Axis, Subject
 from dragoman.kernels.deferred_gradients import immediate_gradients
-from dragoman.layers.cells import Cell, CellState, RNNCell
+from dragoman.layers.cells import RNNCell
+from dragoman.layers.recurrence import Cell, CellState
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dragoman.analysis.layer_row import LayerRow
 from dragoman.data.batch import Batch
-from dragoman.layers.cells import Cell
 from dragoman.layers.embeddings import WordDropout
+from dragoman.layers.recurrence import Cell
 
 
 def shape_of(value: Any) -> str:

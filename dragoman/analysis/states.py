@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.subject import Axis, Subject, plain_axis
-from dragoman.layers.cells import Cell, CellState, CoupledLSTMCell, GRUCell, observe_cells
+from dragoman.layers.cells import CoupledLSTMCell, GRUCell
+from dragoman.layers.recurrence import Cell, CellState, observe_cells
 from dragoman.layers.rnn import Unidirectional
 
 STATE_NAMES = ("hidden state", "cell state")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.gradients import decay_slope, largest_singular_value, state_gradients, step_jacobians
-from dragoman.layers.cells import CellState, GRUConfig, LSTMConfig, RNNConfig, build_cell
+from dragoman.layers.cells import GRUConfig, LSTMConfig, RNNConfig, build_cell
+from dragoman.layers.recurrence import CellState
 
 WIDTH, STEPS = 64, 50
 RADII = (0.5, 0.8, 1.0, 1.2, 1.5)  # largest singular values of the recurrent matrix
