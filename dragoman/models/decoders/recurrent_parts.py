@@ -15,7 +15,7 @@ from dragoman.layers.cells import CellConfig, LSTMConfig, build_cell
 from dragoman.layers.recurrence import Cell, CellState
 from dragoman.layers.rnn import VariationalDropout
 from dragoman.models.contracts import Decoder, Encoder, Memory
-from dragoman.models.traits import Surroundings
+from dragoman.models.traits import ModelContext
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class CellDecoder(Decoder):
     begin: InitialState
 
     @classmethod
-    def problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
+    def problems(cls, config: Any, around: ModelContext) -> Iterator[str]:
         cells = around.cells
         if cells is not None and cells[:3] != (config.cell, config.layers, config.width):
             cells = None  # its cells are not those of the decoder
@@ -198,7 +198,7 @@ class CellDecoder(Decoder):
             )
 
     @classmethod
-    def sharing_problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
+    def sharing_problems(cls, config: Any, around: ModelContext) -> Iterator[str]:
         """Why the decoder cannot use the cells of the encoder."""
         yield (
             "share_cells: found true, expected a recurrent encoder of one direction and a fixed-context "
