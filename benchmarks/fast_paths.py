@@ -89,7 +89,7 @@ PATHS: dict[str, tuple[Callable[[], Any], Callable[[], Callable[[], Any]]]] = {
     ),
     "deferred gradients, attentional LSTM": (no_deferred_gradients, lambda: training_step(RECURRENT)),
     "pointwise LSTM kernels, attentional LSTM": (
-        lambda: off(fused_rnn, "triton_kernels", lambda *given: None),
+        lambda: off(fused_rnn, "supports", lambda *given: False),
         lambda: training_step(RECURRENT),
     ),
     "cuDNN, attentional LSTM": (
@@ -97,7 +97,7 @@ PATHS: dict[str, tuple[Callable[[], Any], Callable[[], Callable[[], Any]]]] = {
         lambda: training_step(RECURRENT),
     ),
     "pointwise kernels, peephole LSTM": (
-        lambda: off(fused_rnn, "triton_kernels", lambda *given: None),
+        lambda: off(fused_rnn, "supports", lambda *given: False),
         lambda: training_step(PEEPHOLE),
     ),
 }

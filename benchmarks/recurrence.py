@@ -34,9 +34,7 @@ if importlib.util.find_spec("sentencepiece") is None:  # tokens are drawn here, 
 
 from dragoman.kernels.torch_rnn import torch_rnn  # noqa: E402
 from dragoman.layers.cells import (  # noqa: E402
-    Cell,
     CellConfig,
-    CellState,
     CoupledLSTMConfig,
     GRUConfig,
     LayerNormLSTMConfig,
@@ -46,6 +44,7 @@ from dragoman.layers.cells import (  # noqa: E402
     build_cell,
 )
 from dragoman.layers.embeddings import TokenEmbedding  # noqa: E402
+from dragoman.layers.recurrence import Cell, CellState, all_states, plain_loop  # noqa: E402
 from dragoman.layers.rnn_attention import AdditiveConfig  # noqa: E402
 from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig  # noqa: E402
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig  # noqa: E402
@@ -173,7 +172,7 @@ def clock(works: dict[str, Work], rounds: int, device: str, now: Callable[[], fl
 
 
 def by_torch(cell: Cell, x: Tensor, start: CellState) -> Tensor:
-    return torch_rnn(cell.torch_kernel, x, start, cell.torch_weights(), training=True)[0]
+    return torch_rnn(cell.torch_kernel, x, start, cell.torch_weights())[0]
 
 
 def cell_works(arguments: argparse.Namespace, only: list[str]) -> dict[str, Work]:
@@ -201,8 +200,9 @@ def cell_works(arguments: argparse.Namespace, only: list[str]) -> dict[str, Work
             continue
         cell: Cell = build_cell(config, arguments.width, arguments.width).to(device)
         start = cell.start(arguments.rows)
-        eager(f"{name}: fused", cell, lambda cell=cell, start=start: cell.all_states(x, start)[0])  # type: ignore[misc]
-        eager(f"{name}: loop", cell, lambda cell=cell, start=start: cell.plain_loop(x, start)[0])  # type: ignore[misc]
+        if device == "cuda":
+            eager(f"{name}: fused", cell, lambda cell=cell, start=start: all_states(cell, x, start)[0])  # type: ignore[misc]
+        eager(f"{name}: loop", cell, lambda cell=cell, start=start: plain_loop(cell, x, start)[0])  # type: ignore[misc]
         if cell.torch_kernel:
             eager(f"{name}: torch's", cell, lambda cell=cell, start=start: by_torch(cell, x, start))  # type: ignore[misc]
     return works

@@ -26,7 +26,7 @@ from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.inputs import WINDOW
 from dragoman.inference.predictor import Predictor
-from dragoman.layers.attention import usual_layer
+from dragoman.layers.attention import alignment_layer
 from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, links_text, swap_direction
 from dragoman.scoring.symmetrization import METHODS, symmetrize_links
 
@@ -198,11 +198,11 @@ def heads_by_layer(predictor: Predictor) -> dict[str, int]:
 def select_view(
     predictor: Predictor, layer: str | int | None = None, head: int | None = None, shifted: bool = False
 ) -> AttentionView:
-    """The view of a layer, by name or number from 1 (default: `usual_layer`), and a head (default: their mean)."""
+    """The view of a layer, by name or number from 1 (default: `alignment_layer`), and a head (default: their mean)."""
     layers = heads_by_layer(predictor)
     names = list(layers)
     if layer is None:
-        name = usual_layer(names)
+        name = alignment_layer(names)
     elif str(layer).lstrip("-").isdigit():
         if not 1 <= int(layer) <= len(names):
             raise ConfigError(f"layer: found {layer}, expected 1 to {len(names)}")

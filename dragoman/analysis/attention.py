@@ -18,7 +18,7 @@ from dragoman.decoding.ensemble import Ensemble
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.layers.attention import observe_attention, usual_layer
+from dragoman.layers.attention import alignment_layer, observe_attention
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def mean_attention(model: Ensemble, batch: Batch) -> Tensor:
         except DataError as error:
             reason = error
         else:
-            means.append(layers[usual_layer(list(layers))].mean(1, keepdim=True))
+            means.append(layers[alignment_layer(list(layers))].mean(1, keepdim=True))
     if not means:
         raise reason
     if len({mean.shape for mean in means}) > 1:

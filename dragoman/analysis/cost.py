@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from dragoman.analysis.figures import check_plot_path, new_figure, save_plot
 from dragoman.analysis.options import BenchOptions
-from dragoman.layers.cells import Cell, GRUConfig, LSTMConfig
+from dragoman.layers.cells import GRUConfig, LSTMConfig
 from dragoman.layers.config import FullConfig, LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.layers.convolution import CharacterConvolution, GatedConvolution
+from dragoman.layers.recurrence import Cell
 from dragoman.layers.rnn import Unidirectional
 from dragoman.layers.self_attention import LinearAttention, LocalAttention, SegmentAttention, SelfAttention
 from dragoman.training.runtime import resolve_device

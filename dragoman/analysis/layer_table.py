@@ -13,8 +13,8 @@ from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch
-from dragoman.layers.cells import Cell
 from dragoman.layers.embeddings import WordDropout
+from dragoman.layers.recurrence import Cell
 
 
 def shape_of(value: Any) -> str:

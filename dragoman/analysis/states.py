@@ -14,7 +14,8 @@ from dragoman.analysis.attention_layers import attention_layers
 from dragoman.analysis.figures import CELL, INK, MAX_INCHES, chosen, draw_heat, new_figure, panel_size, suptitle
 from dragoman.analysis.subject import Axis, Subject, plain_axis
 from dragoman.analysis.view import View
-from dragoman.layers.cells import Cell, CellState, CoupledLSTMCell, GRUCell, observe_cells
+from dragoman.layers.cells import CoupledLSTMCell, GRUCell
+from dragoman.layers.recurrence import Cell, CellState, observe_cells
 from dragoman.layers.rnn import Unidirectional
 
 STATE_NAMES = ("hidden state", "cell state")

@@ -24,7 +24,7 @@ from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
-from dragoman.layers.cells import Cell
+from dragoman.layers.recurrence import Cell
 from dragoman.models.contracts import Decoder
 
 ALTERNATIVES = 3  # tokens that are forced at every step

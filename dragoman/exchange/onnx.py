@@ -25,7 +25,7 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import MissingExtraError
 from dragoman.exchange import onnx_greedy
 from dragoman.exchange.exporter import Exporter, encoder_decoder, not_encoder_decoder
-from dragoman.layers.attention import observe_attention, usual_layer
+from dragoman.layers.attention import alignment_layer, observe_attention
 from dragoman.layers.config import (
     FullConfig,
     LearnedConfig,
@@ -142,7 +142,7 @@ class DecoderGraph(nn.Module):
             scores, state = self.model.step(tokens, state)
             return scores, *pytree.tree_leaves(state.cache)
         scores, state, layers = observed_step(self.model, tokens, state)
-        weights = usual_layer(layers).mean(1)[:, 0]  # (N, S)
+        weights = alignment_layer(layers).mean(1)[:, 0]  # (N, S)
         return scores, *pytree.tree_leaves(state.cache), weights
 
 
@@ -183,7 +183,7 @@ def write_graphs(model: EncoderDecoder, folder: Path, attention: bool = False) -
     attends = False
     if attention:
         layers = observed_step(model, tokens, states[0]._replace(length=length))[2]
-        attends = bool(layers) and usual_layer(layers).shape[-1] == small[1]
+        attends = bool(layers) and alignment_layer(layers).shape[-1] == small[1]
     outputs = ["log_probabilities", *(f"new_{name}" for name in names[count:]), *(["attention"] if attends else [])]
     dynamic = torch.export.Dim.DYNAMIC
     dimensions = tuple({axis: dynamic for axis, size in enumerate(shape) if isinstance(size, str)} for shape in shapes)

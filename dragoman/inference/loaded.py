@@ -224,7 +224,7 @@ class Seq2SeqRun(LoadedRun):
     def _open(self, member: Run) -> Any:
         if member.is_fitted:
             return member.fitted_model()
-        from dragoman.kernels.weight_layout import lay_out_for_decoding
+        from dragoman.kernels.cpu_matmul import lay_out_for_decoding
 
         model: Any = member.own_model(self.device)
         if self.half:

@@ -1,4 +1,4 @@
-"""Batched products of small matrices, and sums of columns, on a CPU.
+"""Batched products of small matrices, sums of columns, and the layout of weights for decoding, on a CPU.
 
 Without MKL torch multiplies a batch of matrices one by one, each as a tensor of its own, which for the small ones of
 attention takes three times as long as the product itself. NumPy's loop over the batch has no such cost.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 MIN_PARALLEL = 2**19  # multiplications; fewer are done before another thread starts
 
@@ -59,3 +59,16 @@ def batched_matmul(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     for done in waiting:
         done.result()
     return out
+
+
+def lay_out_for_decoding(model: nn.Module) -> None:
+    """Store the matrices of linear layers transposed in memory; shapes and values stay the same.
+
+    Decoding multiplies one row per hypothesis. OpenBLAS, which torch uses without MKL, then spends most of the time on
+    transposing the matrix: transposed beforehand, 64 rows take half as long and 16 rows a third.
+    """
+    if torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear) and layer.weight.device.type == "cpu" and layer.weight.is_contiguous():
+            layer.weight.data = layer.weight.data.t().contiguous().t()

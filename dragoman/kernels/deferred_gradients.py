@@ -90,12 +90,6 @@ def shared_by_steps(matrix: Tensor, bias: Tensor | None = None) -> _Shared:
     return shared
 
 
-def product_dtype(weight: Tensor) -> torch.dtype:
-    """The data type of products with this weight: that of autocast where it is enabled."""
-    device = weight.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-
-
 class _Anchor(torch.autograd.Function):
     """An empty tensor computed from `leaves`, for every step to read.
 
@@ -152,7 +146,8 @@ class _Shared:
     """What all steps multiply by: a weight (O, I) with its bias, transposed; or one matrix per source (B, I, O)."""
 
     def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
-        dtype = product_dtype(matrix)
+        device = matrix.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else matrix.dtype
         self.records = StepRecords()
         self.dtypes = [tensor.dtype for tensor in (matrix, bias) if tensor is not None]
         self.bias = None if bias is None else bias.detach().to(dtype)

@@ -1,7 +1,7 @@
 """Triton kernels for the pointwise part of a recurrent step, one forward and one backward per cell.
 
-`fused_rnn`, `fused_lstm` and `fused_gru` have the same equations in plain torch. The kernels compute in float32,
-whatever the types of gates and states. Imported on GPUs only.
+The cells of `layers.cells` have the same equations in plain torch. The kernels compute in float32, whatever the types
+of gates and states. Imported on GPUs only.
 """
 
 # ruff: noqa: N803  constants of a kernel are spelled as constants

@@ -113,7 +113,7 @@ def observed() -> bool:
     return (not torch.compiler.is_compiling() or is_exporting()) and _observer.get() is not None
 
 
-def usual_layer(layers: Sequence[T]) -> T:
+def alignment_layer(layers: Sequence[T]) -> T:
     """The layer that is read as an alignment: the last; of three or more the last but one, where deep Transformers
     align best (Garg et al. 2019)."""
     return layers[-2] if len(layers) > 2 else layers[-1]

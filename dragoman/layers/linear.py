@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.kernels import fused_layers
+from dragoman.kernels import deferred_gradients, fused_layers
 from dragoman.kernels.cpu_dropout import Dropout
 
 
@@ -19,6 +19,13 @@ class Linear(nn.Linear):
         if fused_layers.fuses_linear(x):
             return fused_layers.linear(x, self)
         return F.linear(x, self.weight, self.bias)
+
+
+class StepLinear(nn.Linear):
+    """A linear layer inside a loop over time; see `kernels.deferred_gradients`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return deferred_gradients.linear(x, self.weight, self.bias)
 
 
 class FirstRowsLinear(nn.Linear):

@@ -1,38 +1,13 @@
-"""Recurrent layers over padded rows: `layer(x, mask) -> (outputs, last)`, to be stacked.
-
-Padding is at the end of a row. A forward cell reads it after all real tokens, and a backward cell reads the real tokens
-of every row reversed. So padding never reaches a real position, and rows need no packing.
-"""
+"""Recurrent layers over padded rows: `layer(x, mask) -> (outputs, last)`, to be stacked."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers.cells import Cell, CellConfig, CellState, build_cell
-
-
-def reversed_rows(x: Tensor, lengths: Tensor) -> Tensor:
-    """The real tokens of every row reversed, padding left in place: (B, S, D)."""
-    positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[0], -1)
-    lengths = lengths[:, None]
-    index = torch.where(positions < lengths, lengths - 1 - positions, positions)
-    return x.gather(1, index[:, :, None].expand_as(x))
-
-
-def last_output(x: Tensor, lengths: Tensor) -> Tensor:
-    """The vector at the last real position of every row, zeros for empty rows: (B, S, D) → (B, D)."""
-    index = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, x.shape[2])
-    return x.gather(1, index)[:, 0].masked_fill((lengths == 0)[:, None], 0.0)
-
-
-def sequence_to_last(cell: Cell, x: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
-    """`cell.sequence` from the start, and the whole state of every row after its last real token.
-
-    torch's kernels return the whole state after the last column only, so this runs our own recurrence.
-    """
-    states = cell.all_states(x, cell.start(x.shape[0]))
-    return states[0], tuple(last_output(part, lengths) for part in states)
+from dragoman.layers import recurrence
+from dragoman.layers.cells import CellConfig, build_cell
+from dragoman.layers.recurrence import CellState
 
 
 class VariationalDropout(nn.Module):
@@ -92,14 +67,7 @@ class Unidirectional(RecurrentLayer):
 
     def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
         """(B, S, I) → outputs (B, S, D) in the order of x, and the last output (B, D) or the whole state."""
-        lengths = mask.sum(1)
-        x = reversed_rows(x, lengths) if self.backward_reading else x
-        if self.whole_state:
-            out, last = sequence_to_last(self.cell, x, lengths)
-        else:
-            out, _ = self.cell.sequence(x, self.cell.start(x.shape[0]))
-            last = (last_output(out, lengths),)
-        return (reversed_rows(out, lengths) if self.backward_reading else out), last
+        return recurrence.read(self.cell, x, mask, backward=self.backward_reading, whole_state=self.whole_state)
 
 
 class Merge(nn.Module):
@@ -136,10 +104,6 @@ class Bidirectional(RecurrentLayer):
 
     def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
         """(B, S, I) → outputs (B, S, D) and the merged last outputs of both directions (B, D)."""
-        lengths = mask.sum(1)
-        start = self.forward_cell.start(x.shape[0])
-        ahead, _ = self.forward_cell.sequence(x, start)
-        back, _ = self.backward_cell.sequence(reversed_rows(x, lengths), start)
-        final: Tensor = self.merge(last_output(ahead, lengths), last_output(back, lengths))
-        out: Tensor = self.merge(ahead, reversed_rows(back, lengths))
-        return out, (final,)
+        ahead, (ahead_last,) = recurrence.read(self.forward_cell, x, mask)
+        back, (back_last,) = recurrence.read(self.backward_cell, x, mask, backward=True)
+        return self.merge(ahead, back), (self.merge(ahead_last, back_last),)

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Size, SizeOrNone, setting
-from dragoman.kernels.deferred_gradients import linear, matmul
+from dragoman.kernels.deferred_gradients import matmul
 from dragoman.kernels.input_feeding import DotMemory
 from dragoman.layers.attention import CrossAttention, masked_softmax, observed, show
+from dragoman.layers.linear import StepLinear
 
 Position = Tensor | int  # the target position of the first query
 
@@ -198,7 +199,7 @@ class AdditiveScore(nn.Module):
 
     def __init__(self, config: AdditiveConfig, query_width: int, key_width: int) -> None:
         super().__init__()
-        self.query = nn.Linear(query_width, config.width, bias=False)
+        self.query = StepLinear(query_width, config.width, bias=False)
         self.key = nn.Linear(key_width, config.width)
         self.score = nn.Linear(config.width, 1, bias=False)
 
@@ -208,7 +209,7 @@ class AdditiveScore(nn.Module):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Queries (B, n, Q) and keys as `prepare` returns them → scores (B, n, S)."""
-        compared = torch.tanh(linear(query, self.query.weight)[:, :, None] + keys[:, None])  # (B, n, S, A)
+        compared = torch.tanh(self.query(query)[:, :, None] + keys[:, None])  # (B, n, S, A)
         return F.linear(compared, self.score.weight).squeeze(-1)
 
 
@@ -232,7 +233,7 @@ class SingleHeadAttention(nn.Module):
         self.values = nn.Linear(memory_width, self.width, bias=False) if config.values else nn.Identity()
         self.score = SCORES.get(type(config), DotScore)(config, query_width, key_width)
         self.window = WINDOWS[type(config.window)](config.window, query_width)
-        self.gate = nn.Linear(query_width, 1) if config.gate else None
+        self.gate = StepLinear(query_width, 1) if config.gate else None
 
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
         """What depends on the memory alone: keys as the score prepares them, and values, each (B, S, …)."""
@@ -259,9 +260,7 @@ class SingleHeadAttention(nn.Module):
             weights = (weights * factors).to(weights.dtype)
         show(self, weights.reshape(rows, 1, length, -1))
         context = matmul(weights.flatten(1, 2), values).view(rows, length, -1)
-        if self.gate is None:
-            return context
-        return torch.sigmoid(linear(query, self.gate.weight, self.gate.bias)) * context
+        return context if self.gate is None else torch.sigmoid(self.gate(query)) * context
 
 
 class MultiHeadRNNAttention(CrossAttention):
@@ -270,7 +269,7 @@ class MultiHeadRNNAttention(CrossAttention):
     def __init__(self, config: MultiHeadConfig, query_width: int, memory_width: int) -> None:
         super().__init__(config.width, config.heads, memory_width)
         self.width = config.width
-        self.resize = None if query_width == config.width else nn.Linear(query_width, config.width)
+        self.resize = None if query_width == config.width else StepLinear(query_width, config.width)
 
     def as_dot_products(self, mask: Tensor, memory: Any) -> None:
         """Several heads have no such form."""
@@ -278,7 +277,7 @@ class MultiHeadRNNAttention(CrossAttention):
     def forward(self, query: Tensor, memory: Any, mask: Tensor, start: Position = 0) -> Tensor:
         """Queries (N, T, Q), mask (B, S) → contexts (N, T, width)."""
         if self.resize is not None:
-            query = linear(query, self.resize.weight, self.resize.bias)
+            query = self.resize(query)
         return super().forward(query, memory, mask)
 
 

@@ -149,7 +149,7 @@ class SelfAttention(nn.Module):
         else:
             positions = length + torch.arange(new, device=x.device)
         query, key, value = self.split_projection(self.project(x), positions)
-        if isinstance(past, SharedCache) and self._shares_in_kernel(query, past):
+        if isinstance(past, SharedCache) and short_attention.shares(query, past.keys) and not observed():
             scale = query.shape[3] ** -0.5 if self.score.scale is None else self.score.scale
             bias = self._shared_bias(query, past, positions, scale)
             shared = short_attention.attend_shared(query, (key, value), past[:2], past.entries, positions, scale, bias)
@@ -170,9 +170,6 @@ class SelfAttention(nn.Module):
             mask = self.causal_mask(positions, key_positions)
         out = self.attend(query, key, value, positions, key_positions, mask, causal=causal, dropped=start)
         return self.output(join_heads(out)), cache
-
-    def _shares_in_kernel(self, query: Tensor, past: SharedCache) -> bool:
-        return short_attention.shares(query, past.keys) and not observed()
 
     def _shared_bias(self, query: Tensor, past: SharedCache, positions: Tensor, scale: float) -> Tensor | None:
         """The bias of all positions for which a shared cache has room, for queries at `positions` (1,)."""

@@ -154,9 +154,5 @@ class SpeechToText(Captioner):
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         scores, after = super().step(tokens, state)
-        return self._suppress(scores, after), after
-
-    def _suppress(self, scores: Tensor, after: State) -> Tensor:
-        """Scores (N, V) after a step without tokens that must not be written; the others stay as they are."""
         first = after.length == len(self.decoder_head.prompt) + 1  # <sos> was the last token that was read
-        return scores.masked_fill(self.never | (self.never_first & first), -torch.inf)
+        return scores.masked_fill(self.never | (self.never_first & first), -torch.inf), after

@@ -17,7 +17,7 @@ from dragoman.layers.config import (
     SelfAttentionConfig,
     SinusoidalConfig,
 )
-from dragoman.models.traits import DecoderTraits, EncoderTraits, Surroundings
+from dragoman.models.traits import DecoderTraits, EncoderTraits, ModelContext
 
 Probability = Annotated[float, Range(0.0, 1.0)]
 Steps = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
@@ -286,4 +286,4 @@ class EncoderDecoderConfig:
             yield f"softmax: found {self.softmax.kind!r}, expected 'full' with decoder.kind = {self.decoder.kind!r}"
         cells = encoder_traits(self.encoder).cell_layout(self.encoder)
         in_chunks = bool(self.truncate) or self.forcing.passes == 0
-        yield from decoder.problems(self.decoder, Surroundings(cells, self.share_cells, in_chunks))
+        yield from decoder.problems(self.decoder, ModelContext(cells, self.share_cells, in_chunks))

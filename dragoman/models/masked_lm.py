@@ -73,11 +73,6 @@ def num_masked(lengths: Tensor | NDArray[np.int64], share: float) -> Tensor:
     return torch.minimum(wanted.clamp(min=1), lengths)
 
 
-def max_masked(width: int, share: float) -> int:
-    """K: the largest number of predicted tokens in a batch of this width."""
-    return max(1, int(width * share + 0.5))
-
-
 RandomDraw = Callable[[int, int], Tensor]  # (stream, width) → numbers (B, width) in [0, 1); streams are independent
 
 
@@ -139,7 +134,7 @@ class MaskedLM(BaseModel):
         """Choose and replace the tokens to predict; counts (B,): how many of each row, else as `num_masked` says."""
         config, device = self.config, source.device
         maskable = mask & (source != EOS)
-        size = max_masked(source.shape[1], config.mlm_probability)
+        size = max(1, int(source.shape[1] * config.mlm_probability + 0.5))  # K: the most that a row can have
         if counts is None:
             counts = num_masked(maskable.sum(1), config.mlm_probability)
         else:

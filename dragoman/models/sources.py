@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig
 from dragoman.layers.embeddings import WordDropout
 from dragoman.models.contracts import BaseModel, Encoder, Memory
-from dragoman.models.encoders.frames import FramesConfig, Standardizer
+from dragoman.models.encoders.frames import Standardizer
 from dragoman.models.registry import (
     AnyEncoderConfig,
     build_encoder,
@@ -110,8 +110,3 @@ class FeatureModel(BaseModel):
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Encode features (B, T, F), mask (B, T); images have rows of pixels, (B, H, W·3)."""
         return self.encoder(self.augment(self.standardizer(source, mask), mask), mask)
-
-
-def frames_per_state(config: AnyEncoderConfig) -> int:
-    """How many frames of a recording one entry of the memory stands for."""
-    return config.subsampling.stride if isinstance(config, FramesConfig) else 1

@@ -24,7 +24,7 @@ from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.registry import AnyEncoderConfig
-from dragoman.models.sources import LabelModel, frames_per_state
+from dragoman.models.sources import LabelModel
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Tagger(LabelModel):
 
     def __init__(self, config: TaggerConfig, inputs: nn.Module, tags: int, *, keep_from: int) -> None:
         super().__init__(config, inputs, keep_from)
-        self.stride = frames_per_state(config.encoder)
+        # how many frames of a recording one entry of the memory stands for
+        self.stride = config.encoder.subsampling.stride if isinstance(config.encoder, FramesConfig) else 1
         self.by_word = isinstance(config.encoder, CharacterWordsConfig)  # the memory has one entry per word
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(self.encoder.width, tags)

@@ -55,7 +55,7 @@ class CellLayout(NamedTuple):
     norm: bool
 
 
-class Surroundings(NamedTuple):
+class ModelContext(NamedTuple):
     """What the settings of a decoder must go with in a model."""
 
     cells: CellLayout | None = None  # of the encoder
@@ -79,7 +79,7 @@ class DecoderTraits:
     copies_words: ClassVar[bool] = False  # it can write source words that the target vocabulary lacks
 
     @classmethod
-    def problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
+    def problems(cls, config: Any, around: ModelContext) -> Iterator[str]:
         """Errors in how its settings go with the rest of the model."""
         if around.share_cells:
             yield "share_cells: found true, expected a recurrent encoder and a recurrent decoder"

@@ -20,7 +20,7 @@ from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import read_rows
 from dragoman.training.optimizer import load_weights, mean_weights, optimizer_tensors, restore_optimizer
 from dragoman.training.runtime import Runtime
-from dragoman.training.sharded_tensors import own_parts
+from dragoman.training.sharding import own_parts
 from dragoman.training.step import TrainingStep
 from dragoman.training.trained_weights import adapters, merged_weights, saved_weights
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import RunError
 from dragoman.training.config import MovingAverageConfig, OptimizerConfig
-from dragoman.training.sharded_tensors import part_like
+from dragoman.training.sharding import part_like
 from dragoman.training.trained_weights import saved_weights
 
 

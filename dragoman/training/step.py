@@ -31,8 +31,7 @@ from dragoman.training.config import MovingAverageConfig, TrainConfig
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import MovingAverage, build_optimizer
 from dragoman.training.runtime import Runtime, use_bfloat16
-from dragoman.training.sharded_tensors import gathered, whole
-from dragoman.training.sharding import checkpoint_activations, shard
+from dragoman.training.sharding import checkpoint_activations, gathered, shard, whole
 from dragoman.training.trained_weights import rate_factors
 
 MIN_STEPS_TO_CAPTURE = 200  # in shorter runs, capturing costs more than it saves

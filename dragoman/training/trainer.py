@@ -30,7 +30,7 @@ from dragoman.training.metrics_log import DivergenceDetector, MetricsLog
 from dragoman.training.objectives.base import Objective
 from dragoman.training.optimizer import averaged_weights, learning_rate_at
 from dragoman.training.runtime import Runtime, side_stream
-from dragoman.training.sharded_tensors import are_finite
+from dragoman.training.sharding import are_finite
 from dragoman.training.signals import Signals, Stopped, recorded_signals
 from dragoman.training.step import build_step
 from dragoman.training.trained_weights import freeze
@@ -147,7 +147,7 @@ class Trainer:
         return self.state.is_out_of_patience(self.config.patience)
 
     @property
-    def _hurries(self) -> bool:
+    def _pauses_over_budget(self) -> bool:
         """Whether pauses have had their share of train.minutes, so that only the last validation is left."""
         pauses, elapsed = self.state.pauses, self.state.elapsed
         return bool(self.config.minutes) and bool(self.processes.all_reduce_max(int(pauses > PAUSES * elapsed)))
@@ -257,7 +257,7 @@ class Trainer:
         is_last = step >= config.steps or self._time_share >= 1 or self.pause(self.state)
         if not step or self.state.validated_step >= step:
             return False
-        return is_last or (step % config.validate_every == 0 and not self._hurries)
+        return is_last or (step % config.validate_every == 0 and not self._pauses_over_budget)
 
     def _validate(self, signals: Signals) -> bool:
         """Score the weights that prediction would use, and keep them if they are among the best.

@@ -131,10 +131,10 @@ def test_gates_and_states_equal_a_plain_recomputation(config: CellConfig) -> Non
             parameter.copy_(torch.randn_like(parameter) * 0.7)
     inputs, start = torch.randn(1, 6, 3), cell.start(1)
     with torch.no_grad(), record_cells(cell) as recorded:
-        outputs, _ = cell.sequence(inputs, start)
+        outputs, _ = cell(inputs, start)
     steps = recorded[""]
-    torch.testing.assert_close(torch.stack([after[0] for after in steps.after], 1), cell.sequence(inputs, start)[0])
-    torch.testing.assert_close(outputs, cell.sequence(inputs, start)[0])
+    torch.testing.assert_close(torch.stack([after[0] for after in steps.after], 1), cell(inputs, start)[0])
+    torch.testing.assert_close(outputs, cell(inputs, start)[0])
     for number in range(6):
         gates = cell.gates(steps.projected[number], steps.before[number])
         after = by_hand(cell, inputs[:, number], steps.before[number])

@@ -8,11 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.kernels import half_precision_rnn as half
+from dragoman.kernels import torch_rnn as half
 from dragoman.kernels.alignment import ALIGNMENT
-from dragoman.kernels.half_precision_rnn import in_half_precision, padded, unit_padding, with_scaled_gradients
-from dragoman.kernels.torch_rnn import in_one_chunk, torch_rnn
-from dragoman.layers.cells import Cell, GRUConfig, LSTMConfig, RNNConfig, build_cell
+from dragoman.kernels.torch_rnn import (
+    in_half_precision,
+    in_one_chunk,
+    padded,
+    torch_rnn,
+    unit_padding,
+    with_scaled_gradients,
+)
+from dragoman.layers.cells import GRUConfig, LSTMConfig, RNNConfig, build_cell
+from dragoman.layers.recurrence import Cell, plain_loop
 from tests.kernels.helpers import needs_gpu
 
 CELLS = {"rnn": RNNConfig(), "relu": RNNConfig("relu"), "lstm": LSTMConfig(), "gru": GRUConfig()}
@@ -101,12 +108,12 @@ def test_on_a_gpu_every_unit_gets_its_own_bias(name: str, width: int) -> None:
     torch.nn.init.normal_(cell.bias)
     for rows in (7, 16):
         x = torch.randn(rows, 6, 36, device="cuda")
-        exact = cell.plain_loop(x, cell.start(rows))[0].detach()
+        exact = plain_loop(cell, x, cell.start(rows))[0].detach()
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-            cast, _ = cell.sequence(x, cell.start(rows))
+            cast, _ = cell(x, cell.start(rows))
         cell.bfloat16()
         with torch.no_grad():
-            halves, _ = cell.sequence(x.bfloat16(), cell.start(rows))
+            halves, _ = cell(x.bfloat16(), cell.start(rows))
         cell.float()
         for ours in (cast, halves):
             assert ours.dtype == torch.bfloat16
@@ -124,7 +131,7 @@ def test_on_a_gpu_gradients_of_a_mean_over_many_tokens_survive(name: str, tokens
 
     def found(enabled: bool) -> tuple[Tensor, ...]:
         with torch.autocast("cuda", torch.bfloat16, enabled=enabled):
-            result = cell.sequence(x, cell.start(16))
+            result = cell(x, cell.start(16))
             assert result[0].dtype == (torch.bfloat16 if enabled else torch.float32)
         return gradients((result[0].float(), tuple(part.float() for part in result[1])), 1 / tokens, *wanted)
 
@@ -156,6 +163,6 @@ def test_cudnn_reads_the_weights_from_one_chunk(name: str, half_precision: bool)
     cell = build_cell(CELLS[name], 36, 50).cuda()
     x = torch.randn(16, 30, 36, device="cuda", requires_grad=True)
     with torch.autocast("cuda", torch.bfloat16, enabled=half_precision):
-        out, _ = cell.sequence(x, cell.start(16))
+        out, _ = cell(x, cell.start(16))
     out.float().sum().backward()
     assert all(parameter.grad is not None for parameter in cell.parameters())

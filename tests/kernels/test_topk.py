@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from dragoman.kernels.cpu_matmul import lay_out_for_decoding
 from dragoman.kernels.topk import CHUNK, MIN_COLUMNS, argmax, topk
-from dragoman.kernels.weight_layout import lay_out_for_decoding
 
 
 @pytest.mark.parametrize("size", [5, MIN_COLUMNS, MIN_COLUMNS + 1, MIN_COLUMNS + CHUNK - 1, 3 * MIN_COLUMNS + 7])

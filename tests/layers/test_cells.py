@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.kernels.torch_rnn import torch_rnn
+from dragoman.layers import recurrence
 from dragoman.layers.cells import (
     CELLS,
-    Cell,
     CellConfig,
-    CellState,
     CoupledLSTMConfig,
     GRUConfig,
     LayerNormLSTMConfig,
@@ -25,6 +24,7 @@ from dragoman.layers.cells import (
     RNNConfig,
     build_cell,
 )
+from dragoman.layers.recurrence import Cell, CellState, plain_loop, run, single_step
 
 INPUTS, WIDTH, ROWS, STEPS = 5, 7, 3, 6
 CASES: dict[str, CellConfig] = {
@@ -75,7 +75,7 @@ def start_of(cell: Cell, rows: int = ROWS) -> CellState:
 
 def looped(cell: Cell, x: Tensor, starts: CellState) -> tuple[Tensor, CellState]:
     """The sequence by plain steps."""
-    states = cell.plain_loop(x, starts)
+    states = plain_loop(cell, x, starts)
     return states[0], tuple(part[:, -1] for part in states)
 
 
@@ -222,7 +222,7 @@ def test_a_cell_is_its_equations(name: str) -> None:
     for token in x.unbind(1):
         state = EQUATIONS[name](cell, token, *state)
         outputs.append(state[0])
-    same_with_gradients([(torch.stack(outputs, 1), state), cell.sequence(x, starts)], [x, *starts, *cell.parameters()])
+    same_with_gradients([(torch.stack(outputs, 1), state), run(cell, x, starts)], [x, *starts, *cell.parameters()])
 
 
 @every_cell
@@ -233,13 +233,12 @@ def test_a_sequence_is_step_by_step(name: str) -> None:
     starts = start_of(cell)
     outputs, state = [], starts
     for token in x.unbind(1):
-        out, state = cell(token, state)
-        outputs.append(out)
-        assert out is state[0]
+        state = single_step(cell, token, state)
+        outputs.append(state[0])
         assert len(state) == cell.num_states
     ways = [
         (torch.stack(outputs, 1), state),
-        cell.sequence(x, starts),
+        run(cell, x, starts),
         looped(cell, x, starts),
         *by_torch(cell, x, starts),
     ]
@@ -247,13 +246,25 @@ def test_a_sequence_is_step_by_step(name: str) -> None:
 
 
 @every_cell
+def test_without_gradients_a_sequence_is_the_same(name: str) -> None:
+    """Then a CPU runs torch's own functions, too."""
+    cell = shaken(CASES[name])
+    x, starts = torch.randn(ROWS, STEPS, INPUTS), start_of(cell)
+    with torch.no_grad():
+        found = run(cell, x, starts)
+    out, state = looped(cell, x, starts)
+    for left, right in zip((found[0], *found[1]), (out, *state), strict=True):
+        same(left, right.detach())
+
+
+@every_cell
 def test_any_split_of_a_sequence_is_the_whole(name: str) -> None:
     cell = shaken(CASES[name])
     x = torch.randn(ROWS, STEPS, INPUTS).requires_grad_()
     starts = start_of(cell)
-    first, state = cell.sequence(x[:, :2], starts)
-    second, state = cell.sequence(x[:, 2:], state)
-    ways = [cell.sequence(x, starts), (torch.cat([first, second], 1), state)]
+    first, state = run(cell, x[:, :2], starts)
+    second, state = run(cell, x[:, 2:], state)
+    ways = [run(cell, x, starts), (torch.cat([first, second], 1), state)]
     same_with_gradients(ways, [x, *starts, *cell.parameters()])
 
 
@@ -263,7 +274,7 @@ def test_gradients_are_the_numeric_ones(name: str) -> None:
     x, starts = torch.randn(2, 3, 2).requires_grad_(), start_of(cell, 2)
 
     def outputs(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:  # gradcheck changes the weights themselves, in place
-        out, state = cell.sequence(x, rest[: cell.num_states])
+        out, state = run(cell, x, rest[: cell.num_states])
         return out, *state
 
     assert torch.autograd.gradcheck(outputs, (x, *starts, *cell.parameters()))
@@ -291,7 +302,7 @@ def test_a_cell_over_a_sequence_is_torchs_layer(name: str) -> None:
     begin = tuple(part[None] for part in starts)
     expected, last = theirs(x, begin if cell.num_states == 2 else begin[0])
     last = last if cell.num_states == 2 else (last,)
-    found, state = cell.sequence(x, starts)
+    found, state = run(cell, x, starts)
     weight = torch.randn_like(expected)
     gradients = []
     for out, states, own in (
@@ -319,7 +330,7 @@ def test_a_coupled_lstm_is_torchs_with_opposite_gates() -> None:
         theirs.bias_ih_l0.copy_(torch.cat([-forget, forget, candidate, output]))
         theirs.bias_hh_l0.zero_()
     x = torch.randn(ROWS, STEPS, INPUTS)
-    found, (hidden, memory) = cell.sequence(x, cell.start(ROWS))
+    found, (hidden, memory) = run(cell, x, cell.start(ROWS))
     expected, (last_hidden, last_memory) = theirs(x)
     same(found, expected)
     same(hidden, last_hidden[0], "h")
@@ -331,7 +342,7 @@ def test_full_peepholes_with_diagonal_matrices_are_diagonal_ones() -> None:
     values = diagonal.state_dict()
     full.load_state_dict({**values, "peepholes": torch.diag_embed(values["peepholes"])})
     x = torch.randn(ROWS, STEPS, INPUTS)
-    found, expected = (cell.sequence(x, cell.start(ROWS)) for cell in (full, diagonal))
+    found, expected = (run(cell, x, cell.start(ROWS)) for cell in (full, diagonal))
     same(found[0], expected[0])
     same(found[1][1], expected[1][1])
 
@@ -342,7 +353,7 @@ def test_a_peephole_lstm_starts_as_the_lstm() -> None:
     torch.manual_seed(3)
     without = build_cell(LSTMConfig(), INPUTS, WIDTH)
     x = torch.randn(ROWS, STEPS, INPUTS)
-    found, expected = (cell.sequence(x, cell.start(ROWS))[0] for cell in (with_holes, without))
+    found, expected = (run(cell, x, cell.start(ROWS))[0] for cell in (with_holes, without))
     same(found, expected)
     found.sum().backward()
     holes = with_holes.get_parameter("peepholes").grad
@@ -423,7 +434,7 @@ def test_an_orthogonal_plain_cell_keeps_the_gradients_length() -> None:
     """While tanh is near its linear middle, ‖∂h_T/∂h_0 · v‖ = ‖v‖."""
     cell = build_cell(RNNConfig(), INPUTS, WIDTH)
     start = torch.full((1, WIDTH), 1e-8).requires_grad_()
-    out, _ = cell.sequence(torch.zeros(1, 40, INPUTS), (start,))
+    out, _ = run(cell, torch.zeros(1, 40, INPUTS), (start,))
     direction = torch.randn(WIDTH)
     (gradient,) = torch.autograd.grad(out[0, -1] @ direction, start)
     assert float(gradient.norm()) == pytest.approx(float(direction.norm()), rel=1e-9)
@@ -434,7 +445,7 @@ def test_a_compiled_layer_is_a_plain_loop_of_steps(monkeypatch: pytest.MonkeyPat
     torch._dynamo.reset()
     cell = build_cell(PeepholeLSTMConfig(), INPUTS, WIDTH)
     x, state = torch.randn(ROWS, STEPS, INPUTS), cell.start(ROWS)
-    expected = cell.sequence(x, state)[0]
-    monkeypatch.setattr(Cell, "scan_loop", None)  # calling it would fail
-    compiled = torch.compile(cell.sequence, backend="eager")(x, state)[0]
+    expected = run(cell, x, state)[0]
+    monkeypatch.setattr(recurrence, "scan_loop", None)  # calling it would fail
+    compiled = torch.compile(cell, backend="eager")(x, state)[0]
     torch.testing.assert_close(compiled, expected)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from dragoman.config.settings import as_table, build
 from dragoman.errors import ConfigError
 from dragoman.layers.cells import (
-    Cell,
     CellConfig,
     CoupledLSTMConfig,
     GRUConfig,
@@ -22,6 +21,7 @@ from dragoman.layers.cells import (
     RNNConfig,
 )
 from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.recurrence import Cell
 from dragoman.layers.rnn import Bidirectional, RecurrentLayer, Unidirectional, VariationalDropout
 from dragoman.models.contracts import Memory
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig

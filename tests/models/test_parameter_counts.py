@@ -12,7 +12,7 @@ from dragoman.layers.pooling import TimeAttention
 
 
 def run(cell: nn.Module, x: Tensor) -> Tensor:
-    out: Tensor = cell.sequence(x, cell.start(x.shape[0]))[0]  # type: ignore[operator]
+    out: Tensor = cell(x, cell.start(x.shape[0]))[0]  # type: ignore[operator]
     return out
 
 

@@ -20,7 +20,7 @@ from dragoman.models.decoders.recurrent_parts import (
     ReadoutDecoderBase,
     build_dropout,
 )
-from dragoman.models.traits import Surroundings
+from dragoman.models.traits import ModelContext
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class FixedContextDecoder(CellDecoder):
         self.dropout = build_dropout(config)
 
     @classmethod
-    def sharing_problems(cls, config: FixedContextDecoderConfig, around: Surroundings) -> Iterator[str]:
+    def sharing_problems(cls, config: FixedContextDecoderConfig, around: ModelContext) -> Iterator[str]:
         cells = around.cells
         if cells is None:
             yield from super().sharing_problems(config, around)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dragoman.config.settings import SizeOrNone, setting
-from dragoman.kernels import input_feeding
-from dragoman.kernels.deferred_gradients import deferred_gradients, linear
-from dragoman.layers.cells import CellState
+from dragoman.layers import recurrence
 from dragoman.layers.embeddings import Embedding
+from dragoman.layers.linear import StepLinear
+from dragoman.layers.recurrence import CellState
 from dragoman.layers.rnn_attention import GeneralConfig, RNNAttentionConfig, build_rnn_attention
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import (
@@ -58,7 +58,7 @@ class LuongDecoder(CellDecoder):
         self.embedding = embedding
         self.attention = build_rnn_attention(config.attention, config.width, memory_width)
         both = self.attention.width + config.width
-        self.combine = nn.Linear(both, config.output_width, bias=False) if config.readout == "tanh" else None
+        self.combine = StepLinear(both, config.output_width, bias=False) if config.readout == "tanh" else None
         self.width = config.output_width or both
         self.input_feeding = config.input_feeding
         self.stack = CellStack(config, embedding.width + (self.width if self.input_feeding else 0), 0)
@@ -77,14 +77,13 @@ class LuongDecoder(CellDecoder):
         context = self.attention(states, memory, mask, state.length + position)
         if self.combine is None:
             return torch.cat([states, context], -1)
-        return torch.tanh(linear(torch.cat([context, states], -1), self.combine.weight))
+        return torch.tanh(self.combine(torch.cat([context, states], -1)))
 
     def feed(self, embedded: Tensor, state: State) -> tuple[Tensor, tuple[CellState, ...]]:
         """Embedded tokens (N, T, E) → ã of every step, each fed into the next one, and the states of the layers."""
         cells, (last,) = state.cache
-        combine = None if self.combine is None else self.combine.weight
         memory = self.attention.as_dot_products(*state.static)
-        if fed := input_feeding.feed(embedded, cells[0], last, self.stack.only_cell(), memory, combine):
+        if fed := recurrence.feed(self.stack.only_cell(), embedded, cells[0], last, memory, self.combine):
             return fed[0], (fed[1],)
         attentional: list[Tensor] = []
         masks = self.stack.masks(embedded)
@@ -101,7 +100,7 @@ class LuongDecoder(CellDecoder):
             states, cells = self.stack(embedded, cells)
             hidden = self.attend(states, state, 0)
         else:
-            with deferred_gradients(tokens.shape[1]):
+            with recurrence.loop(tokens.shape[1]):
                 hidden, cells = self.feed(embedded, state)
             last = (hidden[:, -1],)
         length = state.length + tokens.shape[1]

@@ -36,7 +36,7 @@ from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.heads.softmax import full_precision
-from dragoman.models.traits import Surroundings
+from dragoman.models.traits import ModelContext
 
 InnerConfig = RecurrentDecoderConfig | LuongDecoderConfig | TransformerConfig | ConvS2SDecoderConfig
 INNER: dict[type, Any] = {
@@ -101,7 +101,7 @@ class PointerGenerator(Decoder):
         self.gate = nn.Linear(self.width + memory_width + embedding.width, 1)
 
     @classmethod
-    def problems(cls, config: PointerGeneratorConfig, around: Surroundings) -> Iterator[str]:
+    def problems(cls, config: PointerGeneratorConfig, around: ModelContext) -> Iterator[str]:
         for problem in INNER[type(config.inner)].problems(config.inner, around):
             yield problem.replace("decoder.", "decoder.inner.", 1)
         if config.generation and around.in_chunks:

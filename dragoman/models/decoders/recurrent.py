@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from dragoman.config.settings import setting
-from dragoman.kernels.deferred_gradients import deferred_gradients
 from dragoman.layers.cells import build_cell
 from dragoman.layers.embeddings import Embedding
+from dragoman.layers.recurrence import unrolled
 from dragoman.layers.rnn_attention import AdditiveConfig, RNNAttentionConfig, build_rnn_attention
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import (
@@ -64,8 +64,7 @@ class RecurrentDecoder(CellDecoder):
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
         bottom, *others = state.cache
         outputs, contexts = [], []
-        step = self.bottom.stepper(embedded)
-        with deferred_gradients(tokens.shape[1]):
+        with unrolled(self.bottom, embedded) as step:
             for t in range(tokens.shape[1]):
                 context = self.attention(bottom[0][:, None], memory, mask, state.length + t)[:, 0]  # c_i from s_{i−1}
                 bottom = step(t, context, bottom)  # s_i = f(s_{i−1}, y_{i−1}, c_i)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.kernels.cpu_dropout import Dropout
-from dragoman.kernels.input_feeding import FeedingCell
-from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
+from dragoman.layers.cells import CellConfig, LSTMConfig, build_cell
+from dragoman.layers.recurrence import Cell, CellState
 from dragoman.layers.rnn import VariationalDropout
 from dragoman.models.contracts import Decoder, Encoder, Memory
-from dragoman.models.traits import Surroundings
+from dragoman.models.traits import ModelContext
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,10 @@ class CellStack(nn.Module):
             return None
         return [self.dropout(like.new_ones(like.shape[0], 1, self.width)) for _ in self.cells]
 
-    def only_cell(self) -> FeedingCell | None:
-        """The cell of a stack of one layer, for a kernel that runs the whole loop."""
+    def only_cell(self) -> Cell | None:
+        """The cell of a stack of one layer."""
         cell = self.cells[0]
-        assert isinstance(cell, Cell)
-        return cell.for_feeding() if len(self.cells) == self.first == 1 else None
+        return cell if isinstance(cell, Cell) and len(self.cells) == self.first == 1 else None
 
     def forward(
         self,
@@ -130,8 +129,7 @@ class CellStack(nn.Module):
             inputs = x
             if number > 1:
                 inputs = self.dropout(x) if masks is None else x * masks[number - self.first]
-            assert isinstance(cell, Cell)
-            out, state = cell.run(inputs if extra is None else torch.cat([inputs, extra], -1), state)
+            out, state = cell(inputs if extra is None else torch.cat([inputs, extra], -1), state)
             after.append(state)
             x = x + out if 0 < self.residual_from <= number else out
         return x, tuple(after)
@@ -177,7 +175,7 @@ class CellDecoder(Decoder):
     begin: InitialState
 
     @classmethod
-    def problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
+    def problems(cls, config: Any, around: ModelContext) -> Iterator[str]:
         cells = around.cells
         if cells is not None and cells[:3] != (config.cell, config.layers, config.width):
             cells = None  # its cells are not those of the decoder
@@ -200,7 +198,7 @@ class CellDecoder(Decoder):
             )
 
     @classmethod
-    def sharing_problems(cls, config: Any, around: Surroundings) -> Iterator[str]:
+    def sharing_problems(cls, config: Any, around: ModelContext) -> Iterator[str]:
         """Why the decoder cannot use the cells of the encoder."""
         yield (
             "share_cells: found true, expected a recurrent encoder of one direction and a fixed-context "

@@ -16,8 +16,9 @@ from torch.func import functional_call
 
 from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.kernels.cpu_dropout import dropout
-from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
+from dragoman.layers.cells import CellConfig, LSTMConfig, build_cell
 from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.recurrence import Cell, CellState
 from dragoman.layers.rnn import VariationalDropout
 from dragoman.models.contracts import State
 
@@ -67,18 +68,6 @@ class RecurrentStackConfig:
             yield f"memory: found {memory}, expected 0: recurrent layers always carry their state over"
 
 
-class CellSequence(nn.Module):
-    """A module around a cell's run over (N, T, I), for `functional_call` with other weights."""
-
-    def __init__(self, cell: Cell) -> None:
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """Outputs (N, T, D) and the state after them."""
-        return self.cell.run(x, state)
-
-
 class WeightDropout(nn.Module):
     """DropConnect on the hidden-to-hidden weights of a cell (Wan et al. 2013; Merity et al. 2018, eq. 1).
 
@@ -87,18 +76,21 @@ class WeightDropout(nn.Module):
 
     def __init__(self, cell: Cell, rate: float) -> None:
         super().__init__()
-        self.sequence, self.rate = CellSequence(cell), rate
+        self.sequence, self.rate = nn.ModuleDict({"cell": cell}), rate  # the names of parameters in checkpoints
 
     @property
     def cell(self) -> Cell:
-        return self.sequence.cell
+        cell = self.sequence["cell"]
+        assert isinstance(cell, Cell)
+        return cell
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """x (N, T, I) → outputs (N, T, D) and the state after them."""
         if not self.training or self.rate == 0.0:
-            return self.cell.run(x, state)
-        weights = {"cell.hidden_weight": dropout(self.cell.hidden_weight, self.rate)}
-        return functional_call(self.sequence, weights, (x, state))
+            out: tuple[Tensor, CellState] = self.cell(x, state)
+            return out
+        weights = {"hidden_weight": dropout(self.cell.hidden_weight, self.rate)}
+        return functional_call(self.cell, weights, (x, state))
 
 
 class RecurrentStack(nn.Module):

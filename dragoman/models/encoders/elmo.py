@@ -16,7 +16,8 @@ from dragoman.config.settings import Depth, Share, Size, SizeOrNone, setting
 from dragoman.data.tokenizers.base import SOS
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.embeddings import Embedding
-from dragoman.layers.rnn import Unidirectional, last_output
+from dragoman.layers.recurrence import last_output
+from dragoman.layers.rnn import Unidirectional
 from dragoman.models.config import WidthEmbedding
 from dragoman.models.contracts import Encoder, Memory
 

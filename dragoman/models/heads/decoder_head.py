@@ -13,7 +13,7 @@ from dragoman.layers.linear import output_layer
 from dragoman.models.contracts import Decoder, Memory, State, TokenScores
 from dragoman.models.heads.softmax import CrossEntropy, SoftmaxCriterion, log_probabilities, token_scores
 from dragoman.models.registry import DecoderConfig, build_decoder, decoder_class
-from dragoman.models.traits import Surroundings
+from dragoman.models.traits import ModelContext
 
 
 def teacher_inputs(target: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def decoder_head_problems(tie: bool, decoder: DecoderConfig) -> Iterator[str]:
         )
     elif tie and decoder.embedding == 0:
         yield "tie: found true, which needs learned embeddings, found one-hot vectors (embedding = 0)"
-    yield from decoder_class(decoder).problems(decoder, Surroundings())
+    yield from decoder_class(decoder).problems(decoder, ModelContext())
 
 
 class DecoderHead(TokenWriter):
