@@ -61,6 +61,7 @@ class SourceRow(NamedTuple):
 
     text: str
     record: Mapping[str, Any] = {}
+    line: int = 0  # of the file, from 1; 0: the reader does not say
 
 
 class ShardRow(NamedTuple):
@@ -93,7 +94,7 @@ class Reader(ABC):
             if isinstance(item, Fault):
                 yield item
             else:
-                yield SourceRow("\t".join((item.source, *item.references)[: options.texts]))
+                yield SourceRow("\t".join((item.source, *item.references)[: options.texts]), line=item.line)
 
     def first_rows(self, path: Path) -> list[list[str]]:
         """The cells of the first lines, where one may be a header; none if they cannot be read now."""

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from dragoman.data.readers.base import READERS, ShardRow, compression_of
+from dragoman.data.readers.base import READERS, compression_of
+from dragoman.data.readers.conll import sentence_layout
 from dragoman.data.readers.lines import check_file
 from dragoman.decoding.constraints.source import Terminology
+from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.shortlist import NAME as SHORTLIST
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import digest, write_text
 from dragoman.inference.confidence import CALIBRATION
-from dragoman.inference.inputs import source_options
+from dragoman.inference.open_inputs import FaultyInput, has_sentences, read_inputs, reads_files
 from dragoman.runs import Run
 from dragoman.runs.folder import MEMBERS_FILE, member_folders
 
@@ -64,11 +66,10 @@ class Job:
         path = Path(self.file)
         return [Shard(number, *ends) for number, ends in enumerate(READERS.of(path).cut(path, self.shard_bytes))]
 
-    def rows(self, shard: Shard, run: Run) -> Iterator[ShardRow]:
-        """All rows of a shard, also faulty ones."""
+    def inputs(self, shard: Shard, run: Run) -> Iterator[ConstrainedInput | FaultyInput]:
+        """The inputs of a shard; the place of one is its first byte, or the number of its row."""
         data = replace(run.config.data, columns=self.columns, header=self.header)
-        path, options = Path(self.file), source_options(run, data, self.named_columns)
-        return READERS.of(path).shard(path, options, shard.start, shard.end)
+        return read_inputs(run, Path(self.file), data, self.named_columns, (shard.start, shard.end))
 
     @cached_property
     def stamp(self) -> tuple[int, ...]:
@@ -141,6 +142,16 @@ class Job:
                 f"{folder}: found shards of another job ({differ}), expected those of {self.run} and {self.file}; "
                 "name another folder"
             )
+
+
+def check_run(run: Run, path: Path) -> None:
+    """Raise DataError unless the inputs of a run are single lines or rows of a file."""
+    if reads_files(run):
+        raise DataError(f"--shards: {run.folder} reads recordings or pictures, expected a run that reads text")
+    if run.config.data.context:
+        raise DataError(f"--shards: {run.folder} reads the sentences before each source, which a shard may not have")
+    if has_sentences(run, path) and sentence_layout(path) != "lines":
+        raise DataError(f"--shards: {path} has a word on each line, expected a sentence on each line")
 
 
 def check_input(path: Path) -> None:

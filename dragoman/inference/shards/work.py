@@ -19,20 +19,19 @@ from threading import Lock
 from typing import IO, Any
 
 from dragoman import plugins
-from dragoman.data.readers.base import ShardRow
-from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_input
+from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.errors import DataError, DragomanError, MissingExtraError, RunError
 from dragoman.files import sync, write_text
-from dragoman.inference.inputs import WINDOW, StreamOptions, common_constraints, with_constraints
+from dragoman.inference.inputs import WINDOW, StreamOptions, common_constraints
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
+from dragoman.inference.open_inputs import SHOWN, FaultyInput
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.shards.plan import Job, Shard
 from dragoman.portable import lock
 
 Progress = Callable[[int], None]
-SHOWN = 10  # characters or words that training did not have in the record of a shard
-Numbered = tuple[int, ConstrainedInput]  # an input and its place in the window
+MOST_UNSEEN = 10  # characters or words that training did not have in the record of a shard
 
 
 class RowPredictor:
@@ -47,27 +46,29 @@ class RowPredictor:
         self.constraints = common_constraints(job.options)
         self.unseen: dict[int, list[str]] = {}  # what training did not have, by the row of the window
 
-    def lines(self, rows: Sequence[ShardRow]) -> list[tuple[str, str]]:
+    def lines(self, rows: Sequence[ConstrainedInput | FaultyInput]) -> list[tuple[str, str]]:
         """(output line, fault) of every row; the line of a row that failed is empty text."""
         self.unseen = {}
-        faults = {index: row.fault for index, row in enumerate(rows) if row.source is None}
-        inputs: list[Numbered] = []
-        for index, row in enumerate(rows):
-            if row.source is not None:
-                try:
-                    source = with_constraints(row.source, self.job.columns, "row")
-                    inputs.append((index, constrained_input(*source, "row", self.constraints)))
-                except DragomanError as error:
-                    faults[index] = reason_of(error)
+        faults = {index: row.reason for index, row in enumerate(rows) if isinstance(row, FaultyInput)}
+        inputs = {
+            index: row.with_defaults(self.constraints)
+            for index, row in enumerate(rows)
+            if isinstance(row, ConstrainedInput)
+        }
+        indices = list(inputs)
+
+        def fail(number: int, error: DragomanError) -> None:
+            index = indices[number - 1]
+            faults[index] = str(error).removeprefix(f"{inputs[index].place}: ")  # the side file has the place
+
         stream = StreamOptions(
-            on_warning=ignore,
-            on_unknown=lambda number, surfaces: self.unseen.update({inputs[number - 1][0]: surfaces}),
-            on_failed=lambda number, error: faults.update({inputs[number - 1][0]: reason_of(error)}),
-            input_name=lambda number: "row",
+            on_warning=lambda line: None,  # a long row is read in parts; among millions nobody reads a line about it
+            on_unknown=lambda number, surfaces: self.unseen.update({indices[number - 1]: surfaces}),
+            on_failed=fail,
         )
         batch_size = self.job.options.batch_size
-        outputs = self.engine.stream((item for _, item in inputs), stream=stream, batch_size=batch_size)
-        predictions = dict(zip((index for index, _ in inputs), outputs, strict=True))
+        outputs = self.engine.stream(inputs.values(), stream=stream, batch_size=batch_size)
+        predictions = dict(zip(indices, outputs, strict=True))
         return [
             (self._line(None if index in faults else predictions[index], faults.get(index, "")), faults.get(index, ""))
             for index in range(len(rows))
@@ -79,15 +80,6 @@ class RowPredictor:
                 return json.dumps({"text": "", "fault": fault}, ensure_ascii=False)
             return str(output.as_json())
         return "" if output is None else output.text.replace("\n", " ").replace("\r", " ")
-
-
-def ignore(message: str) -> None:
-    """A long row is read in parts; among millions of rows nobody reads a line about it."""
-
-
-def reason_of(error: DragomanError) -> str:
-    """A message without the name of the row, which the side file has."""
-    return str(error).removeprefix("row: ")
 
 
 def predict_shard(
@@ -102,8 +94,8 @@ def predict_shard(
     try:
         with temporary.open("wb") as out, contextlib.ExitStack() as stack:
             others: IO[str] | None = None
-            stream = job.rows(shard, predictor.engine.run)
-            while window := list(islice(stream, WINDOW)):
+            inputs = job.inputs(shard, predictor.engine.run)
+            while window := list(islice(inputs, WINDOW)):
                 for row, (line, fault) in zip(window, predictor.lines(window), strict=True):
                     data = line.encode("utf-8", "replace") + b"\n"
                     out.write(data)
@@ -112,15 +104,18 @@ def predict_shard(
                     if fault:
                         failed += 1
                         others = others or stack.enter_context(rejected.open("w", encoding="utf-8"))
-                        text = row.shown or (row.source.text[:200] if row.source is not None else "")
-                        refused = {"row": rows, "place": row.place, "reason": fault, "text": text}
-                        others.write(json.dumps(refused, ensure_ascii=False) + "\n")
+                        refused = {"row": rows, "place": int(row.place), "reason": fault}
+                        others.write(json.dumps(refused | {"text": row.text[:SHOWN]}, ensure_ascii=False) + "\n")
                 unseen_rows += len(predictor.unseen)
                 unseen.update(surface for surfaces in predictor.unseen.values() for surface in surfaces)
                 progress(len(window))
         job.check_unchanged()
         record: dict[str, Any] = {"job": job.key, "rows": rows, "failed": failed, "bytes": temporary.stat().st_size}
-        record |= {"hash": hashed.hexdigest(), "unseen": unseen_rows, "unseen_texts": dict(unseen.most_common(SHOWN))}
+        record |= {
+            "hash": hashed.hexdigest(),
+            "unseen": unseen_rows,
+            "unseen_texts": dict(unseen.most_common(MOST_UNSEEN)),
+        }
         sync(temporary)
         final = job.part(shard, ".rejected.jsonl")
         if failed:
