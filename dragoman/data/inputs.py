@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dragoman.config.settings import setting
 from dragoman.data.examples import Fault, Pairs, file_of
 from dragoman.data.media import files as media_files
-from dragoman.data.readers.base import READERS, ReadOptions, suffix_of
+from dragoman.data.readers.base import READERS, ReadOptions, column_names, suffix_of
 from dragoman.data.readers.conll import CONLL_SUFFIXES
 from dragoman.data.readers.lines import read_lines
 from dragoman.errors import ConfigError, DataError
@@ -43,7 +43,7 @@ class ReadingOptions:
         if path is None and (self.columns, self.header) != (None, None):
             name = "columns" if self.columns is not None else "header"
             raise ConfigError(f"data.{name} goes with FILE, not with two files")
-        names = data.columns if self.columns is None else tuple(name.strip() for name in self.columns.split(","))
+        names = data.columns if self.columns is None else column_names(self.columns)
         if not all(names):
             raise ConfigError(
                 f"data.columns: found {self.columns!r}, expected numbers or names separated by commas, as in 1,3"

@@ -47,10 +47,7 @@ def warn_user(message: str) -> None:
 
 
 def open_inputs(
-    run: Run,
-    data: Path | Iterable[object] | None,
-    reading: ReadingOptions = AS_TRAINED,
-    warn: Warn = warn_user,
+    run: Run, data: Path | Iterable[object] | None, reading: ReadingOptions = AS_TRAINED, warn: Warn = warn_user
 ) -> Iterator[ConstrainedInput]:
     """The inputs that a user gives to a run, with the constraints on each output; a faulty one raises DataError.
 
@@ -190,47 +187,31 @@ def tagged_sentences(run: Run, path: Path, data: DataConfig) -> Iterator[SourceR
 def prompts(path: Path) -> Iterator[SourceRow | Fault]:
     """The prompts of a file: whole lines, tabs and commas included, or objects with "source" alone."""
     if READERS.of(path).delimiter:
-        return map(SourceRow, read_lines(path))
-
-    def alone(row: SourceRow | Fault) -> SourceRow | Fault:
+        yield from map(SourceRow, read_lines(path))
+        return
+    for row in READERS.of(path).sources(path, ReadOptions()):
         other = None if isinstance(row, Fault) else next((key for key in row.record if key != "source"), None)
-        if other is None or isinstance(row, Fault):
-            return row
-        return Fault(f"{path}:{row.line}", "bad-json", f"found the field '{other}', expected \"source\" alone")
-
-    return map(alone, READERS.of(path).sources(path, ReadOptions()))
+        if isinstance(row, Fault) or other is None:
+            yield row
+        else:
+            yield Fault(f"{path}:{row.line}", "bad-json", f"found the field '{other}', expected \"source\" alone")
 
 
 def warn_of_layout(inputs: Iterator[ConstrainedInput], run: Run, warn: Warn) -> Iterator[ConstrainedInput]:
-    """The lines of plain text; warns once of one that looks like a row of columns, a tagger of 20 single words."""
-    tags, several = reads_tags(run), number_of_texts(run) > 1 or len(paths_of(run.config.data.train)) > 1
-    if several or (run.task.head_decoder is not None and not tags):
-        return inputs
-    return warn_of_words(inputs, warn) if tags else warn_of_tabs(inputs, warn)
-
-
-def warn_of_words(inputs: Iterator[ConstrainedInput], warn: Warn) -> Iterator[ConstrainedInput]:
+    """The lines of plain text; warns of the first with a tab, and a tagger of many lines with single words."""
+    tags, single = reads_tags(run), 0
+    tabs = number_of_texts(run) > 1 or run.task.head_decoder is not None or len(paths_of(run.config.data.train)) > 1
     for number, item in enumerate(inputs, 1):
-        single = len(item.text.split(maxsplit=1)) == 1
-        if single and number == MANY_WORDS:
+        if not tabs and "\t" in item.text:
+            tabs = True
+            warn(
+                f"{item.place or f'input {number}'} has a tab and is read as one source, tab included; to read the "
+                "first column alone add data.columns=1, or name the file .tsv"
+            )
+        single += tags and len(item.text.split()) == 1
+        if single == number == MANY_WORDS:
             warn(
                 "every line so far is a single word, and each is tagged alone; put a sentence on each line, or name "
                 "the file .tsv and separate sentences by empty lines"
             )
         yield item
-        if not single or number == MANY_WORDS:
-            break
-    yield from inputs
-
-
-def warn_of_tabs(inputs: Iterator[ConstrainedInput], warn: Warn) -> Iterator[ConstrainedInput]:
-    for number, item in enumerate(inputs, 1):
-        if "\t" in item.text:
-            warn(
-                f"{item.place or f'input {number}'} has a tab and is read as one source, tab included; to read the "
-                "first column alone add data.columns=1, or name the file .tsv"
-            )
-            yield item
-            break
-        yield item
-    yield from inputs

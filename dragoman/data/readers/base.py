@@ -132,6 +132,12 @@ def example_from(cells: Sequence[str], options: ReadOptions, path: str, line: in
     return example._replace(tag=values.get("tag", ""), document=values.get("document", ""))
 
 
+def column_names(columns: Any) -> tuple[str, ...]:
+    """The names of columns in a list, or in a text with commas between them."""
+    columns = columns.split(",") if isinstance(columns, str) else columns
+    return tuple(str(name).strip() for name in (columns if isinstance(columns, list | tuple) else [columns]))
+
+
 class Readers(Table[str, Reader]):
     """Readers by suffix. The one of "" reads files of any other suffix."""
 

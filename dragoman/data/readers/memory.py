@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.config.settings import override
 from dragoman.data.examples import Example, Fault, FaultError, Pairs
 from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
-from dragoman.data.readers.base import ReadOptions, SourceRow
+from dragoman.data.readers.base import ReadOptions, SourceRow, column_names
 from dragoman.data.readers.records import FIELDS, source_text
 from dragoman.errors import DataError, nearest
 from dragoman.files import cache_home, digest
@@ -91,12 +91,6 @@ def source_rows(data: Any, options: ReadOptions) -> Iterator[SourceRow | Fault]:
             continue
         others = {str(key): _plain(value) for key, value in record.items()} if isinstance(row, Mapping) else {}
         yield SourceRow("\t".join(texts), others, number)
-
-
-def column_names(columns: Any) -> tuple[str, ...]:
-    """The names of columns in a list, or in a text with commas between them."""
-    columns = columns.split(",") if isinstance(columns, str) else columns
-    return tuple(str(name).strip() for name in (columns if isinstance(columns, list | tuple) else [columns]))
 
 
 def files_of(data: Any) -> Files | None:

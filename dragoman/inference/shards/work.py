@@ -44,42 +44,36 @@ class RowPredictor:
             raise DataError(f"{job.run}: this run is a language model; shards need one that answers lines")
         self.engine = engine
         self.constraints = common_constraints(job.options)
-        self.unseen: dict[int, list[str]] = {}  # what training did not have, by the row of the window
+        self.unseen: dict[int, list[str]] = {}  # what training did not have, by the number of the row in the window
 
     def lines(self, rows: Sequence[ConstrainedInput | FaultyInput]) -> list[tuple[str, str]]:
-        """(output line, fault) of every row; the line of a row that failed is empty text."""
+        """(output line, fault) of every row; a row that failed has an empty output."""
         self.unseen = {}
-        faults = {index: row.reason for index, row in enumerate(rows) if isinstance(row, FaultyInput)}
-        inputs = {
-            index: row.with_defaults(self.constraints)
-            for index, row in enumerate(rows)
-            if isinstance(row, ConstrainedInput)
-        }
-        indices = list(inputs)
+        faults = {number: row.reason for number, row in enumerate(rows, 1) if isinstance(row, FaultyInput)}
+        inputs = [
+            ConstrainedInput("") if isinstance(row, FaultyInput) else row.with_defaults(self.constraints)
+            for row in rows
+        ]
 
         def fail(number: int, error: DragomanError) -> None:
-            index = indices[number - 1]
-            faults[index] = str(error).removeprefix(f"{inputs[index].place}: ")  # the side file has the place
+            faults[number] = str(error).removeprefix(f"{rows[number - 1].place}: ")  # the side file has the place
 
         stream = StreamOptions(
             on_warning=lambda line: None,  # a long row is read in parts; among millions nobody reads a line about it
-            on_unknown=lambda number, surfaces: self.unseen.update({indices[number - 1]: surfaces}),
+            on_unknown=self.unseen.__setitem__,
             on_failed=fail,
         )
-        batch_size = self.job.options.batch_size
-        outputs = self.engine.stream(inputs.values(), stream=stream, batch_size=batch_size)
-        predictions = dict(zip(indices, outputs, strict=True))
+        outputs = list(self.engine.stream(inputs, stream=stream, batch_size=self.job.options.batch_size))
         return [
-            (self._line(None if index in faults else predictions[index], faults.get(index, "")), faults.get(index, ""))
-            for index in range(len(rows))
+            (self._line(output, faults.get(number)), faults.get(number, "")) for number, output in enumerate(outputs, 1)
         ]
 
-    def _line(self, output: Any, fault: str) -> str:
+    def _line(self, output: Any, fault: str | None) -> str:
         if self.job.as_json:
-            if output is None:
-                return json.dumps({"text": "", "fault": fault}, ensure_ascii=False)
-            return str(output.as_json())
-        return "" if output is None else output.text.replace("\n", " ").replace("\r", " ")
+            return (
+                str(output.as_json()) if fault is None else json.dumps({"text": "", "fault": fault}, ensure_ascii=False)
+            )
+        return "" if fault is not None else str(output.text).replace("\n", " ").replace("\r", " ")
 
 
 def predict_shard(
