@@ -17,7 +17,7 @@ from dragoman.progress import progress
 
 if TYPE_CHECKING:
     from dragoman.decoding.options import DecodingOptions
-    from dragoman.inference.shards.plan import Job
+    from dragoman.inference.shards import Job
     from dragoman.runs import Run
 
 
@@ -66,7 +66,7 @@ def predict_shards(
     run: Run, settings: Settings, file: str | None, as_json: bool, decoding: DecodingOptions, device: str
 ) -> None:
     """Do the shards that are not done, and say how far the job is."""
-    from dragoman.inference.shards.plan import Job, check_input, check_run
+    from dragoman.inference.shards import Job, check_input, check_run
 
     reading, shards = settings.data, settings.shards
     if file is None or file == "-":
@@ -87,12 +87,12 @@ def predict_shards(
 
 def do_shards(job: Job, shards: ShardSettings) -> None:
     if shards.cluster is None and (shards.processes or 1) == 1:
-        from dragoman.inference.shards.work import work
+        from dragoman.inference.shards import work
 
         with progress("rows") as done:
             work(job, worker_part(shards.part), done)
         return
-    from dragoman.inference.shards.work import work_in_processes, work_on_cluster
+    from dragoman.inference.shards import work_in_processes, work_on_cluster
 
     with progress("shards", len(job.shards)) as advance:
         if shards.cluster is not None:
