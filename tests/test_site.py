@@ -23,7 +23,7 @@ from dragoman.data.readers.base import READERS
 from dragoman.decoding.shortlist import NAME as SHORTLIST
 from dragoman.inference.confidence import CALIBRATION
 from dragoman.inference.prediction import Prediction
-from dragoman.inference.shards.plan import MANIFEST
+from dragoman.inference.shards import MANIFEST
 from dragoman.runs.folder import IMPORTED, MEMBERS_FILE, RUN_FORMAT
 from dragoman.runs.versions import LIST
 from dragoman.tasks.table import TASKS

@@ -30,8 +30,8 @@ import torch
 from benchmarks.campaign.lanes import Lanes, Outcome, add_options, die_with_parent, scratch
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DragomanError
-from dragoman.inference.shards import work as shard_work
-from dragoman.inference.shards.plan import Job
+from dragoman.inference import shards as shard_work
+from dragoman.inference.shards import Job
 from dragoman.runs import train
 from dragoman.tasks.config import build
 from dragoman.training.display import Display

@@ -21,12 +21,11 @@ from dragoman.analysis.states import CellSteps, record_cells
 from dragoman.analysis.subject import Subject
 from dragoman.analysis.view import View
 from dragoman.kernels.deferred_gradients import immediate_gradients
-from dragoman.layers.cells import GRUConfig, LSTMConfig, RNNConfig, build_cell
+from dragoman.layers.cells import GRUConfig, LSTMConfig, RNNCell, RNNConfig, build_cell
+from dragoman.layers.recurrence import Cell, CellState
 
 WIDTH, STEPS = 64, 50
 RADII = (0.5, 0.8, 1.0, 1.2, 1.5)  # largest singular values of the recurrent matrix
-from dragoman.layers.cells import RNNCell
-from dragoman.layers.recurrence import Cell, CellState
 
 
 @dataclass(frozen=True)

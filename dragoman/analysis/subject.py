@@ -240,7 +240,7 @@ def _mask_subject(loaded: MaskFiller, text: str, target: str | None) -> Subject:
         kind = loaded.config.model.kind
         raise DataError(f'nothing to inspect: model.kind = "{kind}" cannot fill [MASK], expected "masked-lm"')
     tokenizer, special = loaded.source_tokenizer, {MASK_ID: MASK, EOS: "[SEP]"}
-    sources, targets = loaded.example_format.encode_inputs([text], tokenizer, 1)
+    sources, targets = loaded.example_format.encode_inputs([text], tokenizer)
     batch = loaded.collator.collate(sources, targets).to(loaded.device)
     row = batch.source.data[0].tolist()
     pieces = [special.get(token) or tokenizer.pieces([token])[0] for token in row]
@@ -268,7 +268,7 @@ def _mask_subject(loaded: MaskFiller, text: str, target: str | None) -> Subject:
 def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
     """The predicted or given labels are the target."""
     tokenizer, codec, model = loaded.source_tokenizer, loaded.target_tokenizer, loaded.model
-    sources, targets = loaded.example_format.encode_inputs([text], tokenizer, 1)
+    sources, targets = loaded.example_format.encode_inputs([text], tokenizer)
     batch = loaded.collator.collate(sources, targets).to(loaded.device)
     axis = (
         text_axis(tokenizer, text, sources[0]) if tokenizer.is_text else plain_axis(tokenizer.pieces(sources[0]), text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.errors import RunError
 from dragoman.files import make_folder, write_text
 from dragoman.inference.load import load_predictor
+from dragoman.inference.open_inputs import open_inputs
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run, train
@@ -36,7 +37,6 @@ class Unlabelled:
     """Inputs without targets, to which the teacher's outputs are added where it is confident: self-training."""
 
     file: str = ""
-    read: Callable[[Run], Iterable[str]] = lambda run: ()
     least: float = 0.0  # geometric mean of the probabilities of an output's tokens
 
 
@@ -97,7 +97,7 @@ def write_data(teacher: Predictor, folder: Path, display: Display, unlabelled: U
     pairs = usable_pairs(teacher, translated(teacher, sources, display), display)
     pairs += [(example.source, example.references[0]) for example in examples]
     known = {*sources, *(example.source for example in valid)}  # validation must stay new to the student
-    new = [text for text in dict.fromkeys(unlabelled.read(teacher.run)) if text.strip() and text not in known]
+    new = [text for text in unlabelled_texts(teacher, unlabelled, display) if text.strip() and text not in known]
     outputs = translated(teacher, new, display)
     kept = usable_pairs(teacher, [one for one in outputs if confidence(one[1]) >= unlabelled.least], display)
     if new:
@@ -110,6 +110,14 @@ def write_data(teacher: Predictor, folder: Path, display: Display, unlabelled: U
     write_rows(folder / "valid.jsonl", ((example.source, *example.references) for example in valid))
     write_rows(folder / "train.jsonl", dict.fromkeys(pairs))  # last: with it the data are complete
     return valid
+
+
+def unlabelled_texts(teacher: Predictor, unlabelled: Unlabelled, display: Display) -> list[str]:
+    """The different texts of the file of further inputs."""
+    if not unlabelled.file:
+        return []
+    inputs = open_inputs(teacher.run, Path(unlabelled.file), warn=display.warning)
+    return list(dict.fromkeys(item.text for item in inputs))
 
 
 def translated(teacher: Predictor, sources: Sequence[str], display: Display) -> list[tuple[str, Prediction]]:

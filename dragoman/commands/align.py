@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence, Sized
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,8 +16,9 @@ import click
 from dragoman.commands import inputs
 from dragoman.commands.checks import refuse_options, require_search
 from dragoman.commands.options import device_option, tag_option
-from dragoman.commands.printing import as_utf8, print_message
+from dragoman.commands.printing import as_utf8, print_message, print_warning
 from dragoman.data.examples import Fault, Pairs
+from dragoman.data.inputs import ReadingOptions, media_inputs
 from dragoman.data.media.files import is_media
 from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
@@ -115,6 +117,7 @@ def align(run: str | None, files: str | Pairs | None, **given: Any) -> None:
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
     dragoman align runs/speech recordings/ --predict --json            the same for the run's transcript
     """
+    from dragoman.inference.open_inputs import check_reading, reads_files
     from dragoman.runs import Run
 
     options = SimpleNamespace(**given)
@@ -127,8 +130,8 @@ def align(run: str | None, files: str | Pairs | None, **given: Any) -> None:
     if run is None:
         raise DataError("nothing to align with: name a run, or choose a model of the pairs with --model hmm")
     opened = Run(run)
-    inputs.check_media_options(opened, inputs.ReadingOptions(None, None, options.media, options.skip_unreadable))
-    if inputs.reads_files(opened):
+    check_reading(opened, ReadingOptions(media=options.media, skip_unreadable=options.skip_unreadable))
+    if reads_files(opened):
         align_files(opened, files if isinstance(files, str) else None, options)
         return
     if options.predicting and isinstance(files, Pairs):
@@ -276,17 +279,17 @@ def align_files(run: Run, file: str | None, options: SimpleNamespace) -> None:
 def manifest_inputs(run: Run, file: str | None, media: str | None) -> list[FileInput]:
     if file is None or is_media(file):
         raise DataError(f"found {file or 'nothing'}, expected a manifest of files and texts; or add --predict")
-    data = inputs.ReadingOptions(media=media).applied(run.config.data, file)
+    data = ReadingOptions(media=media).applied(run.config.data, file, print_warning)
     examples = inputs.read_examples(run, file, "pair", data, several_references=True, purpose="align")
     return [FileInput(item.source, item.location, item.model_input, item.references[0]) for item in examples]
 
 
 def listed_inputs(run: Run, file: str | None, media: str | None) -> list[FileInput]:
     """The files that FILE stands for: itself, or those in a folder, an archive, a manifest or a list."""
-    named = inputs.named_locations(run, file, media)
-    names = ((name, name) for name in read_lines(file)) if named is None else named
-    line = inputs.line_names(run, file)
-    files = [FileInput(name, line(number), path) for number, (name, path) in enumerate(names, 1) if path.strip()]
+    config, path = run.config, None if file is None else Path(file)
+    reading = ReadingOptions(media=media)
+    named = enumerate(media_inputs(path, config.data, config.tokenizer.source, reading, print_warning), 1)
+    files = [FileInput(one.name, one.place or f"input {number}", one.path) for number, one in named if one.path.strip()]
     if not files:
         raise DataError(f"{file or 'standard input'}: found no name of a file, expected one or more")
     return files

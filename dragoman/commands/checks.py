@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dragoman.commands.inputs import reads_files
 from dragoman.commands.settings import Settings, SettingsCommand
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.files import check_writable, run_of_part, same_file
@@ -124,6 +123,7 @@ def require_search(command: str, folder: str, tasks: str = '"translate"', text: 
 
     `tasks` are those that the command works with.
     """
+    from dragoman.inference.open_inputs import reads_files
     from dragoman.runs import Run
 
     run = Run(folder)

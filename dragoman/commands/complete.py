@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -17,10 +18,7 @@ from dragoman.commands.printing import as_utf8, print_prompt, print_unseen, prin
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Pairs
-from dragoman.data.readers.base import READERS
-from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.config import MAX_SAMPLES, MAX_TOKENS
-from dragoman.decoding.constraints.spec import object_from_json
 from dragoman.errors import DataError
 from dragoman.progress import progress
 
@@ -82,6 +80,7 @@ def complete(
     from dragoman.inference.completer import CompletionOptions
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_completer
+    from dragoman.inference.open_inputs import open_inputs
     from dragoman.inference.unseen import UnseenInputs
 
     options = CompletionOptions(
@@ -97,8 +96,9 @@ def complete(
     typed = not prompts and file in (None, "-")
     if typed and sys.stdin is None:
         raise DataError("standard input is closed: give a PROMPT, or name a --file")
-    lines = iter(prompts) if prompts else prompts_of(read_lines(file), file)
     completer = load_completer(run, device)
+    named = None if typed else Path(str(file))
+    inputs = open_inputs(completer.run, list(prompts) if prompts else named, warn=print_warning)
     as_utf8()
     interactive = typed and sys.stdin.isatty()
     print_prompt(interactive, "continuation")
@@ -109,7 +109,7 @@ def complete(
         on_unknown=unseen.add,
         input_name="prompt {}".format,
     )
-    for completions in completer.stream(lines, options, stream):
+    for completions in completer.stream(inputs, options, stream):
         count += 1
         for completion in completions:
             if written and not (options.one_line or as_json):
@@ -123,19 +123,6 @@ def complete(
     print_unseen(unseen)
     if not count:
         raise DataError(f"{file or 'standard input'}: found no line, expected prompts, one per line")
-
-
-def prompts_of(lines: Iterator[str], file: str | None) -> Iterator[str]:
-    """The prompts on the lines of a file or of standard input; the lines of a .jsonl file are objects."""
-    objects = file is not None and not READERS.of(file).delimiter
-    for number, line in enumerate(lines, 1):
-        if not objects or not line.strip():
-            yield line
-            continue
-        table = object_from_json(line, f"{file}:{number}")
-        if other := next((name for name in table if name != "source"), None):
-            raise DataError(f"{file}:{number}: found the field '{other}', expected \"source\" alone")
-        yield str(table["source"])
 
 
 ABOUT = {

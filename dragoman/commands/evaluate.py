@@ -11,12 +11,13 @@ import click
 
 from dragoman.commands.checks import EVALUATE_ARGUMENTS, refuse_options
 from dragoman.commands.complete import evaluate_text
-from dragoman.commands.inputs import ReadingOptions, check_media_options, pair_files, print_unreadable, read_examples
+from dragoman.commands.inputs import pair_files, print_unreadable, read_examples
 from dragoman.commands.options import device_option, json_option
 from dragoman.commands.printing import as_utf8, print_label_scores, print_method_report, print_scores, print_warning
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.inputs import ReadingOptions
 from dragoman.data.readers.base import READERS
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import ConfigError, DataError
@@ -119,19 +120,20 @@ def evaluate(run: str, files: str | Pairs, settings: Settings, as_json: bool, ou
     from dragoman.inference.baselines import baselines_of
     from dragoman.inference.evaluation import metric_names
     from dragoman.inference.load import load_labeler, load_predictor
+    from dragoman.inference.open_inputs import check_reading
     from dragoman.reports.score_files import check_apart
     from dragoman.runs import Run
     from dragoman.scoring.registry import select_metrics
 
     opened, reading = Run(run), settings.data
-    check_media_options(opened, reading)
+    check_reading(opened, reading)
     if opened.task.is_language_model:
         every = {name: getattr(settings.evaluation, f"dynamic_{name}") for name in ("rate", "decay", "segment")}
         given = {name: value for name, value in every.items() if value is not None}
         dynamic = given if settings.evaluation.dynamic else None
         evaluate_text(opened, files, settings.batch_size, dynamic, as_json, device)
         return
-    data = reading.applied(opened.config.data, files)
+    data = reading.applied(opened.config.data, files, print_warning)
     scoring: ScoringSettings = settings.evaluation
     if scoring.dynamic:
         raise ConfigError(f'evaluation.dynamic is for language models; {run} has task = "{opened.task.name}"')

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,9 +30,9 @@ from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.commands.shards import ShardSettings, predict_shards
 from dragoman.config.settings import setting
 from dragoman.data.examples import Fault
-from dragoman.data.readers.base import SourceRow
-from dragoman.data.readers.lines import read_lines
-from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_input
+from dragoman.data.inputs import ReadingOptions
+from dragoman.data.media.files import is_media
+from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import DataError, RunError
 from dragoman.files import atomic_write
@@ -49,9 +50,7 @@ if TYPE_CHECKING:
 class PredictSettings:
     """What `predict` has beside the settings of decoding."""
 
-    data: inputs.ReadingOptions = setting(
-        inputs.ReadingOptions(), help="how FILE is read; what is not given is as in training"
-    )
+    data: ReadingOptions = setting(ReadingOptions(), help="how FILE is read; what is not given is as in training")
     shards: ShardSettings = setting(ShardSettings(), help="any amount of text")
     beam_trace: str | None = setting(None, help="a file for all that the search ranked: one JSON object per input")
 
@@ -97,6 +96,7 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     by name), a manifest as for training, or a list of paths, one per line. The output has one line per file; --json
     names the file as "source".
     """
+    from dragoman.inference.open_inputs import check_reading
     from dragoman.runs import Run
 
     if file in (None, "-") and sys.stdin is None:
@@ -104,7 +104,7 @@ def predict(run: str, file: str | None, settings: Settings, as_json: bool, devic
     opened, reading, shards = Run(run), settings.data, settings.shards
     if opened.task.is_language_model:
         raise RunError(f"{run}: this run is a language model; use `dragoman complete`")
-    inputs.check_media_options(opened, reading)
+    check_reading(opened, reading)
     if opened.task.head_decoder is not None:
         shard_places = {place for place in settings.spelled if place.startswith("shards.")}
         refuse_options(opened, {*PREDICT_ARGUMENTS, *shard_places})
@@ -125,48 +125,37 @@ class InputLines:
 
     run: Run
     file: str | None
-    reading: inputs.ReadingOptions
+    reading: ReadingOptions
     as_json: bool  # one object per output, which names its file
-    unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
+    unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the place of the input
     refused: Refused = field(default_factory=Refused)
     remembered: int = 0  # outputs that the memory has
     uncertain: int = 0  # outputs left out by min_confidence
-    sources: deque[str] = field(default_factory=deque)  # names of files that were read and have no output yet
+    read: deque[ConstrainedInput] = field(default_factory=deque)  # files that were read and have no output yet
 
     def __post_init__(self) -> None:
+        from dragoman.inference.open_inputs import reads_files
         from dragoman.inference.unseen import UnseenInputs
 
         self.unseen = UnseenInputs()
         self.shown: dict[str, bool] = {}  # what JSON objects have beside the usual fields
         self.typed = self.file in (None, "-")
         self.interactive = self.typed and sys.stdin.isatty()  # a person waits for the output of every line
-        self.files = inputs.reads_files(self.run)
-        named = inputs.named_locations(self.run, self.file, self.reading.media) if self.files else None
-        self.locations = None if named is None else (path for _, path in named)
-        self.input_name = inputs.line_names(self.run, self.file if self.files else None)
+        self.files = reads_files(self.run)
 
     def texts(self, options: DecodingOptions) -> Iterator[ConstrainedInput]:
-        """The inputs with their constraints; names of files are remembered in `sources`."""
+        """The inputs with their constraints; files are remembered until their output is written."""
         from dragoman.inference.inputs import common_constraints
+        from dragoman.inference.open_inputs import open_inputs
 
-        constraints, searched = common_constraints(options), self.run.task.head_decoder is None
-        if self.files:
-            lines = read_lines(self.file) if self.locations is None else self.locations
-            sources: Iterator[SourceRow] = map(SourceRow, lines)
-        else:
-            sources = inputs.read_sources(self.run, self.file, self.reading)
+        constraints = common_constraints(options)
+        inputs = open_inputs(self.run, None if self.typed else Path(str(self.file)), self.reading, print_warning)
+        return map(self.remember, (item.with_defaults(constraints) for item in inputs))
 
-        def constrained() -> Iterator[ConstrainedInput]:
-            for number, (text, record) in enumerate(sources, 1):
-                for name in () if searched else record:
-                    raise DataError(
-                        f'{self.file}:{number}: found the field "{name}", which constrains a search; a label needs none'
-                    )
-                if self.as_json and self.files:
-                    self.sources.append(inputs.printable(text))
-                yield constrained_input(text, record, f"{self.file}:{number}", constraints)
-
-        return constrained()
+    def remember(self, item: ConstrainedInput) -> ConstrainedInput:
+        if self.as_json and self.files:
+            self.read.append(item)
+        return item
 
     def stream_options(self, stack: ExitStack, beam_trace: str | None) -> StreamOptions:
         """How to read and report; files and the progress bar close with `stack`."""
@@ -181,7 +170,8 @@ class InputLines:
                 print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=trace)
 
         if is_watched(output=True) and not self.interactive:
-            total = None if self.typed or self.locations is not None else count_lines(self.file)
+            lines = not (self.typed or (self.files and is_media(str(self.file))))
+            total = count_lines(self.file) if lines else None
             progress = stack.enter_context(progress_bar("lines", total))
         return StreamOptions(
             window=1 if self.interactive else WINDOW,
@@ -193,7 +183,6 @@ class InputLines:
             on_warning=print_warning,
             on_unknown=self.unseen.add,
             on_refused=self.refused.add,
-            input_name=self.input_name,
         )
 
     def line(self, prediction: Prediction | LabelPrediction, number: int) -> str:
@@ -201,9 +190,10 @@ class InputLines:
         self.remembered += bool(getattr(prediction, "from_memory", False))
         if not self.as_json:  # a sub-word model can output any byte; a line must stay a line
             return prediction.text.replace("\n", " ").replace("\r", " ")
-        table: dict[str, Any] = {"source": self.sources.popleft()} if self.sources else {}
+        item = self.read.popleft() if self.read else None
+        table: dict[str, Any] = {} if item is None else {"source": inputs.printable(item.text)}
         table |= prediction.as_table(**self.shown)
-        if fault := self.unreadable.get(self.input_name(number)):
+        if item is not None and (fault := self.unreadable.get(item.place or f"input {number}")):
             table["unreadable"] = fault.detail  # tells an unreadable file from an empty output
         if number in self.refused.errors:
             table["refused"] = self.refused.errors[number]

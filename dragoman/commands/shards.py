@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from dragoman.commands.inputs import reads_files
 from dragoman.commands.printing import print_message, print_warning
 from dragoman.commands.settings import Settings
 from dragoman.config.settings import Range, setting
@@ -18,7 +17,7 @@ from dragoman.progress import progress
 
 if TYPE_CHECKING:
     from dragoman.decoding.options import DecodingOptions
-    from dragoman.inference.shards.plan import Job
+    from dragoman.inference.shards import Job
     from dragoman.runs import Run
 
 
@@ -67,21 +66,18 @@ def predict_shards(
     run: Run, settings: Settings, file: str | None, as_json: bool, decoding: DecodingOptions, device: str
 ) -> None:
     """Do the shards that are not done, and say how far the job is."""
-    from dragoman.inference.shards.plan import Job, check_input
+    from dragoman.inference.shards import Job, check_input, check_run
 
     reading, shards = settings.data, settings.shards
     if file is None or file == "-":
         raise DataError("--shards needs a FILE: standard input cannot be cut into shards")
-    if reads_files(run):
-        raise DataError(f"--shards: {run.folder} reads recordings or pictures, expected a run that reads text")
-    if run.config.data.context:
-        raise DataError(f"--shards: {run.folder} reads the sentences before each source, which a shard may not have")
     assert shards.folder is not None
     check_input(Path(file))
-    data = reading.applied(run.config.data, file)
+    check_run(run, Path(file))
+    data = reading.applied(run.config.data, file, print_warning)
     job = Job(
         str(run.folder.resolve()), str(Path(file).resolve()), str(Path(shards.folder).resolve()), decoding,
-        data.columns, data.header, reading.columns is not None or bool(reading.header), as_json,
+        data.columns, data.header, reading.table, as_json,
         device_of_worker(device), shards.size << 20,
     )  # fmt: skip
     job.open()
@@ -91,12 +87,12 @@ def predict_shards(
 
 def do_shards(job: Job, shards: ShardSettings) -> None:
     if shards.cluster is None and (shards.processes or 1) == 1:
-        from dragoman.inference.shards.work import work
+        from dragoman.inference.shards import work
 
         with progress("rows") as done:
             work(job, worker_part(shards.part), done)
         return
-    from dragoman.inference.shards.work import work_in_processes, work_on_cluster
+    from dragoman.inference.shards import work_in_processes, work_on_cluster
 
     with progress("shards", len(job.shards)) as advance:
         if shards.cluster is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ PROGRAMS = ("huggingface", "ctranslate2", "argos", "onnx", "web")  # formats of 
 
 if TYPE_CHECKING:
     from dragoman.progress import Progress
-    from dragoman.runs import Run
     from dragoman.tasks.config import Config
 
 
@@ -340,7 +339,6 @@ def distil(
     """
     from dragoman.auto.distil import Unlabelled
     from dragoman.auto.distil import distil as distil_run
-    from dragoman.commands.inputs import ReadingOptions, read_sources
     from dragoman.data.readers.lines import check_file
 
     require_search("distil", run)
@@ -348,11 +346,7 @@ def distil(
     further = Unlabelled()
     if unlabelled is not None:
         check_file(Path(unlabelled))
-
-        def read(teacher: Run) -> Iterator[str]:
-            return (row.text for row in read_sources(teacher, unlabelled, ReadingOptions(), advice=""))
-
-        further = Unlabelled(unlabelled, read, min_confidence)
+        further = Unlabelled(unlabelled, min_confidence)
     with Display(quiet=quiet) as display:
         lines = distil_run(run, folder, overrides, device, display, further, token_level)
     for line in lines:

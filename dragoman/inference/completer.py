@@ -32,6 +32,7 @@ from dragoman.inference.evaluation import read_examples
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, Part
+from dragoman.inference.open_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
 from dragoman.inference.unseen import UnseenText
 from dragoman.runs import Run
@@ -215,17 +216,17 @@ class Completer(LoadedRun):
 
     def complete(
         self,
-        prompts: Iterable[str],
+        prompts: Path | Iterable[object],
         options: CompletionOptions | None = None,
         **keywords: Unpack[CompletionKeywords],
     ) -> list[list[Completed]]:
-        """The completions of every prompt; see `stream`."""
+        """The completions of every prompt, of a file (a Path) too: see `stream` and `inference.open_inputs`."""
         check_several(prompts, "complete", "prompt")
-        return list(self.stream(prompts, options, **keywords))
+        return list(self.stream(open_inputs(self.run, prompts), options, **keywords))
 
     def stream(
         self,
-        prompts: Iterable[str],
+        prompts: Iterable[str | ConstrainedInput],
         options: CompletionOptions | None = None,
         stream: StreamOptions | None = None,
         **keywords: Unpack[CompletionKeywords],

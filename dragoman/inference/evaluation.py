@@ -21,6 +21,7 @@ from dragoman.data.split import read_examples as read_all
 from dragoman.decoding.options import check_at_least
 from dragoman.errors import DataError
 from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.open_inputs import AS_TRAINED, warn_user
 from dragoman.progress import check_interrupted
 from dragoman.runs import Run
 from dragoman.scoring.metric import Units
@@ -120,16 +121,21 @@ def as_examples(pairs: Iterable[object]) -> list[Example]:
 
 def given_examples(run: Run, data: Path | str | Iterable[object], several_references: bool = False) -> list[Example]:
     """The examples of files or of data in memory, read as the run read its own data."""
+    config = run.config.data
     texts = isinstance(data, list | tuple) and any(isinstance(item, str) and not Path(item).exists() for item in data)
     if not texts and (files := files_of(data)) is not None:
-        return [example for path in file_list(files) for example in read_examples(run, str(path), several_references)]
+        return [
+            example
+            for entry in file_list(files)
+            for example in read_examples(run, entry, several_references, AS_TRAINED.applied(config, entry, warn_user))
+        ]
     rows = data if isinstance(data, list | tuple) else list(rows_of(data))
     if not any(isinstance(row, Mapping) for row in rows):
-        examples, size = as_examples(rows), run.config.data.context
+        examples, size = as_examples(rows), config.context
         if size and not any(isinstance(row, Example) for row in rows):
             return [example for example in with_context(examples, size) if isinstance(example, Example)]
         return examples
-    return examples_of(rows, run.config.data, run.task.example_format(run.config))
+    return examples_of(rows, config, run.task.example_format(run.config))
 
 
 def as_example(pair: object, number: int) -> Example:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
-from dragoman.data.formats.labels import TagFormat
-from dragoman.data.readers.base import ReadOptions, SourceRow
-from dragoman.data.tokenizers.base import TextPairTokenizer
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
 from dragoman.data.translation_memory import TranslationMemory
 from dragoman.decoding.config import Average
@@ -26,10 +21,9 @@ from dragoman.decoding.constraints.spec import (
 )
 from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions, EngineName, Phrases, Precision, RerankModel, check_at_least
-from dragoman.errors import DataError, DragomanError, nearest
+from dragoman.errors import DragomanError
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, OnWarning, warn_caller
-from dragoman.runs import Run
 
 MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
 WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
@@ -79,9 +73,10 @@ class StreamKeywords(TypedDict, total=False):
     input_name: Callable[[int], str]
 
 
-def constrained_inputs(texts: list[str], options: DecodingOptions) -> list[ConstrainedInput]:
-    constraints = constraints_for_inputs(len(texts), **{name: getattr(options, name) for name in FIELDS})
-    return [ConstrainedInput(text, own) for text, own in zip(texts, constraints, strict=True)]
+def constrained_inputs(inputs: Sequence[ConstrainedInput], options: DecodingOptions) -> list[ConstrainedInput]:
+    """The inputs with the constraints of the options, but for those that an input has of its own."""
+    constraints = constraints_for_inputs(len(inputs), **{name: getattr(options, name) for name in FIELDS})
+    return [item.with_defaults(shared) for item, shared in zip(inputs, constraints, strict=True)]
 
 
 def common_constraints(options: DecodingOptions) -> OutputConstraints:
@@ -93,38 +88,6 @@ def tagged_sources(examples: Sequence[Example], tag: str | None, tags: tuple[str
     for name in {tag, *(example.tag or None for example in examples)} - {None}:
         check_tag(str(name), tags)
     return [ensure_tag(example.model_input, tag, tags, example.location) for example in examples]
-
-
-# --- The sources of a file of inputs, read as a run reads its own data; other columns are left out
-
-
-def reads_tags(run: Run) -> bool:
-    """Whether a source of the run is a sentence of words with tags."""
-    return isinstance(run.task.example_format(run.config), TagFormat)
-
-
-@lru_cache(maxsize=1)  # a command asks several times, and every time would load the tokenizers
-def number_of_texts(run: Run) -> int:
-    """How many texts a source of the run has: two for a classifier of text pairs."""
-    source = run.tokenizers()[0]
-    return 2 if isinstance(source, TextPairTokenizer) and not source.context else 1
-
-
-def source_options(run: Run, data: DataConfig, table: bool = False) -> ReadOptions:
-    """How to read sources; with a `table` lines have columns, also where the suffix of the file does not say so."""
-    texts = number_of_texts(run)
-    return ReadOptions(data.columns, data.header, texts=texts, lists=reads_tags(run), table=table)
-
-
-def with_constraints(row: SourceRow, fields: tuple[str, ...], location: str) -> SourceRow:
-    """The row with the fields of its record that constrain the output; a misspelt one is an error.
-
-    Other fields, such as the target, have no effect.
-    """
-    for key in row.record:
-        if key not in (*fields, *FIELDS) and (match := nearest(key, FIELDS)):
-            raise DataError(f"{location}: found the field '{key}'. Did you mean '{match}'?")
-    return SourceRow(row.text, {key: value for key, value in row.record.items() if key in FIELDS})
 
 
 class DecodingKeywords(TypedDict, total=False):

@@ -27,6 +27,7 @@ from dragoman.inference.evaluation import Evaluation, first_of, given_examples, 
 from dragoman.inference.inputs import StreamKeywords, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import LABEL_TOKENS, InputTooLongError, Part
+from dragoman.inference.open_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
 from dragoman.models.traits import Likelihood
 from dragoman.progress import check_interrupted
@@ -65,7 +66,7 @@ class LabelWork(Work[LabelPrediction]):
         if run.reads_files:  # the format asks for them again by their paths
             run.extractor.preload({row.text: row.source for row in rows})
         for row in rows:  # one by one, so that an error names its input
-            sources, targets = run.example_format.encode_inputs([row.text], run.source_tokenizer, row.number)
+            sources, targets = run.example_format.encode_inputs([row.text], run.source_tokenizer, row.name)
             row.source = sources[0], targets and targets[0]
         if run.reads_files:
             run.extractor.preload({})
@@ -129,11 +130,11 @@ class Labeler(LoadedRun):
     def predict(self, texts: Path | Iterable[object], *, batch_size: int = 64) -> list[LabelPrediction]:
         """One prediction for each text, in order; an empty text gives an empty prediction.
 
-        `texts` are strings, or the sources of a file (a Path), of rows or of a DataFrame (`data.readers.memory`).
+        `texts` are strings, or the sources of a file (a Path), of rows or of a DataFrame (`inference.open_inputs`).
         Separate two texts by a tab, and the words of a sentence or the numbers of a series by spaces.
         """
         check_several(texts, "predict")
-        return list(self.stream(self.texts_of(texts), batch_size=batch_size))
+        return list(self.stream(open_inputs(self.run, texts), batch_size=batch_size))
 
     def stream(
         self,

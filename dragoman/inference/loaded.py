@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 from dragoman import terminal
 from dragoman.classical.model import FittedModel
 from dragoman.data.media.feature_extractor import FeatureExtractor, extractor_of
-from dragoman.data.readers.memory import sources_of
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.pair_codec import PairCodec
@@ -123,12 +122,6 @@ class LoadedRun:
             return False
         room = limits.tokens - 2  # a tag takes one, and a piece at the start may be split differently
         return len(text) * MAX_TOKENS_PER_CHARACTER <= room or len(self.source_tokenizer.encode(text)) <= room
-
-    def texts_of(self, data: Path | Iterable[object]) -> list[str]:
-        """The sources that a Python user gives: texts, the sources of a file (a Path), of rows or of a DataFrame."""
-        if isinstance(data, list | tuple) and not any(isinstance(item, Mapping) for item in data):
-            return list(data)
-        return list(sources_of(data, self.config.data.columns, self.texts_per_input))
 
     def unseen_in(self, text: str) -> list[str]:
         """The characters or words of an input that training did not have."""

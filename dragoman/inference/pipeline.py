@@ -175,7 +175,7 @@ class Window(Generic[Output]):
     def checked(self, index: int, item: str | ConstrainedInput) -> list[Row]:
         """The rows of an input that passes all checks; none of one that is empty, refused or only copied."""
         number, work = self.first + index, self.work
-        name = self.stream.input_name(number)
+        name = as_input(item).place or self.stream.input_name(number)
         context: tuple[str, ...] = ()
         try:
             if work.run.context or work.run.reads_match:

@@ -55,6 +55,7 @@ from dragoman.inference.long_inputs import (
     join_parts,
     parts_of,
 )
+from dragoman.inference.open_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, as_input, check_several, stream_outputs
 from dragoman.inference.prediction import NO_PREDICTION, Origin, Prediction
 from dragoman.inference.training_texts import letter_sides
@@ -116,7 +117,7 @@ class SearchWork(Work[Prediction]):
         return common_constraints(self.options)
 
     def prepare(self, item: str | ConstrainedInput, name: str) -> ConstrainedInput:
-        text, constraints = as_input(item)
+        text, constraints, _ = as_input(item)
         options, tags = self.options, self.run.tags
         text = ensure_tag(text, options.tag, tags, name) if text.strip() else text
         constraints = constraints if isinstance(item, ConstrainedInput) else self.common
@@ -382,17 +383,16 @@ class Predictor(Seq2SeqRun):
     ) -> list[Prediction]:
         """One prediction for each text, in order; an empty text gives an empty prediction.
 
-        `texts` are strings, or the sources of a file (a Path), of rows or of a DataFrame (`data.readers.memory`).
+        `texts` are strings, or the sources of a file (a Path), of rows or of a DataFrame (`inference.open_inputs`).
         A run with tags needs one: the option `tag` for all texts, or "<2de> " in front of a text, which goes first.
         """
         check_several(texts, "predict")
         (options,) = self._options(options, keywords)
-        sources = self.texts_of(texts)
-        predictions = self.stream(constrained_inputs(sources, options), options)
+        inputs = constrained_inputs(list(open_inputs(self.run, texts)), options)
         origin = weakref.ref(self)
         return [
-            replace(prediction, origin=Origin(origin, source, options.tag))
-            for source, prediction in zip(sources, predictions, strict=True)
+            replace(prediction, origin=Origin(origin, item.text, options.tag))
+            for item, prediction in zip(inputs, self.stream(inputs, options), strict=True)
         ]
 
     def trace(self, text: str, options: DecodingOptions | None = None, **keywords: Unpack[SearchKeywords]) -> Nodes:
@@ -520,7 +520,8 @@ class Predictor(Seq2SeqRun):
         units = self.config.data.units
         names = metric_names(evaluation.metrics, self.run.task, units)
         examples, faults = readable_examples(self, every, evaluation.skip_unreadable, stream.on_unreadable)
-        inputs = constrained_inputs(tagged_sources(examples, options.tag, self.tags), options)
+        tagged = map(ConstrainedInput, tagged_sources(examples, options.tag, self.tags))
+        inputs = constrained_inputs([*tagged], options)
         predictions = list(self.stream(inputs, replace(options, tag=None), stream))
         texts, references = [output.text for output in predictions], [example.references for example in examples]
         draws = evaluation.draws if evaluation.intervals else 0

@@ -7,16 +7,15 @@ import gzip
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from dragoman import register
-from dragoman.commands.inputs import named_locations
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
+from dragoman.data.inputs import ReadingOptions, media_inputs
 from dragoman.data.readers import READERS
 from dragoman.data.readers.base import Reader, ReadOptions
 from dragoman.data.readers.pairs import read_pairs
@@ -144,10 +143,9 @@ def test_every_manifest_names_files(tmp_path: Path, suffix: str) -> None:
     """A manifest in .csv was taken for a list of paths."""
     path = tmp_path / f"manifest{suffix}"
     WRITE[suffix](path)
-    run = SimpleNamespace(config=SimpleNamespace(data=DataConfig(train="")))
-    named = named_locations(run, str(path), None)  # type: ignore[arg-type]
-    assert named is not None
-    assert list(named) == [(source, str(tmp_path / source)) for source, _ in PAIRS]
+    named = list(media_inputs(path, DataConfig(train=""), None, ReadingOptions(), pytest.fail))
+    assert [(item.name, item.path) for item in named] == [(source, str(tmp_path / source)) for source, _ in PAIRS]
+    assert named[1].place.startswith(f"{path}:")
 
 
 def test_a_suffix_has_one_reader() -> None:

@@ -100,11 +100,13 @@ def test_a_long_line_costs_the_others_nothing(inside: TrainedFolder, plain: list
     result = call("predict", inside.run, lines)
     assert result.code == 0
     assert (result.lines[0], result.lines[3]) == (plain[6], plain[7])
-    assert "input 2: found 12,000 characters, expected at most data.max_characters = 10,000; read in 64" in result.err
+    assert (
+        "long.txt:2: found 12,000 characters, expected at most data.max_characters = 10,000; read in 64" in result.err
+    )
     assert len(result.lines[1]) >= 64
-    assert "input 3: found 1,499 tokens, expected at most data.max_length = 256; read in 8 parts" in result.err
+    assert "long.txt:3: found 1,499 tokens, expected at most data.max_length = 256; read in 8 parts" in result.err
     assert len(result.lines[2].split(" ")) >= 8
-    assert "input 5: found 800 tokens" in result.err
+    assert "long.txt:5: found 800 tokens" in result.err
     shorter = inside.write("shorter.txt", f"{sentences}\n{second}\n")
     records = [json.loads(line) for line in call("predict", inside.run, shorter, "--json", "--n-best", "2").lines]
     assert [record["text"] for record in records] == result.lines[2:4]
@@ -113,7 +115,9 @@ def test_a_long_line_costs_the_others_nothing(inside: TrainedFolder, plain: list
     assert "Q" not in constrained.lines[0]
     refused = call("predict", inside.run, lines, "--json", "constraints.require=AB")
     assert refused.code == 1
-    assert "input 3: found 1,499 tokens, expected at most data.max_length = 256; a text that is read in" in refused.err
+    assert (
+        "long.txt:3: found 1,499 tokens, expected at most data.max_length = 256; a text that is read in" in refused.err
+    )
     assert "3 inputs were too long and have no output" in refused.err
     records = [json.loads(line) for line in refused.lines]
     assert [record["text"] == "" for record in records] == ["refused" in record for record in records]

@@ -147,7 +147,7 @@ def test_a_separator_of_its_own_joins_two_texts(tmp_path: Path) -> None:
     assert isinstance(again, TextPairTokenizer)
     assert again.encode("c\ta") == joined.encode("c\ta")
     with pytest.raises(DataError, match="input 4: found 1 text, expected two texts"):
-        LabelFormat().encode_inputs(["abc"], joined, 4)
+        LabelFormat().encode_inputs(["abc"], joined, "input 4")
 
 
 # ---------------------------------------------------------------------- sentences

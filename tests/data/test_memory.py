@@ -12,11 +12,11 @@ import pyarrow
 import pytest
 
 from dragoman.data.config import DataConfig
-from dragoman.data.examples import Pairs
+from dragoman.data.examples import Fault, Pairs
 from dragoman.data.formats.labels import LabelFormat, TagFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.readers.base import ReadOptions
-from dragoman.data.readers.memory import as_training_data, examples_of, rows_of, sources_of
+from dragoman.data.readers.memory import as_training_data, examples_of, rows_of, source_rows
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import DataError
 from tests.conftest import write_rows
@@ -78,6 +78,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+def sources_of(data: Any, columns: tuple[str, ...] = ()) -> list[str]:
+    return [str(row) if isinstance(row, Fault) else row.text for row in source_rows(data, ReadOptions(columns))]
+
+
 def read(files: Any, columns: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return [(item.source, *item.references) for item in read_pairs(files, ReadOptions(columns=columns))]  # type: ignore[union-attr]
 
@@ -90,7 +94,7 @@ def test_every_kind_of_rows_gives_the_same_pairs(frame: str, kind: str) -> None:
     assert read(as_training_data(FRAMES[frame](rows), overrides), columns) == PAIRS
     examples = examples_of(FRAMES[frame](rows), DataConfig(train="", columns=columns), PAIR_FORMAT)
     assert [(one.source, *one.references) for one in examples] == PAIRS
-    assert list(sources_of(FRAMES[frame](rows), columns)) == [source for source, _ in PAIRS]
+    assert sources_of(FRAMES[frame](rows), columns) == [source for source, _ in PAIRS]
 
 
 def test_sequences_are_pairs(cache: Path) -> None:
@@ -106,13 +110,22 @@ def test_sequences_are_pairs(cache: Path) -> None:
     assert examples_of([("a", ["b", "c"])], DataConfig(train=""), PAIR_FORMAT)[0].references == ("b", "c")
 
 
+@pytest.mark.parametrize("written", ["data.columns=en,de", "data.columns=en, de", 'data.columns=["en", "de"]'])
+def test_columns_are_named_as_people_type_them(written: str) -> None:
+    """Each letter of "en,de" was a column."""
+    rows = [{"id": number, "de": b, "en": a} for number, (a, b) in enumerate(PAIRS)]
+    assert read(as_training_data(rows, [written]), ("en", "de")) == PAIRS
+    texts = as_training_data([(a, b, "x") for a, b in PAIRS], ["data.columns=2"])
+    assert Path(str(texts)).read_text(encoding="utf-8").splitlines() == [b for _, b in PAIRS]
+
+
 def test_paths_stay_paths(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.tsv", [*PAIRS])
     assert as_training_data(path) == as_training_data(str(path)) == str(path)
     assert as_training_data([path, str(path)]) == (str(path), str(path))
     assert as_training_data(Pairs("a", "b")) == Pairs("a", "b")
     assert len(examples_of([path, path], DataConfig(train=""), PAIR_FORMAT)) == 6
-    assert list(sources_of(path)) == list(sources_of(["a b", "c", "ß"])) == ["a b", "c", "ß"]
+    assert sources_of(["a b", "c", "ß"]) == ["a b", "c", "ß"]
 
 
 def test_labels_numbers_tags_and_texts() -> None:
@@ -173,11 +186,16 @@ def test_wrong_columns_and_sources_are_explained() -> None:
     with pytest.raises(DataError, match=r"'source', 'target', expected 'traget'\. Did you mean 'target'"):
         as_training_data(RECORDS, ['data.columns=["source", "traget"]'])
     with pytest.raises(TypeError, match="found str 'hello', expected an iterable of texts, or a path"):
-        list(sources_of("hello"))
+        sources_of("hello")
     with pytest.raises(DataError, match="found the fields 'id', 'en', 'de', expected 'source'"):
-        list(sources_of([{"id": "1", "en": "a", "de": "b"}]))
-    with pytest.raises(DataError, match="row 2: found 5 as '1', expected text"):
-        list(sources_of([("a", "b"), (5, "b")]))
+        sources_of([{"id": "1", "en": "a", "de": "b"}])
+    assert sources_of([("a", "b"), (None, "b"), (True, "c"), (5, "d"), ([1, 2.5], "e")]) == [
+        "a",
+        "row 2: '1' is null, expected text",
+        "row 3: '1' is true or false, expected text",
+        "5",  # numbers, as in a JSON file
+        "1 2.5",
+    ]
 
 
 def test_rows_are_streamed() -> None:

@@ -196,6 +196,8 @@ def test_learns_and_scores(folder: Path, name: str) -> None:
     lines = (folder / "out.txt").read_text().split("\n")[:-1]
     labeler = load_run(folder / name)
     assert isinstance(labeler, Labeler)
+    predicted = [output.text for output in labeler.predict(folder / f"{name}.test.tsv")]
+    assert call("predict", folder / name, folder / f"{name}.test.tsv").lines == predicted
     examples = list(labeler.example_format.read(labeler.config.data, str(folder / f"{name}.test.tsv"), False))
     truths = [example.references[0] for example in examples]  # type: ignore[union-attr]
     if "mse" in scores:
@@ -319,14 +321,15 @@ REFUSED = [
     (["shortlist", "tag"], 'shortlist needs task = "translate"'),
     (["align", "tag", "one.txt"], 'align needs task = "translate" or "transcribe"'),
     (["evaluate", "tag", "tag.test.tsv", "--intervals"], "--intervals is for runs that output texts"),
-    (["predict", "apart", "one.txt"], "input 1: found 1 text, expected two texts with a tab"),
-    (["predict", "classify", "two.txt"], "input 1: found 2 texts with tabs between them, expected one"),
+    (["predict", "tag", "tag.test.tsv", "--shards", "x"], "tag.test.tsv has a word on each line, expected a sentence"),
+    (["predict", "apart", "one.txt"], "one.txt:1: found 1 text, expected two texts with a tab"),
+    (["predict", "classify", "two.txt"], "two.txt:1: found 2 texts with tabs between them, expected one"),
     (["predict", "classify", "data.media=x"], "data.media is for recordings and pictures"),
     (["evaluate", "tag", "tag.test.tsv", "data.skip_unreadable=true"], "skip_unreadable is for recordings and"),
     (["evaluate", "series", "series.test.tsv", "evaluation.skip_unknown=true"], "skip_unknown) is for labels"),
-    (["predict", "classify", "fields.jsonl"], "fields.jsonl:1: found the field \"prefix\", which constrains"),
-    (["predict", "series", "one.txt"], "input 1: found 'one', expected a number"),
-    (["predict", "series", "long.txt"], "input 1: found a length of 9, expected at most the 8 of model.pooling.steps"),
+    (["predict", "classify", "fields.jsonl"], "fields.jsonl:1: found constraints on the output, which need a search"),
+    (["predict", "series", "one.txt"], "one.txt:1: found 'one', expected a number"),
+    (["predict", "series", "long.txt"], "long.txt:1: found a length of 9, expected at most the 8 of model.pooling"),
     (["evaluate", "series", "long.tsv"], "long.tsv:2: found a length of 9, expected at most the 8 of model.pooling"),
     (["evaluate", "classify", "unknown.tsv"], "unknown.tsv:2: found the label 'neutral'"),
     (["evaluate", "tag", "unknown-tag.tsv"], "unknown-tag.tsv:5: found the label 'NOUNS', expected one of"),

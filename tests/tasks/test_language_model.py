@@ -336,6 +336,10 @@ def test_prompts_come_as_arguments_files_or_lines(folder: Path) -> None:
     for name, content in (("a.jsonl", lines), ("a.ndjson", lines), ("a.jsonl.gz", gzip.compress(lines))):
         (folder / name).write_bytes(content)
         assert call("complete", run, "--file", folder / name, "--max-length", "6").out == whole.out
+    completer = load_completer(run, "cpu")
+    one_by_one = completer.complete(["the", "a"], max_length=6)
+    for prompts in (folder / "a.jsonl", folder / "prompts.txt", [{"source": "the"}, {"source": "a"}]):
+        assert completer.complete(prompts, max_length=6) == one_by_one
     (folder / "a.jsonl").write_text('{"source": "anna\\nthe"}\n')  # a prompt of two lines, which no plain file can have
     assert call("complete", run, "--file", folder / "a.jsonl").out == call("complete", run, "anna\nthe").out
 
@@ -363,7 +367,7 @@ REFUSED = [
     (["complete", "lstm", "--file", "empty.txt"], "found no line, expected prompts"),
     (["complete", "lstm", "--file", "pairs.jsonl"], "pairs.jsonl:1: found the field 'target', expected"),
     (["complete", "lstm", "--file", "bad.jsonl"], "bad.jsonl:2: found no JSON"),
-    (["complete", "lstm", "--file", "x.parquet"], "x.parquet: found Parquet, expected lines of text"),
+    (["complete", "lstm", "--file", "x.parquet"], "x.parquet: cannot be read as Parquet"),
     (["complete", "lstm", "the", "--file", "test.txt"], "expected one of them"),
     (["complete", "lstm", "the", "method.top_k=3"], "method.top_k needs method=sampling"),
     (["complete", "lstm", "the", "--samples", "3"], "--samples: needs --sample"),

@@ -166,7 +166,7 @@ def test_words_outside_the_vocabulary_stand_as_they_were_written(folder: Path) -
 
 
 REFUSED: list[tuple[list[str], str]] = [
-    (["predict", "masked", "plain.txt"], "input 1: found no [MASK], expected one or more"),
+    (["predict", "masked", "plain.txt"], "plain.txt:1: found no [MASK], expected one or more"),
     (['predict', 'bilm', 'mask.txt'], 'model.kind: found "bilm", which cannot fill [MASK]'),
     (["predict", "masked", "mask.txt", "--beam", "3"], "--beam is for runs that search for an output text"),
     (["predict", "masked", "long.txt"], "found a length of 31, expected at most the 22 of model.encoder.max_positions"),

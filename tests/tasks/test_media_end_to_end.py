@@ -349,7 +349,12 @@ def test_files_of_other_kinds_are_passed_over(folder: Path, tmp_path: Path) -> N
         result = call("predict", folder / "speech", place)
         assert result.code == 0, result.err
         assert result.out == "".join(expected)
-        assert result.err == f"{place}: 4 of 7 files skipped, no recording by name\n"
+        assert result.err == f"warning: {place}: 4 of 7 files skipped, no recording by name\n"
+        with pytest.warns(UserWarning, match="4 of 7 files skipped"):
+            found = load_predictor(folder / "speech").predict(place)
+        assert [output.text for output in found] == result.lines
+    (found,) = load_predictor(folder / "speech").predict(alone / "test.tsv")  # a manifest, which was read as texts
+    assert f"{found.text}\n" == expected[2]
     assert len(call("predict", folder / "lines", alone).out.splitlines()) == 1  # a run of pictures reads pictures
     only = tmp_path / "only"
     only.mkdir()

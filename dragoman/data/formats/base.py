@@ -108,10 +108,10 @@ class ExampleFormat(ABC):
         """How many tokens of a source or target row a model cannot know."""
         return list(row).count(UNK)
 
-    def encode_inputs(self, texts: Sequence[str], source: SourceReader, first: int = 1) -> InputRows:
+    def encode_inputs(self, texts: Sequence[str], source: SourceReader, name: str = "input 1") -> InputRows:
         """Source rows for prediction, and target rows if the model needs some (a tagger: the positions of words).
 
-        `first` is the number of the first text in error messages.
+        `name` names the texts in error messages.
         """
         return source.encode_batch(texts), None
 

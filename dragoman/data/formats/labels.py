@@ -109,7 +109,7 @@ class TagTarget(ExampleFormat):
     def target_count(self, row: Row) -> int:
         return len(row[1]) // 2
 
-    def encode_inputs(self, texts: Sequence[str], source: SourceReader, first: int = 1) -> InputRows:
+    def encode_inputs(self, texts: Sequence[str], source: SourceReader, name: str = "input 1") -> InputRows:
         """The rows of sources; and zeros in place of the tags, with the positions."""
         rows = source.encode_batch(texts)
         positions = [self.positions(text, row, source) for text, row in zip(texts, rows, strict=True)]
@@ -146,14 +146,14 @@ class LabelFormat(LabelTarget):
         source, target = super().train_tokenizers(config, tokenizers, examples)
         return TextPairTokenizer(source) if len(config.columns) > 2 else source, target
 
-    def encode_inputs(self, texts: Sequence[str], source: SourceReader, first: int = 1) -> InputRows:
+    def encode_inputs(self, texts: Sequence[str], source: SourceReader, name: str = "input 1") -> InputRows:
         """The tokens of one text, or of two texts with a tab between them; a wrong number of texts is a DataError."""
         expected = 1 if source.separator is None else 2
-        for number, text in enumerate(texts, first):
+        for text in texts:
             parts = text.split(PAIR_DELIMITER)
             if len(parts) != expected or not all(part.strip() for part in parts):
-                raise DataError(f"input {number}: {_count_error(len(parts), expected)}")
-        return super().encode_inputs(texts, source, first)
+                raise DataError(f"{name}: {_count_error(len(parts), expected)}")
+        return super().encode_inputs(texts, source, name)
 
     def to_record(self, example: Example) -> dict[str, str]:
         texts = zip(("text1", "text2"), example.source.split(PAIR_DELIMITER), strict=False)
@@ -197,8 +197,8 @@ class TagFormat(TagTarget):
             return Fault(example.word_location(len(tags)), "unknown-label", str(error))
         return [*tags, *self.positions(example.source, row, source)]
 
-    def encode_inputs(self, texts: Sequence[str], source: SourceReader, first: int = 1) -> InputRows:
-        return super().encode_inputs([" ".join(split_words(text)) for text in texts], source, first)
+    def encode_inputs(self, texts: Sequence[str], source: SourceReader, name: str = "input 1") -> InputRows:
+        return super().encode_inputs([" ".join(split_words(text)) for text in texts], source, name)
 
     def positions(self, text: str, row: Any, source: SourceReader) -> Sequence[int]:
         return word_positions(text, source)
@@ -250,12 +250,12 @@ class SeriesSource(ExampleFormat):
             check_shape(example.source, source, example.location)
         return super().source_rows(examples, source)
 
-    def encode_inputs(self, texts: Sequence[str], source: SourceReader, first: int = 1) -> InputRows:
-        for number, text in enumerate(texts, first):
+    def encode_inputs(self, texts: Sequence[str], source: SourceReader, name: str = "input 1") -> InputRows:
+        for text in texts:
             if error := number_error(text, self.missing):
-                raise DataError(f"input {number}: {error}")
-            check_shape(text, source, f"input {number}")
-        return super().encode_inputs(texts, source, first)
+                raise DataError(f"{name}: {error}")
+            check_shape(text, source, name)
+        return super().encode_inputs(texts, source, name)
 
 
 class SeriesFormat(SeriesSource, NumberFormat):

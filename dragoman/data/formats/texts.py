@@ -153,17 +153,15 @@ class MaskedTextFormat(ExampleFormat):
     def fits(self, row: Row, max_length: int) -> bool:
         return bool(row[0])
 
-    def encode_inputs(self, texts: Sequence[str], source: SourceReader, first: int = 1) -> InputRows:
+    def encode_inputs(self, texts: Sequence[str], source: SourceReader, name: str = "input 1") -> InputRows:
         """The tokens, with <sos> for each [MASK]; a tab separates two texts."""
         out = []
-        for number, text in enumerate(texts, first):
+        for text in texts:
             if MASK not in text:
-                raise DataError(f"input {number}: found no {MASK}, expected one or more to fill in")
+                raise DataError(f"{name}: found no {MASK}, expected one or more to fill in")
             parts = text.split(PAIR_DELIMITER)
             if len(parts) > 2 or not all(part.strip() for part in parts):
-                raise DataError(
-                    f"input {number}: found {len(parts)} texts, expected one, or two with a tab between them"
-                )
+                raise DataError(f"{name}: found {len(parts)} texts, expected one, or two with a tab between them")
             rows = [encode_masked(part.strip(), source) for part in parts]
             out.append([*rows[0], *(token for row in rows[1:] for token in (EOS, *row))])
         return out, None

@@ -61,6 +61,7 @@ class SourceRow(NamedTuple):
 
     text: str
     record: Mapping[str, Any] = {}
+    line: int = 0  # of the file, from 1; 0: the reader does not say
 
 
 class ShardRow(NamedTuple):
@@ -93,7 +94,7 @@ class Reader(ABC):
             if isinstance(item, Fault):
                 yield item
             else:
-                yield SourceRow("\t".join((item.source, *item.references)[: options.texts]))
+                yield SourceRow("\t".join((item.source, *item.references)[: options.texts]), line=item.line)
 
     def first_rows(self, path: Path) -> list[list[str]]:
         """The cells of the first lines, where one may be a header; none if they cannot be read now."""
@@ -129,6 +130,12 @@ def example_from(cells: Sequence[str], options: ReadOptions, path: str, line: in
         raise FaultError("wrong-tags", f"found {found}, expected letters, digits, '.', '_' or '-'")
     example = make_example(texts[0], texts[1:], path, line, options.max_characters)
     return example._replace(tag=values.get("tag", ""), document=values.get("document", ""))
+
+
+def column_names(columns: Any) -> tuple[str, ...]:
+    """The names of columns in a list, or in a text with commas between them."""
+    columns = columns.split(",") if isinstance(columns, str) else columns
+    return tuple(str(name).strip() for name in (columns if isinstance(columns, list | tuple) else [columns]))
 
 
 class Readers(Table[str, Reader]):

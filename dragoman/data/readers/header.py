@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dragoman.data.config import DataConfig, Files, file_list, paths_of
@@ -82,6 +82,24 @@ def header_warning(path: Path, how: str) -> str:
     if not looks_like_header(rows) or reader.skips_header(rows[0]):
         return ""
     return f"{path}:1 looks like a header ({', '.join(rows[0])}) but is read as data; if it names the columns, {how}"
+
+
+def begins_with_header(data: DataConfig, path: Path, warn: Callable[[str], None]) -> bool:
+    """Whether a file has a header as the training file has one; a first line of other words is read as data, and told.
+
+    It is trusted to have one if columns have names, or if one of both files cannot be read now.
+    """
+    files = (path, *map(Path, paths_of(data.train)))
+    rows, *others = (READERS.of(file).first_rows(file) for file in files)
+    trained = [cells[0] for cells in others if cells]
+    named = any(not column.isdigit() for column in data.columns)
+    if named or not rows or not trained or rows[0] in trained or is_header(rows[0]):
+        return True
+    warn(
+        f"{path}:1 is not the header of the training file and is read as data; add data.header=true if it names the "
+        "columns"
+    )
+    return False
 
 
 def header_warnings(data: DataConfig) -> Iterator[str]:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from glob import has_magic
+from itertools import islice, starmap
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -272,17 +273,17 @@ class LineReader(Reader):
         raise NotImplementedError
 
     def sources(self, path: Path, options: ReadOptions) -> Iterator[SourceRow | Fault]:
-        return self._sources(path, read_lines(path), self.source_parser(path, options))
+        lines, (parse, header) = read_lines(path), self.source_parser(path, options)
 
-    def _sources(self, path: Path, lines: Iterator[str], parser: SourceParser) -> Iterator[SourceRow | Fault]:
-        parse, header = parser
-        for number, line in enumerate(lines, 1):
-            if header and number == 1:
-                continue
+        def source_of(number: int, line: str) -> SourceRow | Fault:
             try:
-                yield parse(line)
+                text, record, _ = parse(line)
+                return SourceRow(text, record, number)
             except FaultError as fault:
-                yield fault.at(f"{path}:{number}")
+                return fault.at(f"{path}:{number}")
+
+        numbered = enumerate(lines, 1)
+        return starmap(source_of, islice(numbered, 1, None) if header else numbered)
 
     def cut(self, path: Path, size: int) -> list[tuple[int, int]]:
         total = path.stat().st_size

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.config.settings import override
-from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.examples import Example, Fault, FaultError, Pairs
 from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
-from dragoman.data.readers.base import READERS, ReadOptions
-from dragoman.data.readers.records import FIELDS
+from dragoman.data.readers.base import ReadOptions, SourceRow, column_names
+from dragoman.data.readers.records import FIELDS, source_text
 from dragoman.errors import DataError, nearest
 from dragoman.files import cache_home, digest
 
@@ -41,7 +41,7 @@ def as_training_data(data: Any, overrides: Sequence[str] = ()) -> Files:
     if (files := files_of(data)) is not None:
         return files
     given = override({}, list(overrides)).get("data", {})
-    columns = tuple(map(str, given.get("columns", ()))) if isinstance(given, Mapping) else ()
+    columns = column_names(given.get("columns", ())) if isinstance(given, Mapping) else ()
     folder = cache_home() / "rows"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=folder) as temporary:
@@ -68,31 +68,29 @@ def examples_of(data: Any, config: DataConfig, example_format: ExampleFormat) ->
     return [item for item in items if isinstance(item, Example)]
 
 
-def sources_of(data: Any, columns: tuple[str, ...] = (), texts: int = 1) -> Iterator[str]:
-    """The source texts of data: texts as they are, the source of each row, or the sources of a file (a Path).
+def source_rows(data: Any, options: ReadOptions) -> Iterator[SourceRow | Fault]:
+    """The sources of data: texts as they are, and the source of each row with its other fields.
 
-    A source of two `texts` has a tab between them. `columns` are those of the run; rows without them have "source", or
-    the source is their first field.
+    `options.columns` are those of a run; rows without them have "source", or their first field is the source.
     """
-    if isinstance(data, Path):
-        for item in READERS.of(data).sources(data, ReadOptions(columns, texts=texts)):
-            if isinstance(item, Fault):
-                raise DataError(str(item))
-            yield item.text
-        return
     fields: tuple[str, ...] = ()
     for number, row in enumerate(rows_of(data, f"an iterable of texts, or {ACCEPTED}"), 1):
         if isinstance(row, str):
-            yield row
+            yield SourceRow(row, line=number)
             continue
         record = _record(row, number)
         if not fields:
-            fields = tuple(name for name in columns[:texts] if name in record)
-            fields = fields or (FIELDS[:1] if FIELDS[0] in record else _fields(row, record, (), (), False)[:texts])
-        values = [_value(record, field, number) for field in fields]
-        if not all(isinstance(value, str) for value in values):
-            raise DataError(f"row {number}: found {values[0]!r} as '{fields[0]}', expected text")
-        yield "\t".join(values)
+            fields = tuple(name for name in options.columns[: options.texts] if name in record)
+            fields = fields or (FIELDS[:1] if FIELDS[0] in record else _fields(row, record, (), (), False))
+            fields = fields[: options.texts]
+        try:
+            values = ((field, _json_value(_value(record, field, number), number, field)) for field in fields)
+            texts = [source_text(value, f"'{field}'", options) for field, value in values]
+        except FaultError as fault:
+            yield fault.at(f"row {number}")
+            continue
+        others = {str(key): _plain(value) for key, value in record.items()} if isinstance(row, Mapping) else {}
+        yield SourceRow("\t".join(texts), others, number)
 
 
 def files_of(data: Any) -> Files | None:
@@ -201,11 +199,17 @@ def _value(record: Mapping[str, Any], field: str, number: int) -> Any:
         raise DataError(f"data: row {number}: found the fields {shown}, expected '{field}' as in row 1") from None
 
 
-def _json_value(value: Any, number: int, field: str) -> Any:
-    """A value as JSON has it; NaN and NA, which pandas has for a missing value, are null."""
-    if not isinstance(value, str) and hasattr(value, "tolist"):  # numpy
+def _plain(value: Any) -> Any:
+    """A value without numpy; NaN and NA, which pandas has for a missing value, are None."""
+    if not isinstance(value, str) and hasattr(value, "tolist"):
         value = value.tolist()
-    if value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
+    missing = type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    return None if missing else value
+
+
+def _json_value(value: Any, number: int, field: str) -> Any:
+    """A value as JSON has it."""
+    if (value := _plain(value)) is None:
         return None
     if isinstance(value, list | tuple):
         return [_json_value(item, number, field) for item in value]

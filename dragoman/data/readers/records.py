@@ -18,14 +18,19 @@ FIELDS = ("source", "target")  # unless data.columns names others
 BATCH = 1024  # rows of a Parquet file in memory
 
 
-def pair_fields(path: Path, options: ReadOptions) -> tuple[str, ...]:
+def check_header(path: Path, options: ReadOptions) -> None:
     if options.header:
         raise ConfigError(f"data.header: found true for {path}, expected false: only columns of a line have one")
+
+
+def pair_fields(path: Path, options: ReadOptions) -> tuple[str, ...]:
+    check_header(path, options)
     return options.columns or FIELDS
 
 
-def source_fields(options: ReadOptions) -> tuple[str, ...]:
+def source_fields(path: Path, options: ReadOptions) -> tuple[str, ...]:
     """The fields of a source; a run that was trained on numbered columns reads "source"."""
+    check_header(path, options)
     return tuple(column for column in options.columns if not column.isdigit())[: options.texts] or FIELDS[:1]
 
 
@@ -47,7 +52,7 @@ class JsonReader(LineReader):
         return parse_lines(path, parse, spans=options.spans)
 
     def source_parser(self, path: Path, options: ReadOptions) -> SourceParser:
-        fields = source_fields(options)
+        fields = source_fields(path, options)
         expected = " and ".join(f'a text "{field}"' for field in fields)
 
         def parse(line: str) -> SourceRow:
@@ -98,6 +103,11 @@ def _missing_fields(names: Iterable[str], fields: Sequence[str]) -> str:
 
 def _converted(value: Any, options: ReadOptions) -> Any:
     return number_text(value) if options.numbers else words_text(value) if options.lists else value
+
+
+def source_text(value: Any, what: str, options: ReadOptions) -> str:
+    """The text of a source field; numbers and words may be lists."""
+    return _text(number_text(_converted(value, options)), what)
 
 
 def number_text(value: Any) -> Any:
@@ -164,10 +174,10 @@ class ParquetReader(Reader):
                 yield fault.at(f"{path}:{number + 1}")
 
     def sources(self, path: Path, options: ReadOptions) -> Iterator[SourceRow | Fault]:
-        fields = source_fields(options)
+        fields = source_fields(path, options)
         for number, values in parquet_rows(path, fields):
             try:
-                yield _source_of(values, fields)
+                yield _source_of(values, fields)._replace(line=number + 1)
             except FaultError as fault:
                 yield fault.at(f"{path}:{number + 1}")
 
@@ -176,7 +186,7 @@ class ParquetReader(Reader):
             return [(number, number + 1) for number in range(file.num_row_groups)]
 
     def shard(self, path: Path, options: ReadOptions, start: int, end: int) -> Iterator[ShardRow]:
-        fields = source_fields(options)
+        fields = source_fields(path, options)
         for number, values in parquet_rows(path, fields, groups=range(start, end)):
             try:
                 yield ShardRow(number, _source_of(values, fields))

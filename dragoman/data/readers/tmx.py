@@ -51,7 +51,7 @@ class TmxReader(Reader):
             for line, variants in _units(read, str(path)):
                 language = language or _source_language(variants)
                 try:
-                    yield SourceRow(_pick(variants, (language,))[0])
+                    yield SourceRow(_pick(variants, (language,))[0], line=line)
                 except FaultError as fault:
                     yield fault.at(f"{path}:{line}")
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,6 +41,14 @@ class ConstrainedInput(NamedTuple):
 
     text: str
     constraints: OutputConstraints = NO_CONSTRAINTS
+    place: str = ""  # "path:line" for messages; without it an input is named by its number
+
+    def with_defaults(self, shared: OutputConstraints) -> ConstrainedInput:
+        """The input with the constraints of `shared` of which it has none of its own."""
+        if not self.constraints:
+            return self._replace(constraints=shared)
+        fields = {name: getattr(self.constraints, name) or getattr(shared, name) for name in FIELDS}
+        return self._replace(constraints=OutputConstraints(**fields))
 
 
 def parse_constraints(table: dict[str, Any], location: str) -> OutputConstraints:
@@ -103,27 +109,3 @@ def constraints_for_inputs(count: int, **values: Any) -> list[OutputConstraints]
     if shared and rows:  # a long list of allowed outputs is checked once, not once per input
         return [parse_constraints(rows[0], "input 1")] * count
     return [parse_constraints(row, f"input {number}") for number, row in enumerate(rows, 1)]
-
-
-def object_from_json(line: str, location: str) -> dict[str, Any]:
-    """Parse one line of JSON: an object with a text "source", or a text, which stands for {"source": text}."""
-    try:
-        table = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{location}: found no JSON ({error})") from error
-    if isinstance(table, str):
-        return {"source": table}
-    if not isinstance(table, dict) or not isinstance(table.get("source"), str):
-        raise DataError(f'{location}: found {line[:60]!r}, expected an object with a text "source"')
-    return table
-
-
-def constrained_input(
-    text: str, record: Mapping[str, Any], location: str, shared: OutputConstraints = NO_CONSTRAINTS
-) -> ConstrainedInput:
-    """A source with the constraints that its JSON object has; `shared` fills the fields it leaves out."""
-    if not record:
-        return ConstrainedInput(text, shared)
-    own = parse_constraints(dict(record), location)
-    fields = {name: getattr(own, name) or getattr(shared, name) for name in FIELDS}
-    return ConstrainedInput(text, OutputConstraints(**fields))
