@@ -32,7 +32,7 @@ from dragoman.data.examples import Fault
 from dragoman.data.readers.base import SourceRow
 from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_input
-from dragoman.decoding.settings import DecodingSettings
+from dragoman.decoding.options import DecodingSettings
 from dragoman.errors import DataError, RunError
 from dragoman.files import atomic_write
 from dragoman.progress import is_watched, progress_bar

@@ -45,15 +45,12 @@ class Translated:
     unknown: list[str] = field(default_factory=list)  # characters or words of the source, read as <unk>
 
 
-@dataclass(frozen=True)
 class Translator:
-    """One model with the options of one request."""
+    """One model with the options of one request; `form` is text or html."""
 
-    call: ServerCall
-    model: ServedModel
-    options: DecodingOptions
-    build: InputBuilder
-    form: str = "text"  # or html
+    def __init__(self, call: ServerCall, model: ServedModel, options: DecodingOptions, form: str = "text") -> None:
+        self.call, self.model, self.form = call, model, form
+        self.build = InputBuilder(options, model)
 
     async def translate(self, texts: Sequence[str], split: bool = True, align: bool = False) -> list[Translated]:
         """Translations of whole texts; `split` into sentences, as HTML always is."""
@@ -80,7 +77,7 @@ class Translator:
             chosen = [index for index, text in enumerate(inputs) if bool(text.constraints) is constrained]
             if not chosen:
                 continue
-            work = BatchWork(self.model.name, "predict", self.options, constrained)
+            work = BatchWork(self.model.name, "predict", self.build.search, constrained)
             outputs = await self.call.compute(work, [inputs[index] for index in chosen])
             predictions |= zip((distinct[index] for index in chosen), outputs, strict=True)
         return [predictions[text] for text in texts]
@@ -149,7 +146,7 @@ class Translator:
         for output in outputs:
             if isinstance(output, Exception):
                 raise output
-        outputs = rated(outputs, self.model.predictor, self.options)
+        outputs = rated(outputs, self.model.predictor, self.build.search)
         return [output for output in outputs if isinstance(output, UnitTranslation)]
 
     async def html(self, documents: Sequence[str]) -> list[Translated]:
