@@ -206,7 +206,8 @@ PREDICT: dict[str, tuple[Callable[[Predictor], Any], type[Exception], str]] = {
     "no penalty": (lambda run: run.predict(["a"], length_penalty=-1.0), ConfigError, "length_penalty: found -1.0"),
     "no batch": (lambda run: run.predict(["abc"], batch_size=0), ConfigError, "batch_size: found 0, expected at"),
     "no outputs": (lambda run: run.predict(["abc"], n_best=0), ConfigError, "n_best: found 0"),
-    "more than the beam": (lambda run: run.predict(["abc"], n_best=9), ConfigError, "at most the beam of 5"),
+    "too many outputs": (lambda run: run.predict(["abc"], n_best=1001), ConfigError, "n_best: found 1001, expected"),
+    "too many inputs": (lambda run: run.predict(["abc"], batch_size=10**6), ConfigError, "batch_size: found 1000000"),
     # wrong from the start, not when the first prediction is asked for
     "a lazy mistake": (lambda run: run.stream(["abc"], beam=0), ConfigError, "beam: found 0"),
     "nothing to evaluate": (lambda run: run.evaluate([]), DataError, "nothing to evaluate"),

@@ -15,7 +15,7 @@ from dragoman.commands.progress import count_lines
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.config.settings import build
 from dragoman.data.readers.lines import read_lines
-from dragoman.decoding.settings import DecodingSettings
+from dragoman.decoding.options import DecodingSettings
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write
 from dragoman.progress import is_watched, progress

@@ -19,7 +19,7 @@ from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.inputs import ReadingOptions
 from dragoman.data.readers.base import READERS
-from dragoman.decoding.settings import DecodingSettings
+from dragoman.decoding.options import DecodingSettings
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write
 from dragoman.progress import progress

@@ -33,7 +33,7 @@ from dragoman.data.examples import Fault
 from dragoman.data.inputs import ReadingOptions
 from dragoman.data.media.files import is_media
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.settings import DecodingSettings
+from dragoman.decoding.options import DecodingSettings
 from dragoman.errors import DataError, RunError
 from dragoman.files import atomic_write
 from dragoman.progress import is_watched, progress_bar

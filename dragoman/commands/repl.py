@@ -123,7 +123,6 @@ class Session:
             if not value.isdigit() or not int(value):
                 raise ConfigError(f":{name}: found '{value}', expected a number from 1 on, as in :{name} 4")
             self.options["beam" if name == "beam" else "n_best"] = int(value)
-            self.options["beam"] = max(int(value), self.options.get("beam", 0)) if name == "n" else int(value)
             click.echo(f"{'outputs for each line' if name == 'n' else 'beam'}: {int(value)}", err=True)
         elif name == "tag" and value:
             self.options["tag"] = value

@@ -80,13 +80,11 @@ class Schema:
 
         return {kind: entry for kind, entry in METHODS.items() if self.kinds is None or kind in self.kinds}
 
-    def method_annotation(self) -> Any:
-        """The type of the setting `method`; all methods are a table, of which only the chosen one is imported."""
+    def method_annotation(self, kinds: Sequence[str]) -> Any:
+        """The type of the setting `method`: a table, of which only the chosen one is imported."""
         from dragoman.decoding.methods import METHODS
 
-        if self.kinds is None:
-            return Annotated[Any, METHODS] | None
-        late = {kind: partial(METHODS.__getitem__, kind) for kind in self.kinds}
+        late = {kind: partial(METHODS.__getitem__, kind) for kind in kinds}
         return Annotated[Any, Table("method", METHODS.names, late=late)] | None
 
     def settings_class(self, methods: bool = True) -> Any:
@@ -96,8 +94,8 @@ class Schema:
             for name, own in fields_of(part).items():
                 if methods or name != "method":
                     annotation = type_hints(part)[name]
-                    if name == "method":
-                        annotation = self.method_annotation()
+                    if name == "method" and self.kinds is not None:
+                        annotation = self.method_annotation(self.kinds)
                     # A field object belongs to one class.
                     made.append((name, annotation, field(default=own.default, metadata=own.metadata)))
 
@@ -168,10 +166,9 @@ class Settings:
         return value
 
     def decoding(self, *, scores: bool = True) -> DecodingOptions:
-        from dragoman.decoding.settings import decoding_options
+        from dragoman.decoding.options import decoding_options
 
-        search = [place.partition(".")[2] for place in self.spelled if place.startswith("search.")]
-        return decoding_options(self.values, dict.fromkeys(search), scores=scores)
+        return decoding_options(self.values, scores=scores)
 
 
 class SettingsCommand(click.Command):
@@ -304,14 +301,17 @@ def _print_settings(ctx: click.Context, parameter: click.Parameter, value: bool)
     command = ctx.command
     assert isinstance(command, SettingsCommand)
     for setting in command.schema.described():
-        click.echo(f"{setting.place} = {setting.default}" + (f"   ({setting.when})" if setting.when else ""))
+        click.echo(f"{setting.place} = {_default(setting)}" + (f"   ({setting.when})" if setting.when else ""))
         click.echo(f"    {setting.note}; {setting.expected}")
     ctx.exit()
 
 
+def _default(setting: Setting) -> str:
+    return "the run's" if setting.place.startswith("search.") else setting.default
+
+
 def _flag_help(setting: Setting) -> str:
-    default = "the run's" if setting.place.startswith("search.") else setting.default
-    default = default.strip('"')
+    default = _default(setting).strip('"')
     shown = "" if default in ("none", "false", "[]", "") else f" [default: {default}]"
     return f"{setting.note[0].upper()}{setting.note[1:]}.{shown}"
 

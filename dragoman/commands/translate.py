@@ -17,7 +17,7 @@ from dragoman.commands.printing import print_message, print_warning
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
 from dragoman.data.languages import languages_of_name
 from dragoman.data.readers.lines import check_file
-from dragoman.decoding.settings import DecodingSettings
+from dragoman.decoding.options import DecodingSettings
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write, cache_home, check_writable, digest, run_of_part, same_file, write_text
 from dragoman.progress import progress

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, make_dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from dragoman.config.fields import fields_of, type_hints
 from dragoman.config.settings import Range, setting
 
 StopRule = Literal["ahead", "complete", "certain"]
@@ -59,27 +58,3 @@ class SearchConfig:
     def limit(self, length: Any, ratio: float) -> Any:
         """The maximum number of output tokens for a source of this length, <eos> included; an int or a tensor."""
         return length * 0 + self.max_length + 1 if self.max_length else length * math.ceil(ratio * 16) // 16 + 12
-
-
-OWN = "own"  # the choice of a setting with named choices; the others have None, which is no name
-
-
-def _optional(name: str) -> tuple[str, Any, Any]:
-    """A setting of the search that may be left out."""
-    annotation, about = type_hints(SearchConfig)[name], fields_of(SearchConfig)[name].metadata["help"]
-    if get_origin(annotation) is Literal:
-        return name, Literal[OWN, *get_args(annotation)], setting(OWN, help=f"{about}; {OWN}: the run's")
-    return name, annotation | None, setting(None, help=f"{about} (none: the run's)")
-
-
-_OptionalSearch: Any = make_dataclass("_OptionalSearch", map(_optional, fields_of(SearchConfig)), frozen=True)
-
-
-@dataclass(frozen=True)
-class SearchOverrides(_OptionalSearch):  # type: ignore[misc]  # its fields are made from SearchConfig
-    """Settings of a search; one left out is the run's own."""
-
-    def given(self) -> dict[str, Any]:
-        """The settings that are not left out."""
-        values = {name: getattr(self, name) for name in fields_of(SearchConfig)}
-        return {name: value for name, value in values.items() if value not in (None, OWN)}

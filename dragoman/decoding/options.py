@@ -1,18 +1,44 @@
-"""`DecodingOptions`: everything a caller decides about decoding, from the command line or Python down to the search."""
+"""`DecodingOptions`: everything a caller decides about decoding, from the command line, a server or Python.
+
+Each option is told once, with its help and its limits: the settings of commands and the fields of requests follow from
+it. Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dragoman.config import settings
-from dragoman.data.translation_memory import TranslationMemory
-from dragoman.decoding.config import DEFAULT_AVERAGE, Average, SearchConfig
-from dragoman.decoding.constraints.source import Terminology
-from dragoman.decoding.method import Method
+from dragoman.config.fields import accepted, fields_of, type_hints
+from dragoman.config.settings import Range, setting
+from dragoman.decoding.config import DEFAULT_AVERAGE, MAX_BEAM, Average, SearchConfig
+from dragoman.decoding.methods import METHODS
+from dragoman.decoding.settings import (
+    OWN,
+    RerankSettings,
+    Words,
+    constraint,
+    option,
+    read_allowed,
+    read_named,
+    read_phrases,
+    read_terminology,
+    read_text,
+    searched,
+)
 from dragoman.errors import ConfigError, hint
+
+if TYPE_CHECKING:
+    from dragoman.data.translation_memory import TranslationMemory
+    from dragoman.decoding.constraints.source import Terminology
+    from dragoman.decoding.method import Method
+else:
+    Method = Terminology = TranslationMemory = Any  # words cannot write them, and their imports take time
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -40,71 +66,119 @@ class DecodingOptions:
     inputs, or a list with one entry for each input.
     """
 
-    # Beam search: see SearchConfig.
-    beam: int | None = None
-    length_penalty: float | None = None
-    normalisation: str | None = None
-    coverage_penalty: float | None = None
-    stop: str | None = None
-    num_complete: int | None = None
-    min_length: int | None = None
-    max_length: int | None = None
-    no_repeat_ngram: int | None = None
-    beam_groups: int | None = None
-    diversity_penalty: float | None = None
+    beam: int | None = searched("beam", remote="beam")
+    length_penalty: float | None = searched("length_penalty")
+    normalisation: str | None = searched("normalisation")
+    coverage_penalty: float | None = searched("coverage_penalty")
+    stop: str | None = searched("stop")
+    num_complete: int | None = searched("num_complete", remote="beam")
+    min_length: int | None = searched("min_length", remote="tokens")
+    no_repeat_ngram: int | None = searched("no_repeat_ngram", remote="tokens")
+    beam_groups: int | None = searched("beam_groups")
+    diversity_penalty: float | None = searched("diversity_penalty")
+    max_length: int | None = searched("max_length", remote="tokens")
+    method: Method | None = option(
+        None, "another method than beam search", Words("method", Annotated[Any, METHODS] | None), remote=""
+    )
 
-    n_best: int = 1  # outputs for each input
-    method: Method | None = None  # another method than beam search, such as those of `methods.METHODS`
-    rerank: RerankModel | Sequence[RerankModel] = ()
-    ensemble: Sequence[RunLike] = ()  # further runs with the same vocabularies
-    average: Average = DEFAULT_AVERAGE  # how an ensemble averages: mean of probabilities, or of their logarithms
+    prefix: str | Sequence[str | None] | None = constraint("prefix", "the output begins with this text", read_text)
+    forbid: Phrases = constraint(
+        "forbid", "the output contains none of these texts, not even inside words", read_phrases, tuple[str, ...]
+    )
+    require: Phrases = constraint("require", "the output contains all of these phrases", read_phrases, tuple[str, ...])
+    allow: Phrases = constraint(
+        "allow", "the output is one of these texts", read_allowed, note=": a file with one per line"
+    )
+    pattern: str | Sequence[str | None] | None = constraint(
+        "pattern", "the whole output matches this regular expression", read_text
+    )
+    constrain: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = constraint(
+        "constrain", "the output satisfies these registered constraints", read_named, tuple[str, ...], ": NAME=TEXT",
+        remote=None,
+    )  # fmt: skip
+    terminology: str | Path | Terminology | None = constraint(
+        "terminology", "where the source has a term, the output has its translation", read_terminology,
+        note=": a file of pairs, tab-separated",
+    )  # fmt: skip
+    placeholders: bool = option(
+        False, "copy tags, {variables} and addresses of the source", Words("constraints.placeholders", bool, False), ""
+    )
 
-    # Constraints on outputs.
-    prefix: str | Sequence[str | None] | None = None  # the output begins with this text
-    forbid: Phrases = None  # it holds none of these texts
-    require: Phrases = None  # it holds all these phrases; a tuple of phrases: one of them
-    allow: Phrases = None  # it is one of these texts
-    pattern: str | Sequence[str | None] | None = None  # it matches this regular expression as a whole
-    constrain: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None  # registered constraints by name
-    terminology: str | Path | Terminology | None = None  # target terms required where the source has a term
-    placeholders: bool = False  # tags, variables and addresses of the source are copied
+    ensemble: Sequence[RunLike] = option(
+        (), "further runs of any architecture with the same vocabularies, to average with",
+        Words("ensemble.runs", tuple[str, ...], ()),
+    )  # fmt: skip
+    average: Average = option(
+        DEFAULT_AVERAGE, "what an ensemble averages: probabilities, or their logarithms",
+        Words("ensemble.average", Average, DEFAULT_AVERAGE),
+    )  # fmt: skip
+    rerank: RerankModel | Sequence[RerankModel] = option(
+        (), "runs that rerank outputs", Words("rerank", RerankSettings, RerankSettings(), RerankSettings.models)
+    )
 
-    min_confidence: float | None = None  # an output below it is left out and marked; needs a calibrated run
-    memory: str | Path | TranslationMemory | None = None  # translations that are taken as they are
-    min_match: float = 0.7  # fuzzy matches of the memory are shown from this score on
-    tag: str | None = None  # of the target language, for a run trained with tags
+    n_best: Annotated[int, Range(1, 1_000_000)] = option(
+        1, "outputs per input; the beam becomes at least as wide", remote="beam"
+    )
+    tag: str | None = option(None, "target language, such as de, of a run trained with several tags", remote="")
+    min_confidence: Annotated[float, Range(0.0, 1.0)] | None = option(
+        None, "leave out outputs of a calibrated run whose confidence is lower, and mark them"
+    )
+    memory: str | Path | TranslationMemory | None = option(
+        None, "a translation memory (.tsv, .tmx): a source that it has gets the translation there, and is marked",
+        Words("memory", str | None),
+    )  # fmt: skip
+    min_match: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True)] = option(
+        0.7, "with a memory: show the segment most like a source from this score on (--json)"
+    )
+    batch_size: Annotated[int, Range(1, 100_000)] = option(64, "inputs in a batch")
+    engine: EngineName = option("auto", "ctranslate2 is faster on a CPU; auto uses it where it gives the same text")
+    precision: Precision = option(
+        "float32", "bfloat16 on a GPU and int8 with ctranslate2 are faster; texts may differ a little"
+    )
     scores: bool = True  # False: only texts are needed, so neither scores nor confidences are computed
-    batch_size: int = 64
-    engine: EngineName = "auto"  # "auto": CTranslate2 on a CPU where it gives the same text as torch
-    precision: Precision = "float32"  # "bfloat16" on a GPU, "int8" with ctranslate2; texts may differ a little
 
     def __post_init__(self) -> None:
-        check_at_least(1, batch_size=self.batch_size, n_best=self.n_best)
-        if not 0.0 < self.min_match <= 1.0:
-            raise ConfigError(f"min_match: found {self.min_match}, expected a score above 0 and up to 1")
-        if self.min_confidence is not None and not 0.0 <= self.min_confidence <= 1.0:
-            raise ConfigError(f"min_confidence: found {self.min_confidence}, expected a probability from 0 to 1")
+        for name, limits in LIMITS.items():
+            if (value := getattr(self, name)) is not None and not limits.holds(value):
+                raise ConfigError(f"{name}: found {value}, expected {limits.words}")
         for name in ("rerank", "ensemble"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
 
     def search_config(self, run: SearchConfig) -> SearchConfig:
-        """The search settings of this call: those of a run, changed where an option is not None."""
-        names = (field.name for field in fields(SearchConfig))
+        """The search settings of this call: those of a run, changed where an option is not None.
+
+        The beam is as wide as the outputs asked for.
+        """
+        names = fields_of(SearchConfig)
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        if not given:
-            return run
-        config = settings.build(SearchConfig, settings.as_table(run) | given)
+        config = settings.build(SearchConfig, settings.as_table(run) | given) if given else run
         if self.diversity_penalty is not None and config.beam_groups == 1:
             raise ConfigError(
                 f"diversity_penalty: found {config.diversity_penalty}, expected beam_groups above 1 with it"
             )
-        return config
+        if self.n_best <= config.beam or (self.method is not None and not self.method.uses_beam):
+            return config
+        if self.n_best > MAX_BEAM:
+            raise ConfigError(f"n_best: found {self.n_best}, expected at most {MAX_BEAM} of a beam search")
+        return replace(config, beam=math.ceil(self.n_best / config.beam_groups) * config.beam_groups)
 
     def over(self, defaults: DecodingOptions) -> DecodingOptions:
         """These options, with the values of `defaults` where an option has its own default."""
         changed = {name: getattr(self, name) for name in changed_fields(self)}
         return replace(defaults, **changed)
+
+
+OPTIONS = {name: option for name, option in fields_of(DecodingOptions).items() if option.metadata}
+WORDS: dict[str, Words] = {
+    name: option.metadata["words"] or Words(name, type_hints(DecodingOptions)[name], option.default)
+    for name, option in OPTIONS.items()
+}
+LIMITS = {  # of numbers; `search_config` checks those of the search
+    name: limits
+    for name, words in WORDS.items() if words.place == name
+    for limits in accepted(words.annotation).scalars.values() if limits.words
+}  # fmt: skip
 
 
 def check_at_least(minimum: int, **values: int) -> None:
@@ -127,3 +201,54 @@ def replace_from_keywords(keywords: dict[str, Any], *bases: Any) -> tuple[Any, .
         replace(base, **{name: value for name, value in keywords.items() if name in known}) if keywords else base
         for base, known in zip(bases, names, strict=True)
     )
+
+
+# --- The settings of commands
+
+
+def fields_at(table: str) -> list[tuple[str, Any, Any]]:
+    """The settings in a table, for `make_dataclass`."""
+    return [
+        (
+            words.place.rpartition(".")[2],
+            words.annotation,
+            setting(words.default, help=OPTIONS[name].metadata["help"] + words.note),
+        )
+        for name, words in WORDS.items()
+        if words.place.rpartition(".")[0] == table
+    ]
+
+
+_Search: Any = make_dataclass("_Search", fields_at("search"), frozen=True)
+
+
+@dataclass(frozen=True)
+class SearchOverrides(_Search):  # type: ignore[misc]  # its fields are made from DecodingOptions
+    """Settings of a search; one left out is the run's own."""
+
+    def given(self) -> dict[str, Any]:
+        """The settings that are not left out."""
+        values = {name: getattr(self, name) for name in fields_of(SearchConfig)}
+        return {name: value for name, value in values.items() if value not in (None, OWN)}
+
+
+_TABLES: dict[str, Any] = {
+    "search": SearchOverrides,
+    **{name: make_dataclass(name.title(), fields_at(name), frozen=True) for name in ("constraints", "ensemble")},
+}
+_tables = [(name, table, field(default=table())) for name, table in _TABLES.items()]
+DecodingSettings: Any = make_dataclass("DecodingSettings", [*_tables, *fields_at("")], frozen=True)
+
+
+def decoding_options(values: Any, *, scores: bool = True) -> DecodingOptions:
+    """The options that `DecodingSettings` stand for, with the files they name read."""
+    given: dict[str, Any] = {}
+    for name, words in WORDS.items():
+        try:
+            given[name] = words.read(attrgetter(words.place)(values))
+        except ConfigError as error:
+            raise ConfigError(f"{words.place}: {error}") from None
+    options = DecodingOptions(**given, scores=scores)
+    if (method := options.method) is not None and not method.uses_beam and options.beam and not options.rerank:
+        raise ConfigError(f'search.beam: found method = "{method.kind}" with it, which is no beam search')
+    return options

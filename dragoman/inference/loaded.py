@@ -286,6 +286,8 @@ def open_backend(first: Seq2SeqRun, options: DecodingOptions) -> Backend:
     for other in runs[1:]:
         check_same_vocabularies(first.run, other.run, "an ensemble")
     several = len(runs) > 1 or len(first.members) > 1
+    if options.average != DEFAULT_AVERAGE and not several:
+        raise ConfigError(f"ensemble.average: found {options.average} for a single run, expected ensemble.runs with it")
     own = len(runs) == 1 and (not several or options.average == DEFAULT_AVERAGE)
     averaged = None if own else average_models([model for run in runs for model in run.models], options.average)
 

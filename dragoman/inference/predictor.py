@@ -430,8 +430,6 @@ class Predictor(Seq2SeqRun):
         if isinstance(options.terminology, str | Path):
             options = replace(options, terminology=Terminology.read(options.terminology))
         config, method = options.search_config(self.config.search), self.method(options)
-        if options.n_best > config.beam and method is None:
-            raise ConfigError(f"n_best: found {options.n_best}, expected at most the beam of {config.beam}")
         options, backend = replace(options, method=method), self.backend(options)
         reranker, traced = self.reranker(options, stream.on_warning), stream.on_trace is not None
         # A calibration is that of a run folder: it does not hold for an ensemble with others.

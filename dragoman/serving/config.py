@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dragoman.config.settings import Range, Size, as_table, build, read_toml, setting
-from dragoman.decoding.config import SearchOverrides
+from dragoman.decoding.options import EngineName, SearchOverrides
 
 Seconds = Annotated[float, Range(0.0, 86_400.0, exclusive_minimum=True)]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -84,7 +84,7 @@ class ServeConfig:
     workers: Size = setting(1, help="processes; each has its own copy of the models and its own queue")
     threads: Annotated[int, Range(0)] = setting(0, help="CPU threads of a worker; 0: the cores divided by the workers")
     device: str = setting("auto", help="where to compute: auto, cpu, cuda, cuda:N or mps")
-    engine: str = setting("auto", help="auto, torch or ctranslate2")
+    engine: EngineName = setting("auto", help="auto, torch or ctranslate2")
     batch_size: Size = setting(32, help="sentences computed together at most")
     search: SearchOverrides = setting(SearchOverrides(), help="how to search where a request does not say it")
     min_confidence: Annotated[float, Range(0.0, 1.0)] | None = setting(
@@ -108,8 +108,6 @@ class ServeConfig:
     limits: LimitsConfig = setting(LimitsConfig(), help="what requests may ask for")
 
     def problems(self) -> Iterator[str]:
-        if self.engine not in ("auto", "torch", "ctranslate2"):
-            yield f"engine: found {self.engine!r}, expected auto, torch or ctranslate2"
         if self.base_url and not BASE_URL.fullmatch(self.base_url):
             yield f"base_url: found {self.base_url!r}, expected an address such as https://example.org"
         names = [model.name or Path(model.run).resolve().name for model in self.models]

@@ -369,7 +369,7 @@ def decoding_defaults(config: ModelConfig, serve: ServeConfig) -> DecodingOption
         given = {**serve.search.given(), "min_confidence": serve.min_confidence, "memory": config.memory or None}
     elif config.memory:
         raise RunError(f"memory: {config.run} does not search for an output text, expected none")
-    return DecodingOptions(**given, engine=serve.engine)  # type: ignore[arg-type]
+    return DecodingOptions(**given, engine=serve.engine)
 
 
 class Models:

@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from dragoman.data.tokenizers.context import split_context
 from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
-from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.source import Terminology, add_source_constraints
-from dragoman.decoding.constraints.spec import ConstrainedInput, parse_constraints
+from dragoman.decoding.constraints.spec import FIELDS, ConstrainedInput, parse_constraints
 from dragoman.decoding.options import DecodingOptions
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError
 from dragoman.inference.completer import CompletionOptions
 from dragoman.serving.config import LimitsConfig
 from dragoman.serving.models import ServedModel
-from dragoman.serving.schemas import Options
-
-SEARCH = tuple(field.name for field in fields(SearchConfig))
-# Which limit of the server holds for which fields.
-LIMITED = {"beam": ("beam", "n_best", "num_complete"), "tokens": ("max_length", "min_length", "no_repeat_ngram")}
-CONSTRAINTS = ("prefix", "forbid", "require", "allow", "pattern")
+from dragoman.serving.schemas import REMOTE, Options
 
 
 def decoding_options(request: Options, limits: LimitsConfig) -> DecodingOptions:
-    """The options of a request without its constraints, which belong to each input; `method` may draw samples."""
-    for limit, names in LIMITED.items():
-        most = getattr(limits, limit)
-        for name in names:
-            if (value := getattr(request, name)) is not None and value > most:
-                raise ConfigError(f"{name}: found {value}, expected at most {most} on this server")
-    if request.method is not None and (drawn := request.method.hypotheses(request.n_best)) > limits.samples:
-        raise ConfigError(f"method: found {drawn:,} samples, expected at most {limits.samples} on this server")
-    if request.pattern is not None and len(request.pattern) > limits.pattern:
+    """The options of a request; `method` may draw samples."""
+    given = {name: getattr(request, name) for name in REMOTE}
+    options = within(DecodingOptions(**given | {"terminology": terminology_of(given["terminology"])}), limits)
+    if (pattern := given["pattern"]) is not None and len(pattern) > limits.pattern:
         longest = f"at most {limits.pattern} characters" if limits.pattern else "none: this server takes no patterns"
-        raise ConfigError(f"pattern: found {len(request.pattern)} characters, expected {longest} (limits.pattern)")
-    lists = (request.forbid or (), request.allow or (), request.require or ())
-    phrases = [
-        text for entries in lists for entry in entries for text in ([entry] if isinstance(entry, str) else entry)
-    ]
-    if (total := sum(map(len, phrases))) > limits.characters:
+        raise ConfigError(f"pattern: found {len(pattern)} characters, expected {longest} (limits.pattern)")
+    entries = [entry for name in ("forbid", "allow", "require") for entry in given[name] or ()]
+    if (total := sum(len(entry) if isinstance(entry, str) else sum(map(len, entry)) for entry in entries)) > (
+        limits.characters
+    ):
         raise ConfigError(
             f"forbid, allow, require: found {total:,} characters, expected at most {limits.characters:,} in a request"
         )
-    given = {name: value for name in SEARCH if (value := getattr(request, name)) is not None}
-    beam = given.get("beam")
-    if request.method is None and request.n_best > (beam or request.n_best):
-        raise ConfigError(f"n_best: found {request.n_best}, expected at most the beam of {beam}")
-    return DecodingOptions(**given, n_best=request.n_best, method=request.method)
+    return options
+
+
+def within(options: DecodingOptions, limits: LimitsConfig) -> DecodingOptions:
+    """The options, if the server allows so wide a search."""
+    for name, limit in REMOTE.items():
+        if limit and (value := getattr(options, name)) is not None and value > (most := getattr(limits, limit)):
+            raise ConfigError(f"{name}: found {value}, expected at most {most} on this server")
+    if options.method is not None and (drawn := options.method.hypotheses(options.n_best)) > limits.samples:
+        raise ConfigError(f"method: found {drawn:,} samples, expected at most {limits.samples} on this server")
+    return options
 
 
 def completion_options(request: Options, limits: LimitsConfig) -> CompletionOptions:
@@ -56,23 +51,16 @@ def completion_options(request: Options, limits: LimitsConfig) -> CompletionOpti
     options = decoding_options(request, limits)
     if options.method is not None and not isinstance(options.method, Sampling):
         raise ConfigError(f"method: found {options.method.kind}, expected sampling: a language model continues a text")
-    length = min(100, limits.tokens) if request.max_length is None else request.max_length
-    return CompletionOptions(length, options.method, request.n_best)
+    length = min(100, limits.tokens) if options.max_length is None else options.max_length
+    return CompletionOptions(length, options.method, options.n_best)
 
 
-def with_enough_beam(options: DecodingOptions, model: ServedModel) -> DecodingOptions:
-    """Options whose beam is as wide as the outputs asked for, unless the request names a beam."""
-    if options.beam is None and options.method is None and options.n_best > model.predictor.search.beam:
-        return replace(options, beam=options.n_best)
-    return options
-
-
-def terms_of(request: Options) -> dict[str, tuple[str, ...]] | None:
+def terminology_of(given: Mapping[str, str | Sequence[str]] | None) -> Terminology | None:
     """The terms of a request; empty terms are errors."""
-    if request.terminology is None:
+    if given is None:
         return None
     terms: dict[str, tuple[str, ...]] = {}
-    for term, translations in request.terminology.items():
+    for term, translations in given.items():
         if not term.strip() or len(term) > 1_000:
             raise ConfigError(f"terminology: found {term[:40]!r}, expected a source term")
         texts = [translations] if isinstance(translations, str) else translations
@@ -81,7 +69,7 @@ def terms_of(request: Options) -> dict[str, tuple[str, ...]] | None:
         terms[term.strip()] = tuple(text.strip() for text in texts)
     if len(terms) > 10_000:
         raise ConfigError(f"terminology: found {len(terms):,} terms, expected at most 10,000")
-    return terms
+    return Terminology(terms)
 
 
 def tagged(text: str, tag: str | None, model: ServedModel) -> str:
@@ -96,14 +84,20 @@ def tagged(text: str, tag: str | None, model: ServedModel) -> str:
 
 
 class InputBuilder:
-    """Turns texts into inputs with all constraints of a request."""
+    """Turns texts into inputs with the tag and all constraints of a request.
 
-    def __init__(self, request: Options, model: ServedModel) -> None:
-        self.model, self.tag, self.placeholders = model, request.tag, request.placeholders
-        self.constraints = parse_constraints({name: getattr(request, name) for name in CONSTRAINTS}, "request")
-        self._terms = terms_of(request)
-        if request.tag is not None:
-            check_tag(request.tag, model.tags)
+    `search` has the other options: inputs of requests that search alike share batches.
+    """
+
+    def __init__(self, options: DecodingOptions, model: ServedModel) -> None:
+        self.model, self.tag, self.placeholders = model, options.tag, options.placeholders
+        self.constraints = parse_constraints({name: getattr(options, name) for name in FIELDS}, "request")
+        assert isinstance(options.terminology, Terminology | None), "a request has terms, no file"
+        self.terms = options.terminology
+        if self.tag is not None:
+            check_tag(self.tag, model.tags)
+        own: dict[str, Any] = dict.fromkeys((*FIELDS, "terminology", "tag"))
+        self.search = replace(options, **own, placeholders=False)
 
     def __call__(self, text: str) -> ConstrainedInput:
         own = split_context(text)[1] if self.model.engine.context else text
@@ -113,13 +107,9 @@ class InputBuilder:
     @property
     def constrained(self) -> bool:
         """Whether some output may have constraints: such inputs are searched apart from others."""
-        return bool(self.constraints) or self._terms is not None or self.placeholders
+        return bool(self.constraints) or self.terms is not None or self.placeholders
 
     @property
     def read_first(self) -> list[str]:
         """Texts that are read before the first input is made: ten thousand terms take most of a second."""
-        return list(self._terms or ())
-
-    @cached_property
-    def terms(self) -> Terminology | None:
-        return None if self._terms is None else Terminology(self._terms)
+        return [] if self.terms is None else list(self.terms.terms)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -14,11 +16,12 @@ from dragoman.config.settings import Range, build
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.method import Method
 from dragoman.decoding.methods import METHODS
+from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, hint
 
 Text = Annotated[str, Field(max_length=1_000_000)]
 Phrase = Annotated[str, Field(min_length=1, max_length=1_000)]
-Positive = Annotated[int, Field(ge=1, le=1_000_000)]
+Alternatives = Annotated[list[Phrase], Field(description="the output contains one of these")]
 ModelName = Annotated[str, Field(max_length=200)] | None
 Tag = Annotated[str, Field(max_length=35)] | None
 
@@ -63,52 +66,46 @@ def read_method(value: object) -> Method | None:
         raise PydanticCustomError("setting", "{message}", {"message": str(error).replace("\n", "; ")}) from None
 
 
-def search_field(annotation: Any, about: str) -> Any:
-    """A setting of the search as a field that may be left out, with the range that the loader checks."""
-    union: Any = None
-    for part, limits in union_members(annotation, Range()):
+# The fields that JSON writes in another way than Python, or that the server keeps short.
+JSON_TYPES: dict[str, Any] = {
+    "method": Annotated[Method | None, MethodField()],
+    "prefix": Annotated[str, Field(max_length=1_000)] | None,
+    "forbid": Annotated[list[Phrase], Field(max_length=100)] | None,
+    "require": Annotated[list[Phrase | Alternatives], Field(max_length=100)] | None,
+    "allow": Annotated[list[Phrase], Field(max_length=1_000)] | None,
+    "pattern": Annotated[str, Field(max_length=200)] | None,
+    "terminology": dict[str, Phrase | list[Phrase]] | None,
+    "tag": Tag,
+}
+
+
+def request_field(name: str) -> Any:
+    """An option of decoding as a field of a request, with the limits that the loader checks."""
+    field, searches = fields_of(DecodingOptions)[name], name in fields_of(SearchConfig)
+    description = field.metadata["help"] + (" [the run's own]" if searches else "")
+    if name in JSON_TYPES:
+        return JSON_TYPES[name], Field(field.default, description=description)
+    types: list[Any] = [None] * searches
+    for part, limits in union_members(type_hints(SearchConfig if searches else DecodingOptions)[name], Range()):
         low, high = ("gt" if limits.exclusive_minimum else "ge"), ("lt" if limits.exclusive_maximum else "le")
         bounds: dict[str, Any] = {low: limits.minimum, high: limits.maximum}
         if part is float:
             bounds["allow_inf_nan"] = False
-        union = Annotated[part, Field(**bounds)] | union
-    return union, Field(None, description=f"{about} [the run's own]")
+        types.append(Annotated[part, Field(**bounds)])
+    return reduce(or_, types), Field(field.default, description=description)
 
 
-SearchFields: Any = create_model(
-    "SearchFields",
-    __base__=Strict,
-    **{
-        name: search_field(type_hints(SearchConfig)[name], field.metadata["help"])
-        for name, field in fields_of(SearchConfig).items()
-    },
-)
+# What clients may say about decoding, and the limit of the server that caps each, or "".
+REMOTE: dict[str, str] = {
+    name: field.metadata["remote"]
+    for name, field in fields_of(DecodingOptions).items()
+    if field.metadata.get("remote") is not None
+}
+DecodingFields: Any = create_model("DecodingFields", __base__=Strict, **{name: request_field(name) for name in REMOTE})
 
 
-class Options(SearchFields):
+class Options(DecodingFields):
     """How to decode: the fields of `dragoman.DecodingOptions`. A field left out has the run's own value."""
-
-    if TYPE_CHECKING:  # fields made from SearchConfig that the server itself reads
-        beam: int | None = None
-        max_length: int | None = None
-    n_best: Positive = Field(1, description="outputs per input")
-    method: Annotated[Method | None, MethodField()] = Field(None, description="another method than beam search")
-    prefix: Annotated[str, Field(max_length=1_000)] | None = Field(None, description="the output begins with this text")
-    forbid: Annotated[list[Phrase], Field(max_length=100)] | None = None
-    require: Annotated[list[Phrase | list[Phrase]], Field(max_length=100)] | None = Field(
-        None, description="the output contains all of these phrases; a list of phrases: one of them"
-    )
-    allow: Annotated[list[Phrase], Field(max_length=1_000)] | None = Field(
-        None, description="the output is one of these"
-    )
-    pattern: Annotated[str, Field(max_length=200)] | None = Field(
-        None, description="a regular expression that the whole output matches"
-    )
-    terminology: dict[str, Phrase | list[Phrase]] | None = Field(
-        None, description="target terms required where the source has a term"
-    )
-    placeholders: bool = Field(False, description="copy tags, {variables} and addresses of the source")
-    tag: Tag = Field(None, description="target language of a run trained with language tags")
 
 
 class PredictRequest(Options):

@@ -158,7 +158,7 @@ def event_stream(state: ServerState, events: AsyncIterator[str]) -> StreamingRes
 def stream_prediction(state: ServerState, model: ServedModel, body: PredictRequest, text: str) -> StreamingResponse:
     """The answer of /v1/predict with "stream": an event for every token, then the whole output."""
     options = decoding_options(body, state.limits)
-    if body.n_best > 1 or (body.beam or 1) > 1 or not isinstance(options.method, Sampling | None):
+    if options.n_best > 1 or (options.beam or 1) > 1 or not isinstance(options.method, Sampling | None):
         raise ConfigError("stream: needs greedy search (beam 1) or sampling, one output")
     for name in ("split", "alignment"):
         if getattr(body, name):
@@ -169,12 +169,12 @@ def stream_prediction(state: ServerState, model: ServedModel, body: PredictReque
         decode: Callable[[list[int]], str] = model.completer.decode
         search = partial(complete_tokens, model, text, completion_options(body, state.limits))
     elif model.translates:
-        build = InputBuilder(body, model)
+        build = InputBuilder(options, model)
         if build.constrained:
             raise ConfigError("stream: found constraints with it, expected one of them: they need beam search")
         source = build(text)
         decode = model.predictor.codec.target_of(source.text).decode
-        search = partial(search_tokens, model, source, options)
+        search = partial(search_tokens, model, source, build.search)
     else:
         raise ConfigError(f'stream: needs a run that writes tokens; "{model.name}" has task = "{model.task}"')
 

@@ -20,13 +20,11 @@ from dragoman.documents.translate import translate_units
 from dragoman.errors import ConfigError
 from dragoman.serving.formality import Formality, tag_with_formality
 from dragoman.serving.models import ServedModel
-from dragoman.serving.options import InputBuilder, with_enough_beam
-from dragoman.serving.schemas import Options
+from dragoman.serving.options import terminology_of
 from dragoman.serving.state import ServerCall, ServerState
 from dragoman.serving.translator import Translated, Translator
 
 AUTO = "auto"
-PLAIN = DecodingOptions()
 # The message of an API about languages that no run translates: which is wrong (source, target or pair), source, target,
 # and all that are served.
 Unserved = Callable[[str, str, str, str], str]
@@ -158,7 +156,8 @@ async def translate_texts(
         if route is None:
             continue
         model, tag = route
-        options = Options(terminology=job.glossary, tag=tag or None, n_best=1 + job.alternatives)
+        terms = terminology_of(job.glossary)
+        options = DecodingOptions(terminology=terms, tag=tag or None, n_best=1 + job.alternatives)
         indices = [index for index, (other, _) in enumerate(languages) if other == code]
         own = [texts[index] for index in indices]
         translator = translator_of(call, model, options, own, job.form or model.default_format)
@@ -171,16 +170,14 @@ async def translate_texts(
 def translator_of(
     call: ServerCall,
     model: ServedModel,
-    options: Options,
+    options: DecodingOptions,
     texts: Sequence[str],
     form: str,
-    decoding: DecodingOptions = PLAIN,
 ) -> Translator:
     """A run with the options of one request; placeholders of texts that have some are copied."""
     if form == "text" and any(find_placeholders(text) for text in texts):
-        options = options.model_copy(update={"placeholders": True})
-    decoding = replace(decoding, n_best=options.n_best, scores=False)
-    return Translator(call, model, with_enough_beam(decoding, model), InputBuilder(options, model), form)
+        options = replace(options, placeholders=True)
+    return Translator(call, model, replace(options, scores=False), form)
 
 
 class TranslatedDocument(NamedTuple):
@@ -205,8 +202,8 @@ async def translate_document(call: ServerCall, job: TranslationJob, name: str, d
         unchanged = await asyncio.to_thread(document.render, [None] * len(document.units))
         return TranslatedDocument(unchanged, False, sum(map(len, texts)), 0)
     model, tag = route
-    options = Options(tag=tag or None, placeholders=True, terminology=job.glossary)
+    terms = terminology_of(job.glossary)
     localise = None if call.state.config.keep_numbers else localiser(source, job.target)
-    translator = Translator(call, model, PLAIN, InputBuilder(options, model))
+    translator = Translator(call, model, DecodingOptions(tag=tag or None, placeholders=True, terminology=terms))
     translation = await translate_units(document, translator, localise)
     return TranslatedDocument(translation.data, True, translation.characters, translation.counts["without letters"])

@@ -43,15 +43,12 @@ class Translated:
     unknown: list[str] = field(default_factory=list)  # characters or words of the source, read as <unk>
 
 
-@dataclass(frozen=True)
 class Translator:
-    """One model with the options of one request."""
+    """One model with the options of one request; `form` is text or html."""
 
-    call: ServerCall
-    model: ServedModel
-    options: DecodingOptions
-    build: InputBuilder
-    form: str = "text"  # or html
+    def __init__(self, call: ServerCall, model: ServedModel, options: DecodingOptions, form: str = "text") -> None:
+        self.call, self.model, self.form = call, model, form
+        self.build = InputBuilder(options, model)
 
     async def translate(self, texts: Sequence[str], split: bool = True, align: bool = False) -> list[Translated]:
         """Translations of whole texts; `split` into sentences, as HTML always is."""
@@ -78,14 +75,14 @@ class Translator:
             chosen = [index for index, text in enumerate(inputs) if bool(text.constraints) is constrained]
             if not chosen:
                 continue
-            work = BatchWork(self.model.name, "predict", self.options, constrained)
+            work = BatchWork(self.model.name, "predict", self.build.search, constrained)
             outputs = await self.call.compute(work, [inputs[index] for index in chosen])
             predictions |= zip((distinct[index] for index in chosen), outputs, strict=True)
         return [predictions[text] for text in texts]
 
     @property
     def has_probabilities(self) -> bool:
-        return self.model.predictor.backend(self.options).traits.likelihood != "none"
+        return self.model.predictor.backend(self.build.search).traits.likelihood != "none"
 
     async def prepare(self, work: Callable[[], T], texts: Sequence[str] | None) -> T:
         return await (asyncio.to_thread(work) if texts is None else in_thread(work, texts))

@@ -136,6 +136,22 @@ def test_exhaustive_search_from_the_command_line(large: Predictor) -> None:
     assert best.score >= large.predict(["ab"], beam=4)[0].score - 1e-6 or len(large.predict(["ab"])[0].tokens) > 3
 
 
+# ---------------------------------------------------------------------- several outputs
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 2}, {"beam": 1}, {"beam": 4, "beam_groups": 4}])
+def test_the_beam_is_as_wide_as_the_outputs_asked_for(large: Predictor, options: dict[str, int]) -> None:
+    wide = large.predict(INPUTS, **options | {"beam": 8 if "beam_groups" in options else 7}, n_best=7)
+    assert large.predict(INPUTS, **options, n_best=7) == wide
+    settings = [f"search.{name}={value}" for name, value in options.items()]
+    rows = [json.loads(line) for line in predicted(*settings, "--n-best", "7", "--json")]
+    for row, prediction in zip(rows, wide, strict=True):
+        assert [row["text"], *(one["text"] for one in row["alternatives"])] == texts(
+            [prediction, *prediction.alternatives]
+        )
+    assert max(len(prediction.alternatives) for prediction in wide) == 6
+
+
 # ---------------------------------------------------------------------- ensembles
 
 
@@ -287,7 +303,7 @@ MISTAKES = {
     ("method.temperature=2",): "method.temperature needs method=sampling or method=mbr",
     ("--seed", "0"): "--seed needs method=sampling or method=mbr",
     ("method.metric=wer",): "method.metric needs method=mbr",
-    ("ensemble.average=log",): "ensemble.average: needs ensemble.runs",
+    ("ensemble.average=log",): "ensemble.average: found log for a single run, expected ensemble.runs with it",
     ("rerank.weights=0",): "rerank.weights: found 1 for 0 rerank.runs, expected one for each or none",
     ("method.tokens=2",): "method.tokens needs method=draft",
     ("--sample", "--beam", "3"): 'search.beam: found method = "sampling" with it, which is no beam search',

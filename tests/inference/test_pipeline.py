@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_type_hints
@@ -14,8 +13,13 @@ import torch
 
 import dragoman
 from dragoman.data.examples import make_example
+from dragoman.data.translation_memory import TranslationMemory
+from dragoman.decoding.constraints.source import Terminology
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
+from dragoman.decoding.greedy import TokenChooser
+from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions
+from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.inference.completer import Completer, CompletionKeywords, CompletionOptions
 from dragoman.inference.evaluation import EvaluationOptions
@@ -56,8 +60,12 @@ KEYWORDS: dict[type, tuple[type, ...]] = {
 
 @pytest.mark.parametrize("keywords", KEYWORDS, ids=lambda keywords: keywords.__name__)
 def test_keywords_are_the_fields_of_the_options(keywords: type) -> None:
-    expected = {field.name for options in KEYWORDS[keywords] for field in fields(options)}
-    assert set(keywords.__annotations__) == expected
+    types = {"Method": Method, "Terminology": Terminology, "TranslationMemory": TranslationMemory}
+    types |= {"RunLike": str | Path | LoadedRun, "Sampling": Sampling, "TokenChooser": TokenChooser}
+    expected: dict[str, Any] = {}
+    for options in KEYWORDS[keywords]:
+        expected |= get_type_hints(options, localns=types)
+    assert get_type_hints(keywords, localns=types) == expected
 
 
 @pytest.mark.parametrize("method", ["predict", "stream", "evaluate", "complete", "rate", "loss"])

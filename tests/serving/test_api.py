@@ -130,6 +130,15 @@ def test_alignment_and_scores(live: Live, runs: dict[str, Path]) -> None:
     assert alone["score"] == pytest.approx(rated, abs=1e-4)
 
 
+def test_the_beam_is_as_wide_as_the_outputs_asked_for(live: Live) -> None:
+    wide, *others = (
+        live.post("/v1/predict", {"input": "abcde", "n_best": 7, **beam})["outputs"]
+        for beam in ({"beam": 7}, {"beam": 2}, {})
+    )
+    assert others == [wide, wide]
+    assert len(wide[0]["alternatives"]) == 6
+
+
 def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
 
@@ -150,7 +159,7 @@ def test_streams_say_what_a_whole_answer_says(live: Live, method: dict[str, Any]
     ("body", "status", "word"),
     [
         ({"input": "a", "beam": 99}, 400, "beam"),
-        ({"input": "a", "beam": 2, "n_best": 3}, 400, "n_best"),
+        ({"input": "a", "beam": 2, "n_best": 99}, 400, "n_best"),
         ({"input": "a", "max_length": 5000}, 400, "max_length"),
         ({"input": ["a"] * 1001}, 400, "1,001 texts"),
         ({"input": "a" * 20_001}, 400, "20,001 characters"),

@@ -9,22 +9,31 @@ from typing import Literal, get_origin, get_type_hints
 import pytest
 
 import dragoman
-from dragoman.decoding.config import SearchConfig, SearchOverrides
+from dragoman.config.fields import fields_of
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.spec import ConstrainedInput
-from dragoman.decoding.options import DecodingOptions
+from dragoman.decoding.options import DecodingOptions, SearchOverrides
 from dragoman.errors import ConfigError
-from dragoman.serving.config import ModelConfig, ServeConfig, load_config
+from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, load_config
 from dragoman.serving.models import BatchWork, Models
-from dragoman.serving.options import SEARCH
-from dragoman.serving.schemas import Options
+from dragoman.serving.schemas import REMOTE, Options
 
 
 def test_requests_have_every_option_of_the_search() -> None:
-    hints = get_type_hints(SearchConfig)
-    for name in SEARCH:
+    hints, described = get_type_hints(SearchConfig), Options.model_json_schema()["properties"]
+    for name in fields_of(SearchConfig):
         assert name in Options.model_fields, name
         if get_origin(hints[name]) is Literal:
             assert str(hints[name]) in str(Options.model_fields[name].annotation), name
+    for name, limit in REMOTE.items():
+        option = fields_of(DecodingOptions)[name]
+        assert option.metadata["help"] in described[name]["description"]
+        assert Options.model_fields[name].default == option.default
+        assert not limit or limit in fields_of(LimitsConfig)
+    files = ("ensemble", "rerank", "memory")  # a client names no files of the server
+    assert not {*files, "constrain", "engine", "precision"} & {*REMOTE}
+    (beam, _), n_best = described["beam"]["anyOf"], described["n_best"]
+    assert (beam["minimum"], beam["maximum"], n_best["minimum"]) == (1, 1000, 1)
 
 
 def test_the_search_of_a_server_is_for_its_runs_that_search(runs: dict[str, Path]) -> None:

@@ -18,7 +18,7 @@ import yaml
 
 from dragoman.cli import cli
 from dragoman.commands.serve import serve, server_config
-from dragoman.decoding.config import SearchOverrides
+from dragoman.decoding.options import SearchOverrides
 from dragoman.errors import ConfigError
 from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, load_config
 from tests.conftest import TrainedFolder, call

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -95,12 +96,15 @@ class Terminology:
 
     def __init__(self, terms: dict[str, tuple[str, ...]]) -> None:
         self.terms = terms
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
         # Longest first, so that of two terms with the same beginning the longer one matches.
-        ordered = sorted(terms, key=len, reverse=True)
-        self._pattern = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, ordered)) + r")(?!\w)") if ordered else None
+        ordered = sorted(self.terms, key=len, reverse=True)
+        return re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, ordered)) + r")(?!\w)")
 
     def required_by(self, source: str) -> tuple[tuple[str, ...], ...]:
-        if self._pattern is None:
+        if not self.terms:
             return ()
         return tuple(dict.fromkeys(self.terms[match[0]] for match in self._pattern.finditer(source)))
 

@@ -24,7 +24,7 @@ from dragoman.serving.routes.openai import (
     stream_choices,
     usage_table,
 )
-from dragoman.serving.schemas import Options, Text, example
+from dragoman.serving.schemas import Text, example
 from dragoman.serving.state import ServerCall, ServerState, call_of
 from dragoman.serving.streaming import TextStream, cut
 from dragoman.serving.text_translation import translator_of
@@ -164,9 +164,9 @@ async def translate_message(call: ServerCall, model: ServedModel, tag: str, body
     if several > most:
         raise ConfigError(f"n: found {several}, expected at most {most} on this server")
     sampled = body.temperature or (body.temperature is None and body.top_p not in (None, 1.0))
-    decoding = DecodingOptions(method=sampling_of(body, body.temperature or 1.0) if sampled else None)
-    options = Options(tag=tag or None, n_best=several)
-    translator = translator_of(call, model, options, [text], model.default_format, decoding)
+    method = sampling_of(body, body.temperature or 1.0) if sampled else None
+    options = DecodingOptions(method=method, tag=tag or None, n_best=several)
+    translator = translator_of(call, model, options, [text], model.default_format)
     if body.stream:
         return await stream_answer(call, model, body, translation_parts(translator, body, text))
     (output,) = await translator.translate([text])

@@ -17,9 +17,10 @@ from pydantic import Field
 from dragoman.analysis.alignment import WordAlignment
 from dragoman.data.languages import UNKNOWN, short_code
 from dragoman.data.sentences import Sentence
+from dragoman.decoding.options import DecodingOptions
 from dragoman.serving.models import ServedModel
 from dragoman.serving.request_fields import ForeignRequest
-from dragoman.serving.schemas import Options, Text, example
+from dragoman.serving.schemas import Text, example
 from dragoman.serving.state import ServerState, call_of
 from dragoman.serving.text_translation import TranslationJob, find_route, translator_of
 from dragoman.serving.translator import Translated
@@ -87,7 +88,7 @@ async def translated(request: Request) -> dict[str, Any]:
         find_route(call.state, TranslationJob(body.source, body.target, unserved), body.source)
         return answer(Translated(text), text)  # one language: nothing to translate
     model, tag = found[0]
-    translator = translator_of(call, model, Options(tag=tag or None), [text], "text")
+    translator = translator_of(call, model, DecodingOptions(tag=tag or None), [text], "text")
     (output,) = await translator.translate([text], split=not body.single, align=True)
     return answer(output, text)
 

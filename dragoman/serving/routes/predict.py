@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Form, Request, UploadFile
 
+from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError
 from dragoman.inference.unseen import UnseenInputs
 from dragoman.serving.models import BatchWork, ServedModel
-from dragoman.serving.options import InputBuilder, completion_options, decoding_options, tagged, with_enough_beam
-from dragoman.serving.schemas import Options, PredictRequest, PredictResponse, ScoreRequest, ScoreResponse
+from dragoman.serving.options import completion_options, decoding_options, tagged, within
+from dragoman.serving.schemas import PredictRequest, PredictResponse, ScoreRequest, ScoreResponse
 from dragoman.serving.state import CurrentCall, ServerCall, ServerState, call_of
 from dragoman.serving.streaming import stream_prediction
 from dragoman.serving.translator import Translator, in_thread, prediction_table
@@ -51,10 +52,10 @@ async def translated_outputs(
     call: ServerCall, model: ServedModel, body: PredictRequest, texts: list[str]
 ) -> list[dict[str, Any]]:
     """The outputs of a model that searches."""
-    options = with_enough_beam(decoding_options(body, call.state.limits), model)
-    if body.format == "html" and (body.n_best > 1 or body.alignment):
+    options = decoding_options(body, call.state.limits)
+    if body.format == "html" and (options.n_best > 1 or body.alignment):
         raise ConfigError("format: html has one output without alignment; expected n_best 1 and no alignment")
-    translator = Translator(call, model, options, InputBuilder(body, model), body.format)
+    translator = Translator(call, model, options, body.format)
     outputs = await translator.translate(texts, body.split, body.alignment)
     return [prediction_table(output, model) for output in outputs]
 
@@ -97,8 +98,7 @@ async def predict_file(
         raise ConfigError(
             f'model: "{served.name}" has task = "{served.task}", which needs no search: no beam or n_best'
         )
-    body = Options(beam=beam, n_best=n_best)
-    options = with_enough_beam(decoding_options(body, call.state.limits), served)
+    options = within(DecodingOptions(beam=beam, n_best=n_best), call.state.limits)
     (output,) = await call.compute(BatchWork(served.name, "files", options), [await file.read()])
     return {"model": served.name, "outputs": [output.as_table()]}
 

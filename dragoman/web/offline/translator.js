@@ -45,7 +45,7 @@ export class Translator {
     for (const name of ["beam", "nBest"]) {
       if (!Number.isInteger(asked[name]) || asked[name] < 1 || asked[name] > MOST_BEAM) throw new RangeError(`${name}: found ${asked[name]}, expected a whole number from 1 to ${MOST_BEAM}`);
     }
-    if (nBest > asked.beam) throw new RangeError(`nBest: found ${nBest}, expected at most the beam of ${asked.beam}`);
+    asked.beam = Math.max(asked.beam, nBest);
     return asked;
   }
 
