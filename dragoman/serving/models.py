@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
-from dragoman.data.batch import batch_of
 from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
 from dragoman.data.media.files import MediaError
-from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.data.tokenizers.context import join_context, split_context
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.labels import LabelPrediction
@@ -28,6 +26,7 @@ from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.target_scores import TargetScore
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import Run
 from dragoman.runs.versions import current_version
@@ -61,22 +60,6 @@ class BatchWork(NamedTuple):
         given = {*changed_fields(options)} - COUNTED if isinstance(options, DecodingOptions) else ()
         method = type(getattr(options, "method", None))
         return self.model, self.operation, self.constrained, tuple(sorted(given)), method
-
-
-class ScoredPair(NamedTuple):
-    """How probable a given output is; None: the model cannot output it."""
-
-    log_probability: float | None
-    score: float | None  # mean per token, <eos> included
-    tokens: tuple[str, ...]
-    token_scores: tuple[float | None, ...]
-
-    @classmethod
-    def of(cls, tokens: Sequence[str], scores: Sequence[float]) -> ScoredPair:
-        total = sum(scores)
-        finite = math.isfinite(total)
-        each = tuple(score if math.isfinite(score) else None for score in scores)
-        return cls(total if finite else None, total / len(scores) if finite else None, tuple(tokens), each)
 
 
 class ServedModel:
@@ -227,31 +210,16 @@ class ServedModel:
         predictions = iter(outputs)
         return [errors[index] if index in errors else next(predictions) for index in range(len(inputs))]
 
-    def _score(self, options: None, inputs: list[tuple[str, str]]) -> list[ScoredPair]:
-        model, collate = self.engine.scorer, batch_of
-        if isinstance(self.engine, Completer):
-            rows = self.engine.tokenizer.encode_batch([text.replace("\n", " ") for _, text in inputs])
-            sources: list[Any] = [[] for _ in inputs]
-            pieces = self.engine.tokenizer.pieces
-        else:
-            predictor = self.predictor
-            codec = predictor.backend(predictor.defaults).codec
-            sources, rows = codec.encode_pairs(*(list(side) for side in zip(*inputs, strict=True)))
-            pieces, collate = codec.target_of(None).pieces, predictor.collator.collate
-            self._check_lengths(sources, "source")
-            self._check_lengths(rows, "target")
-        most = getattr(model, "max_positions", None)
-        longest = max(map(len, rows), default=0)
-        if most is not None and longest >= most:
-            raise DataError(f"target: found {longest + 1} tokens, <eos> included, expected at most {most}")
-        batch = collate(sources, rows).to(self.engine.device)
-        scores = model.score(batch)
-        # A fitted model masks a target that it cannot output as a whole.
-        logs = scores.log_probabilities.double().where(scores.mask | (batch.target == PAD), -math.inf)
-        return [
-            ScoredPair.of(pieces([*row, EOS]), values[: len(row) + 1])
-            for row, values in zip(rows, logs.tolist(), strict=True)
-        ]
+    def _score(self, options: None, inputs: list[tuple[str, str]]) -> list[TargetScore | DragomanError]:
+        def scores(stream: StreamOptions) -> Iterator[TargetScore]:
+            # A text longer than training allowed has no answer: memory grows with the square of its length.
+            stream = replace(stream, on_warning=_refuse)
+            if isinstance(self.engine, Completer):
+                lines = [target for _, target in inputs]
+                return iter(self.engine.score(lines, stream, batch_size=self.batch_size))
+            return iter(self.predictor.score(inputs, stream=stream, batch_size=self.batch_size))
+
+        return outputs_or_errors(scores)
 
     def check_scores(self) -> None:
         """Raise an error for a run that has no probability of a given text."""
@@ -260,15 +228,6 @@ class ServedModel:
         if self.engine.likelihood == "none":
             kind = getattr(self.engine.config.model, "kind", "fitted")
             raise ConfigError(f'model: "{self.name}" has model.kind = "{kind}", which has no probability of a text')
-
-    def _check_lengths(self, rows: Sequence[Any], side: str) -> None:
-        """Raise an error for texts longer than training allowed: memory grows with the square of their length."""
-        limits = self.predictor.length_limits
-        for row in rows:
-            if len(row) > limits.tokens:
-                raise DataError(
-                    f"{side}: found {len(row):,} tokens, expected at most {limits.tokens_setting} = {limits.tokens:,}"
-                )
 
     def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
         return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
@@ -315,7 +274,8 @@ class ServedModel:
         longest = predictor.model.max_positions
         if longest is not None and len(tokens) + 1 >= longest:
             raise RunError(f"tokens: found {len(tokens)}, expected fewer than {longest - 1}")
-        self._check_lengths([predictor.source_tokenizer.encode(text)], "input")
+        if (excess := predictor.length_limits.excess(text, predictor.source_tokenizer)) is not None:
+            raise DataError(f"input: {excess[0]}")
         (output,) = continue_prefixes(predictor, text, [tokens])
         return {
             "text": output.text, "score": output.score, "log_probability": output.total,

@@ -39,10 +39,11 @@ NO_CONSTRAINTS = OutputConstraints()
 
 
 class ConstrainedInput(NamedTuple):
-    """An input text and the constraints on its output."""
+    """An input text and the constraints on its output, or the output that is given for it."""
 
     text: str
     constraints: OutputConstraints = NO_CONSTRAINTS
+    target: str | None = None  # for work that scores or aligns a given output
 
 
 def parse_constraints(table: dict[str, Any], location: str) -> OutputConstraints:
