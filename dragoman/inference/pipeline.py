@@ -76,6 +76,10 @@ class Work(ABC, Generic[Output]):
         """A part of an input as an input of its own."""
         raise NotImplementedError
 
+    def read_files(self, paths: Sequence[str]) -> Sequence[Any]:
+        """What the model reads of every file, or its fault."""
+        return self.run.extractor.encode_or_fault(paths)
+
     @abstractmethod
     def encode(self, rows: Sequence[Row]) -> None:
         """Set the sources of rows; those of files are their features already."""
@@ -261,7 +265,7 @@ class Window(Generic[Output]):
     def readable(self, rows: list[Row]) -> list[Row]:
         """The rows whose files can be read, all in one go: an archive is read once."""
         kept = []
-        features = self.work.run.extractor.encode_or_fault([row.text for row in rows])
+        features = self.work.read_files([row.text for row in rows])
         for row, source in zip(rows, features, strict=True):
             if not isinstance(source, Fault):
                 row.source = source

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
@@ -24,6 +25,7 @@ from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions, replace_from_keywords
 from dragoman.decoding.transduce import transduce
 from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.inference.alignments import AlignOptions, ForcedAlignment, WordAlignment
 from dragoman.inference.confidence import SavedCalibration, load_calibration, log_probability
 from dragoman.inference.evaluation import (
     Evaluation,
@@ -39,6 +41,7 @@ from dragoman.inference.inputs import (
     EvaluationKeywords,
     Nodes,
     SearchKeywords,
+    StreamKeywords,
     StreamOptions,
     Warn,
     common_constraints,
@@ -60,6 +63,7 @@ from dragoman.inference.target_scores import (
     ScoreWork,
     TargetScore,
     check_likelihood,
+    pair_inputs,
     reference_loss,
     token_confidences,
 )
@@ -484,14 +488,45 @@ class Predictor(Seq2SeqRun):
         check_likelihood(self)
         return list(self._scores(given_examples(self.run, pairs), options, stream))
 
+    def align(
+        self,
+        pairs: str | Path | Iterable[object],
+        options: AlignOptions | None = None,
+        stream: StreamOptions | None = None,
+        **keywords: Unpack[StreamKeywords],
+    ) -> list[WordAlignment]:
+        """The links between the words of each pair, by attention; `pairs` are those of `evaluate`."""
+        if self.reads_files:
+            raise RunError(f"{self.run.folder}: reads files, whose words have places; use force_align")
+        return cast("list[WordAlignment]", self._aligned(pairs, options, stream, keywords))
+
+    def force_align(
+        self,
+        pairs: str | Path | Iterable[object],
+        options: AlignOptions | None = None,
+        stream: StreamOptions | None = None,
+        **keywords: Unpack[StreamKeywords],
+    ) -> list[ForcedAlignment]:
+        """Where the words of each text are in its recording or line image, by CTC; `pairs` are those of `evaluate`."""
+        if not self.reads_files:
+            raise RunError(f"{self.run.folder}: reads texts, whose words have links; use align")
+        return cast("list[ForcedAlignment]", self._aligned(pairs, options, stream, keywords))
+
+    def _aligned(self, pairs: Any, options: AlignOptions | None, stream: StreamOptions | None, keywords: Any) -> Any:
+        (stream,) = replace_from_keywords(dict(keywords), stream or StreamOptions())
+        texts = [(example.model_input, example.references[0]) for example in given_examples(self.run, pairs)]
+        # The analysis imports inference, so that this import has to wait.
+        align = import_module("dragoman.analysis.align").align
+        return list(align(self, texts, options or AlignOptions(), stream=stream))
+
     def _scores(
         self, examples: Sequence[Example], options: DecodingOptions, stream: StreamOptions
     ) -> Iterator[TargetScore]:
         backend = self.backend(options)
-        sources = zip(tagged_sources(examples, options.tag, self.tags), examples, strict=True)
-        inputs = (ConstrainedInput(source, target=example.references[0]) for source, example in sources)
+        targets = (example.references[0] for example in examples)
+        pairs = zip(tagged_sources(examples, options.tag, self.tags), targets, strict=True)
         work = ScoreWork(self, backend.model, backend.codec, options.tag, options.batch_size)
-        return stream_outputs(work, inputs, stream)
+        return stream_outputs(work, pair_inputs(pairs), stream)
 
     def _likelihood_scores(self, examples: Sequence[Example], options: DecodingOptions) -> dict[str, Any]:
         """Loss, perplexity and token accuracy of the first references, as far as the model has them."""

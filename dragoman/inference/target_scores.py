@@ -56,6 +56,10 @@ class TargetScore(NamedTuple):
         return {**table, "tokens": list(self.tokens), "token_scores": scores}
 
 
+def pair_inputs(pairs: Iterable[tuple[str, str]]) -> Iterator[ConstrainedInput]:
+    return (ConstrainedInput(source, target=target) for source, target in pairs)
+
+
 class PairWork(Work[Output]):
     """Work on pairs of a source and a given target: a source of `Row` is token ids or features, and target tokens."""
 
@@ -70,7 +74,8 @@ class PairWork(Work[Output]):
         given = as_input(item)
         if given.target is None:
             raise TypeError(f"{name}: found no target, expected a pair of a source and a target")
-        return given._replace(text=ensure_tag(given.text, self.tag, self.run.tags, name))
+        tagged = ensure_tag(given.text, self.tag, self.run.tags, name) if given.text.strip() else given.text
+        return given._replace(text=tagged)
 
     def encode(self, rows: Sequence[Row]) -> None:
         texts = [row.item.target or "" for row in rows]
@@ -149,9 +154,8 @@ def check_likelihood(run: LoadedRun) -> None:
 
 def score_pairs(run: Seq2SeqRun, pairs: Iterable[tuple[str, str]], tag: str | None = None) -> list[TargetScore]:
     """The scores of targets that other runs wrote; −∞ for pairs that this run cannot read or write."""
-    inputs = (ConstrainedInput(source, target=target) for source, target in pairs)
     stream = replace(QUIET, on_refused=lambda number, error: None)
-    return list(stream_outputs(ScoreWork(run, run.model, run.codec, tag), inputs, stream))
+    return list(stream_outputs(ScoreWork(run, run.model, run.codec, tag), pair_inputs(pairs), stream))
 
 
 @dataclass(frozen=True)
@@ -171,8 +175,7 @@ class EncodeWork(PairWork[TokenPair]):
 
 
 def encoded_pairs(run: Seq2SeqRun, pairs: Iterable[tuple[str, str]], tag: str | None = None) -> list[TokenPair]:
-    inputs = (ConstrainedInput(source, target=target) for source, target in pairs)
-    return list(stream_outputs(EncodeWork(run, run.codec, tag), inputs, StreamOptions()))
+    return list(stream_outputs(EncodeWork(run, run.codec, tag), pair_inputs(pairs), StreamOptions()))
 
 
 def reference_loss(scores: Iterable[TargetScore]) -> ReferenceLoss:

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
+from dragoman.analysis.alignment import AttentionView, align_pairs, select_view
+from dragoman.data.examples import Example
 from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
 from dragoman.data.media.files import MediaError
 from dragoman.data.tokenizers.context import join_context, split_context
+from dragoman.data.tokenizers.language_tags import add_tag, split_tag
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
+from dragoman.inference.alignments import WordAlignment
 from dragoman.inference.completer import Completed, Completer, CompletionOptions, Observe
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.labeler import Labeler
@@ -164,10 +167,16 @@ class ServedModel:
 
     def predict(self, options: DecodingOptions, inputs: Sequence[ConstrainedInput]) -> list[Prediction | DragomanError]:
         """The predictor's outputs; an error in place of each input that fails."""
-        if self.predictor.context:  # an input that brings none has no context: its neighbours are of other requests
-            alone = ((item, split_context(item.text)[0] is None) for item in inputs)
-            inputs = [item._replace(text=join_context((), item.text)) if bare else item for item, bare in alone]
+        inputs = [item._replace(text=self.alone(item.text)) for item in inputs]
         return outputs_or_errors(lambda stream: self.predictor.stream(inputs, options, stream))
+
+    def alone(self, text: str) -> str:
+        """A text without context if it brings none: its neighbours are of other requests."""
+        tag, own = split_tag(text, self.tags)
+        if not self.predictor.context or split_context(own)[0] is not None:
+            return text
+        own = join_context((), own)
+        return add_tag(own, tag) if tag else own
 
     def _label(self, options: None, inputs: list[str]) -> list[LabelPrediction | DragomanError]:
         labeler = self.engine
@@ -217,7 +226,8 @@ class ServedModel:
             if isinstance(self.engine, Completer):
                 lines = [target for _, target in inputs]
                 return iter(self.engine.score(lines, stream, batch_size=self.batch_size))
-            return iter(self.predictor.score(inputs, stream=stream, batch_size=self.batch_size))
+            pairs = [Example(self.alone(source), (target,), "input", 1) for source, target in inputs]
+            return iter(self.predictor.score(pairs, stream=stream, batch_size=self.batch_size))
 
         return outputs_or_errors(scores)
 
@@ -229,8 +239,9 @@ class ServedModel:
             kind = getattr(self.engine.config.model, "kind", "fitted")
             raise ConfigError(f'model: "{self.name}" has model.kind = "{kind}", which has no probability of a text')
 
-    def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
-        return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
+    def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment | DragomanError]:
+        how: Any = {"view": self._view, "batch_size": self.batch_size}
+        return outputs_or_errors(lambda stream: align_pairs(self.predictor, inputs, stream=stream, **how))
 
     def inspect(
         self,

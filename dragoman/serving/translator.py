@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from dragoman.analysis.alignment import WordAlignment, token_word_shares, word_spans
+from dragoman.analysis.alignment import token_word_shares, word_spans
 from dragoman.data.sentences import Sentence, join_sentences
 from dragoman.data.tokenizers.base import SPECIALS, UNK
 from dragoman.decoding.options import DecodingOptions
@@ -19,6 +19,7 @@ from dragoman.documents.markup import Block
 from dragoman.documents.numbers import Localise
 from dragoman.documents.translate import Predict, advance, rated, sentences_of, translate_blocks
 from dragoman.errors import DragomanError
+from dragoman.inference.alignments import WordAlignment
 from dragoman.inference.prediction import Prediction
 from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.serving.options import InputBuilder

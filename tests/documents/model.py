@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from dragoman.analysis.alignment import WordAlignment
 from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.translate import Align, Predict, advance, translate_blocks
+from dragoman.inference.alignments import WordAlignment
 from dragoman.inference.prediction import Prediction
 
 
