@@ -20,7 +20,7 @@ PACKAGE = Path(dragoman.__file__).parent
 
 # Earlier entries may not import later ones; entries on one line may import each other.
 ORDER = [
-    {"version", "errors", "portable"},
+    {"version", "errors", "portable", "face"},
     {"plugins"},
     {"config", "files", "progress", "terminal"},
     {"data", "kernels", "scoring"},
@@ -41,6 +41,7 @@ ORDER = [
     {"serving"},
     {"auto"},
     {"testing"},
+    {"extend"},
     {"commands"},
     {"cli"},
     {"__main__", "__init__"},

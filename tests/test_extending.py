@@ -128,3 +128,22 @@ def test_the_recipes_are_clean(work: Path) -> None:
 @pytest.mark.slow
 def test_the_recipes_keep_the_laws(work: Path) -> None:
     run(work, "-c", "import test_mine; test_mine.test_laws()")
+
+
+def test_recipes_and_the_example_import_the_public_names_alone() -> None:
+    code = [block for kind, block in BLOCKS if kind == "python"]
+    code += [path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "plugin").rglob("*.py")]
+    imported = set(re.findall(r"^\s*(?:from|import) (dragoman[\w.]*)", "\n".join(code), re.MULTILINE))
+    own = {"dragoman_example"}
+    assert imported - own <= {"dragoman", "dragoman.extend", "dragoman.testing"}
+    assert {"dragoman", "dragoman.extend"} <= imported
+
+
+def test_every_name_for_plug_ins_is_there() -> None:
+    """And one that is not is an error of an attribute."""
+    from dragoman import extend
+
+    assert len(dir(extend)) > 50
+    assert all(getattr(extend, name) is not None for name in dir(extend))
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = extend.Nothing

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import dragoman
-from dragoman.config.settings import Size, setting
-from dragoman.models.contracts import Decoder, Memory, State
-from dragoman.models.entries import DecoderEntry
+from dragoman.extend import Decoder, DecoderEntry, Memory, Size, State, setting
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import dragoman
-from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio, signature
+from dragoman.extend import (
+    FloatArray,
+    References,
+    Statistics,
+    TextMetric,
+    as_rows,
+    ratio,
+    signature,
+)
 
 
 def count(hypotheses: Sequence[str], references: References) -> Statistics:

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import dragoman
-from dragoman.config.settings import Range, setting
-from dragoman.models.contracts import Loss
-from dragoman.training.objectives.base import Objective, ObjectiveConfig, ObjectiveEntry
+from dragoman.extend import (
+    Loss,
+    Objective,
+    ObjectiveConfig,
+    ObjectiveEntry,
+    Range,
+    setting,
+)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dragoman
-from dragoman.data.examples import Example, Fault, FaultError, make_example
-from dragoman.data.readers.base import Reader, ReadOptions
-from dragoman.data.readers.lines import parse_lines
+from dragoman.extend import (
+    Example,
+    Fault,
+    FaultError,
+    Reader,
+    ReadOptions,
+    make_example,
+    parse_lines,
+)
 
 
 class BitextReader(Reader):

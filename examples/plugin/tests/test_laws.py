@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dragoman_example  # noqa: F401  (also where the package is not installed)
 
-from dragoman.testing import check_decoder, check_metric, check_objective, check_reader
+from dragoman.extend import check_decoder, check_metric, check_objective, check_reader
 
 
 def test_decoder() -> None:
