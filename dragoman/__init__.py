@@ -26,8 +26,10 @@ from dragoman.version import __version__
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from dragoman.analysis.align import align
     from dragoman.auto.adapt import Adaptation, Method
     from dragoman.decoding.options import DecodingOptions
+    from dragoman.inference.alignments import AlignOptions
     from dragoman.inference.completer import Completer
     from dragoman.inference.inputs import DecodingKeywords
     from dragoman.inference.labeler import Labeler
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from dragoman.training.display import Display
 
 __all__ = [
+    "AlignOptions",
     "Completer",
     "ConfigError",
     "DataError",
@@ -55,6 +58,7 @@ __all__ = [
     "UnseenTextWarning",
     "__version__",
     "adapt",
+    "align",
     "compare",
     "curve",
     "load",
@@ -67,12 +71,14 @@ terminal.pictures = lambda: import_module("dragoman.notebook")
 
 # Imported when first used: they need torch, and `import dragoman` should not take its two seconds.
 _LATE = {
+    "AlignOptions": "dragoman.inference.alignments",
     "Completer": "dragoman.inference.completer",
     "DecodingOptions": "dragoman.decoding.options",
     "Labeler": "dragoman.inference.labeler",
     "Prediction": "dragoman.inference.prediction",
     "Predictor": "dragoman.inference.predictor",
     "Scores": "dragoman.scoring.report",
+    "align": "dragoman.analysis.align",
 }
 
 Folders: TypeAlias = str | Path | Sequence[str | Path]

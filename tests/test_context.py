@@ -24,7 +24,7 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.inference.predictor import Predictor, SearchWork
 from dragoman.runs import Run
 from dragoman.serving.config import ModelConfig, ServeConfig
-from dragoman.serving.models import ServedModel
+from dragoman.serving.models import BatchWork, ServedModel
 from dragoman.tasks.table import task_of
 from tests.conftest import SMALL, CommandResult, call, quiet_machine, write_rows
 
@@ -131,6 +131,11 @@ def test_documents_and_requests_keep_their_sentences_apart(trained: Trained, row
         DecodingOptions(tag="loud"), [ConstrainedInput("bb"), ConstrainedInput("?"), ConstrainedInput("cc\t?")]
     )
     assert [row.count(separator) for row in rows] == [0, 0, 1]
+    pairs = [("<2loud> bb", "B"), ("<2loud> ?", "B"), ("<2loud> cc\t?", "C")]
+    together = served.run(BatchWork(served.name, "score"), pairs)
+    for pair, scored in zip(pairs, together, strict=True):
+        (alone,) = served.run(BatchWork(served.name, "score"), [pair])
+        assert alone.token_scores == pytest.approx(scored.token_scores, abs=1e-4)
 
 
 def test_a_context_that_does_not_fit_is_left_out_from_its_beginning() -> None:

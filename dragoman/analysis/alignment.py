@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,20 +16,25 @@ from dragoman.analysis.attention import cross_attention_weights
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.examples import Fault, Pairs
-from dragoman.data.readers.lines import read_lines
-from dragoman.data.rows import batches_of_indices
 from dragoman.data.source_reader import Span
 from dragoman.data.split import read_examples, summarize_faults
-from dragoman.data.tokenizers.language_tags import split_tag
+from dragoman.data.tokenizers.language_tags import check_tag, split_tag
+from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.errors import ConfigError, DataError, hint
-from dragoman.inference.inputs import WINDOW
+from dragoman.inference.alignments import WordAlignment
+from dragoman.inference.inputs import StreamOptions, Warn
+from dragoman.inference.long_inputs import InputTooLongError
+from dragoman.inference.pipeline import Done, Row, stream_outputs
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.target_scores import QUIET, PairWork, pair_inputs
 from dragoman.layers.attention import alignment_layer
-from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, links_text, swap_direction
+from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score, swap_direction
 from dragoman.scoring.symmetrization import METHODS, symmetrize_links
 
 Segment = Callable[[str], Sequence[Span]]  # the words of a text
+Words = tuple[list[Span], list[Span]]  # of source and target
 Pair = tuple[str, str]  # a source as the model reads it, with its language tag, and a target
+NO_ALIGNMENT = WordAlignment((), (), frozenset(), torch.zeros(0, 0))  # of a pair that cannot be read
 AGREEMENT_PAIRS = 1000  # sentence pairs on which the agreement of two directions is measured
 
 
@@ -46,25 +49,6 @@ class AttentionView:
     def __str__(self) -> str:
         head = "mean over heads" if self.head is None else f"head {self.head + 1}"
         return f"{self.layer}, {head}, {'token as input' if self.shifted else 'token as output'}"
-
-
-@dataclass(frozen=True)
-class WordAlignment:
-    """The words of a sentence pair and the links between them; str() gives Pharaoh format, "0-0 1-2"."""
-
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-    links: Links
-    weights: Tensor  # (target words, source words); the weight on <eos> is missing
-
-    def __str__(self) -> str:
-        return links_text(self.links)
-
-    def as_json_line(self) -> str:
-        """One JSON object on one line; `weights` has a row for each target word."""
-        weights = [[round(weight, 4) for weight in row] for row in self.weights.tolist()]
-        table = {"source": self.source, "target": self.target, "links": sorted(self.links), "weights": weights}
-        return json.dumps(table, ensure_ascii=False)
 
 
 # --- from tokens to words
@@ -143,45 +127,82 @@ def links_from_weights(weights: Tensor, threshold: float | None = None) -> Links
     return frozenset((source, target) for target, source in enumerate(sources) if highest[target] > 0)
 
 
-def pair_attention(
-    predictor: Predictor, pairs: Sequence[Pair], batch_size: int = 32, segment: Segment | None = None
-) -> Iterator[tuple[int, PairAttention]]:
-    """(index, attention) of every pair with words on both sides, in batches of similar lengths."""
-    tags = predictor.tags
-    letters = predictor.by_letter  # there is nothing to align between one word and another but their letters
-    source_words = [word_spans(text, tags, letters[0], segment) for text, _ in pairs]
-    target_words = [word_spans(text, (), letters[1], segment) for _, text in pairs]
-    kept = [index for index in range(len(pairs)) if source_words[index] and target_words[index]]
-    encoded = predictor.codec.encode_pairs([pairs[index][0] for index in kept], [pairs[index][1] for index in kept])
-    sources, targets = (dict(zip(kept, side, strict=True)) for side in encoded)
-    for places in batches_of_indices([(len(targets[index]), len(sources[index])) for index in kept], batch_size):
-        indices = [kept[place] for place in places]
-        batch = batch_of([sources[index] for index in indices], [targets[index] for index in indices])
-        layers = cross_attention_weights(predictor.model, batch.to(predictor.device))
+@dataclass(frozen=True)
+class AlignWork(PairWork[tuple[WordAlignment, ...]]):
+    """The words of pairs linked by attention, once for every view."""
+
+    run: Predictor
+    codec: PairCodec
+    views: tuple[AttentionView, ...]
+    threshold: float | None = None
+    tag: str | None = None
+    batch_size: int = 32
+    segment: Segment | None = None
+
+    empty = ()
+
+    def read_text(self, row: Row) -> str:
+        return row.text  # without its context, whose words are none of the pair's
+
+    def check_source(self, row: Row, warn: Warn) -> None:
+        super().check_source(row, warn)
+        longest, size = self.run.model.max_positions, len(row.source[1]) + 1
+        if longest is not None and size > longest:
+            problem = f"target: found {size} tokens, <eos> included"
+            raise InputTooLongError(row.name, row.text, (problem, longest), f"expected at most {longest}")
+
+    def outputs(self, rows: Sequence[Row], done: Done) -> list[tuple[WordAlignment, ...]]:
+        source_letters, target_letters = self.run.by_letter  # all that there is to align in one word and another
+        words = [
+            (
+                word_spans(row.text, self.run.tags, source_letters, self.segment),
+                word_spans(row.item.target or "", (), target_letters, self.segment),
+            )
+            for row in rows
+        ]
+        out: list[tuple[WordAlignment, ...]] = [()] * len(rows)
+        for index, (row, spans) in enumerate(zip(rows, words, strict=True)):
+            if not all(spans):
+                left, right = words_of_pair(row, spans)
+                none = WordAlignment(left, right, frozenset(), torch.zeros(len(right), len(left)))
+                out[index] = (none,) * len(self.views)
+                done(row)
+        kept = [index for index, spans in enumerate(words) if all(spans)]
+        for places, batch in self.batches([rows[index] for index in kept]):
+            indices = [kept[place] for place in places]
+            attentions = self._attentions([(rows[index], words[index]) for index in indices], batch)
+            for index, attention in zip(indices, attentions, strict=True):
+                out[index] = tuple(attention.aligned(view, self.threshold) for view in self.views)
+                done(rows[index])
+        return out
+
+    def _attentions(self, rows: Sequence[tuple[Row, Words]], batch: Batch) -> Iterator[PairAttention]:
+        layers = cross_attention_weights(self.run.model, batch)
         steps, entries = next(iter(layers.values())).shape[2:]
         if steps != batch.target.shape[1]:
             raise DataError(
                 f"no word alignment: found {steps} positions for {batch.target.shape[1]} tokens, expected an "
                 "autoregressive model"
             )
-        padded_words = max(len(space_spans(pairs[index][0])) for index in indices) + 1  # <eos>
-        for row, index in enumerate(indices):
-            source, target = pairs[index]
-            tokens = predictor.source_tokenizer.spans(source)
-            columns = memory_spans(tokens, source, entries, batch, padded_words)
-            size = len(columns) + 1
-            length = len(targets[index])
-            rows = token_word_shares(predictor.target_tokenizer.spans(target), target_words[index], length)
-            yield (
-                index,
-                PairAttention(
-                    source=tuple(source[first:end] for first, end in source_words[index]),
-                    target=tuple(target[first:end] for first, end in target_words[index]),
-                    layers={name: weights[row, :, : length + 1, :size] for name, weights in layers.items()},
-                    rows=rows / rows.sum(0).clamp(min=1e-9),
-                    columns=token_word_shares(columns, source_words[index], size),
-                ),
+        padded_words = max(len(space_spans(row.text)) for row, _ in rows) + 1  # <eos>
+        for number, (row, (source_words, target_words)) in enumerate(rows):
+            tokens = self.run.source_tokenizer.spans(row.text)
+            columns = memory_spans(tokens, row.text, entries, batch, padded_words)
+            size, length = len(columns) + 1, len(row.source[1])
+            shares = token_word_shares(self.run.target_tokenizer.spans(row.item.target or ""), target_words, length)
+            left, right = words_of_pair(row, (source_words, target_words))
+            yield PairAttention(
+                source=left,
+                target=right,
+                layers={name: weights[number, :, : length + 1, :size] for name, weights in layers.items()},
+                rows=shares / shares.sum(0).clamp(min=1e-9),
+                columns=token_word_shares(columns, source_words, size),
             )
+
+
+def words_of_pair(row: Row, spans: Words) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    source, target = row.text, row.item.target or ""
+    return tuple(source[slice(*span)] for span in spans[0]), tuple(target[slice(*span)] for span in spans[1])
 
 
 # --- which attention to read
@@ -233,28 +254,17 @@ def align_pairs(
     tag: str | None = None,
     batch_size: int = 32,
     segment: Segment | None = None,
+    stream: StreamOptions = QUIET,
 ) -> Iterator[WordAlignment]:
     """The word alignment of every pair, in order and with bounded memory; a pair without words has no links.
 
     `segment` gives the words of a text; by default they are between white space, or letters in a run of single words.
     """
-    view = view or select_view(predictor)
-    stream = iter(pairs)
-    while chunk := list(islice(stream, WINDOW)):
-        texts = list(predictor.read_as([source for source, _ in chunk], tag))
-        window = [(source, target) for source, (_, target) in zip(texts, chunk, strict=True)]
-        attentions = pair_attention(predictor, window, batch_size, segment)
-        aligned = {index: attention.aligned(view, threshold) for index, attention in attentions}
-        for index, (source, target) in enumerate(window):
-            yield aligned.get(index) or without_links(source, target, predictor, segment)
-
-
-def without_links(source: str, target: str, predictor: Predictor, segment: Segment | None = None) -> WordAlignment:
-    """The alignment of a pair where one side has no words."""
-    first, second = predictor.by_letter
-    left = [source[slice(*span)] for span in word_spans(source, predictor.tags, first, segment)]
-    right = [target[slice(*span)] for span in word_spans(target, (), second, segment)]
-    return WordAlignment(tuple(left), tuple(right), frozenset(), torch.zeros(len(right), len(left)))
+    if tag is not None:
+        check_tag(tag, predictor.tags)
+    views = (view or select_view(predictor),)
+    work = AlignWork(predictor, predictor.codec, views, threshold, tag, batch_size, segment)
+    return (aligned[0] if aligned else NO_ALIGNMENT for aligned in stream_outputs(work, pair_inputs(pairs), stream))
 
 
 def symmetrize(forward: WordAlignment, backward: WordAlignment, method: str = "grow-diag") -> WordAlignment:
@@ -292,13 +302,6 @@ def read_raw_pairs(files: str | Pairs) -> Iterable[Pair]:
     return pairs if all(Path(path).is_file() for path in paths_of(files)) else list(pairs)  # a pipe is read once
 
 
-def predict_pairs(predictor: Predictor, file: str | None, tag: str | None) -> list[Pair]:
-    """Every line of a file or of standard input with the run's output for it, on one line."""
-    sources = list(read_lines(file))
-    outputs = predictor.stream(sources, tag=tag)
-    return [(text, " ".join(output.text.splitlines())) for text, output in zip(sources, outputs, strict=True)]
-
-
 @dataclass(frozen=True)
 class Aligner:
     """Aligns words with one run, or with two runs of opposite directions."""
@@ -312,16 +315,13 @@ class Aligner:
     tag: str | None = None  # target language of a multilingual forward run
     batch_size: int = 32
 
-    def __call__(self, pairs: Sequence[Pair]) -> Iterator[WordAlignment]:
-        forward = align_pairs(
-            self.forward, pairs, view=self.view, threshold=self.threshold, tag=self.tag, batch_size=self.batch_size
-        )
+    def __call__(self, pairs: Sequence[Pair], stream: StreamOptions = QUIET) -> Iterator[WordAlignment]:
+        how: Any = {"threshold": self.threshold, "batch_size": self.batch_size}
+        forward = align_pairs(self.forward, pairs, view=self.view, tag=self.tag, stream=stream, **how)
         if self.backward is None:
             return forward
-        reversed_pairs = [(target, source) for source, target in pairs]
-        backward = align_pairs(
-            self.backward, reversed_pairs, view=self.backward_view, threshold=self.threshold, batch_size=self.batch_size
-        )
+        turned = [(target, source) for source, target in pairs]
+        backward = align_pairs(self.backward, turned, view=self.backward_view, **how)
         return (symmetrize(*both, self.symmetrization) for both in zip(forward, backward, strict=True))
 
     def choose_view(
@@ -337,17 +337,12 @@ class Aligner:
         named = layer is not None or head is not None or shifted
         if gold is not None and named:
             raise DataError("--gold chooses the layer by gold links: leave out --layer, --head and --shift, or --gold")
-        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
         if gold is not None:
-            read = list(zip(self.forward.read_as(sources, self.tag), targets, strict=True))
-            view, rate = self.views_by_error_rate(read, gold)[0]
+            view, rate = self.views_by_error_rate(pairs, gold)[0]
             log(f"read: {view} (error rate {100 * rate:.2f} % on these pairs)")
             return replace(self, view=view)
         if self.backward is not None and not named:
-            sources, targets = sources[:AGREEMENT_PAIRS], targets[:AGREEMENT_PAIRS]
-            ahead = list(zip(self.forward.read_as(sources, self.tag), targets, strict=True))
-            behind = list(zip(self.backward.read_as(targets), sources, strict=True))
-            view, back, agreement = self.most_agreeing_views(ahead, behind)
+            view, back, agreement = self.most_agreeing_views(pairs[:AGREEMENT_PAIRS])
             log(f"read: {view}; reverse: {back} (agreement {100 * agreement:.2f} %)")
             return replace(self, view=view, backward_view=back)
         return replace(self, view=select_view(self.forward, layer, head, shifted))
@@ -356,22 +351,18 @@ class Aligner:
         self, pairs: Sequence[Pair], gold: Sequence[GoldAlignment]
     ) -> list[tuple[AttentionView, float]]:
         """Every view of the forward run with its alignment error rate, the best first."""
-        predicted = self._links_by_view(self.forward, pairs)
+        predicted = self._links_by_view(self.forward, pairs, self.tag)
         rates = [(view, alignment_score(links, gold).error_rate) for view, links in predicted.items()]
         return sorted(rates, key=lambda item: item[1])
 
-    def most_agreeing_views(
-        self, pairs: Sequence[Pair], backward_pairs: Sequence[Pair]
-    ) -> tuple[AttentionView, AttentionView, float]:
-        """The two views that agree best, for use without gold links, and their agreement (F₁ of the links).
-
-        `backward_pairs` are the pairs as the backward run reads them, target first.
-        """
+    def most_agreeing_views(self, pairs: Sequence[Pair]) -> tuple[AttentionView, AttentionView, float]:
+        """The two views that agree best, for use without gold links, and their agreement (F₁ of the links)."""
         assert self.backward is not None
-        forward_links = self._links_by_view(self.forward, pairs)
+        forward_links = self._links_by_view(self.forward, pairs, self.tag)
+        turned = [(target, source) for source, target in pairs]
         swapped = {
             view: [GoldAlignment(turned, turned) for turned in map(swap_direction, links)]
-            for view, links in self._links_by_view(self.backward, backward_pairs).items()
+            for view, links in self._links_by_view(self.backward, turned).items()
         }
         rates = [
             (alignment_score(links, truth).error_rate, view, other)
@@ -381,9 +372,10 @@ class Aligner:
         rate, view, other = min(rates, key=lambda item: item[0])
         return view, other, 1 - rate
 
-    def _links_by_view(self, predictor: Predictor, pairs: Sequence[Pair]) -> dict[AttentionView, list[Links]]:
-        links: dict[AttentionView, list[Links]] = {view: [frozenset()] * len(pairs) for view in all_views(predictor)}
-        for index, attention in pair_attention(predictor, pairs, self.batch_size):
-            for view in links:
-                links[view][index] = links_from_weights(attention.over_words(view), self.threshold)
-        return links
+    def _links_by_view(
+        self, predictor: Predictor, pairs: Sequence[Pair], tag: str | None = None
+    ) -> dict[AttentionView, list[Links]]:
+        views = tuple(all_views(predictor))
+        work = AlignWork(predictor, predictor.codec, views, self.threshold, tag, self.batch_size)
+        aligned = list(stream_outputs(work, pair_inputs(pairs), QUIET))
+        return {view: [several[number].links for several in aligned] for number, view in enumerate(views)}

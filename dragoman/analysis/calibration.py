@@ -17,7 +17,6 @@ from dragoman.analysis.alignment import FilePairs
 from dragoman.data.batch import batch_of
 from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Pairs
-from dragoman.data.rows import batches_of_indices
 from dragoman.data.store import source_rows
 from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.decoding.search import search
@@ -25,7 +24,7 @@ from dragoman.errors import DataError
 from dragoman.files import write_text
 from dragoman.inference.confidence import CALIBRATION, log_probability
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import token_confidences
+from dragoman.inference.target_scores import TokenPair, encoded_pairs, forced_batches, token_confidences
 from dragoman.models.heads.softmax import full_precision
 from dragoman.runs.resume import check_same_data
 from dragoman.scoring.calibration import (
@@ -44,7 +43,7 @@ MAX_POINTS = 100  # of the risk–coverage curve in calibration.json
 MAX_OUTPUTS = 1000  # outputs decoded to see how many equal the reference
 PRECISION = 2e-5  # relative, of the temperature; takes six passes
 
-Rows = Sequence[tuple[Sequence[int], Sequence[int]]]  # token ids of source and target
+Rows = Sequence[TokenPair]
 TokenBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]  # log-probabilities (n, V), and the true tokens (n,)
 
 
@@ -158,9 +157,7 @@ def teacher_forced(predictor: Predictor, rows: Rows, batch_size: int) -> TokenBa
     """The log-probabilities at every target position given the true tokens before it, batch by batch."""
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        for indices in batches_of_indices([(len(target), len(source)) for source, target in rows], batch_size):
-            batch = batch_of([rows[row][0] for row in indices], [rows[row][1] for row in indices])
-            batch = batch.to(predictor.device)
+        for _, batch in forced_batches(rows, batch_of, predictor.device, batch_size):
             real = batch.target != PAD
             yield full_precision(predictor.model.logits(batch)[real]).log_softmax(-1), batch.target[real]
 
@@ -178,9 +175,7 @@ def validation_rows(predictor: Predictor) -> Rows:
 
 def read_rows(predictor: Predictor, files: str | Pairs, tag: str | None = None) -> Rows:
     """The sources and first targets of a file as token ids."""
-    pairs = list(FilePairs(predictor.config.data, files))
-    sources = list(predictor.read_as([source for source, _ in pairs], tag))
-    return list(zip(*predictor.codec.encode_pairs(sources, [target for _, target in pairs]), strict=True))
+    return encoded_pairs(predictor, FilePairs(predictor.config.data, files), tag)
 
 
 def calibrate(predictor: Predictor, rows: Rows | None = None, *, bins: int = 15, batch_size: int = 32) -> Calibration:

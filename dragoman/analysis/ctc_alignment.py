@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,43 +16,16 @@ from dragoman.data.media.audio import AudioConfig, WaveformConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig
 from dragoman.data.tokenizers.base import PAD, UNK, Tokenizer
+from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.errors import ConfigError
+from dragoman.inference.alignments import AlignedSpan, ForcedAlignment
+from dragoman.inference.inputs import Warn
+from dragoman.inference.pipeline import Done, Row, as_input
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.target_scores import PairWork
 from dragoman.layers.ctc import viterbi_positions
 from dragoman.models.contracts import CTCEmissions
 from dragoman.models.transcriber import Transcriber
-
-
-class AlignedSpan(NamedTuple):
-    """Start and end in seconds or pixels, and the probability of the token or word there."""
-
-    start: float
-    end: float
-    probability: float
-
-
-@dataclass(frozen=True)
-class ForcedAlignment:
-    """A text aligned with its recording or line image; words outside the vocabulary have no span."""
-
-    text: str
-    unit: str  # seconds or pixels
-    fits: bool  # whether the recording or line is long enough for the text; if not, no word has a span
-    words: tuple[tuple[str, AlignedSpan | None], ...]
-    tokens: tuple[tuple[str, AlignedSpan | None], ...]
-
-    def rows(self, name: str) -> Iterator[tuple[str, ...]]:
-        """Name, word, start, end and probability of every word, as text; '-' without a span."""
-        for word, span in self.words:
-            yield name, word, *(("-",) * 3 if span is None else (f"{number:.3f}" for number in span))
-
-    def as_json_line(self, name: str) -> str:
-        words: list[dict[str, Any]] = [
-            {"word": word} | {field: span and round(getattr(span, field), 4) for field in AlignedSpan._fields}
-            for word, span in self.words
-        ]
-        table = {"source": name, "text": self.text, "unit": self.unit, "words": words}
-        return json.dumps(table, ensure_ascii=False)
 
 
 class MediaFeatures(NamedTuple):
@@ -91,14 +63,50 @@ def transcribe(
     predictor: Predictor, locations: Sequence[str], files: Sequence[MediaFeatures], batch_size: int = 32
 ) -> list[str]:
     """The transcript of each file on one line, from features that are read already."""
-    codec = media_codec(predictor)[0]
-    codec.preload({location: file.features for location, file in zip(locations, files, strict=True)})
+    extractor = media_codec(predictor)[0]
+    extractor.preload({location: file.features for location, file in zip(locations, files, strict=True)})
     try:
-        return [
-            " ".join(prediction.text.splitlines()) for prediction in predictor.predict(locations, batch_size=batch_size)
-        ]
+        return [" ".join(output.text.splitlines()) for output in predictor.predict(locations, batch_size=batch_size)]
     finally:
-        codec.preload({})
+        extractor.preload({})
+
+
+Transcribe = Callable[[Sequence[str], Sequence[MediaFeatures]], list[str]]  # of paths and what they hold
+
+
+@dataclass(frozen=True)
+class ForceAlignWork(PairWork[ForcedAlignment]):
+    """Places the words of texts in their recordings or line images; the source of a row is its features."""
+
+    run: Predictor
+    batch_size: int = 32
+    transcribe: Transcribe | None = None  # gives the texts that inputs do not have
+
+    tag = None
+    empty = ForcedAlignment("", "", True, (), ())
+
+    def prepare(self, item: str | ConstrainedInput, name: str) -> ConstrainedInput:
+        return as_input(item) if self.transcribe is not None else super().prepare(item, name)
+
+    def read_files(self, paths: Sequence[str]) -> Sequence[Any]:
+        return read_media(self.run, paths)
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        """Nothing is left to encode."""
+
+    def check_source(self, row: Row, warn: Warn) -> None:
+        """The frames of a recording say whether its text fits."""
+
+    def outputs(self, rows: Sequence[Row], done: Done) -> list[ForcedAlignment]:
+        features = [row.source for row in rows]
+        texts = [row.item.target or "" for row in rows]
+        if self.transcribe is not None:
+            texts = self.transcribe([row.text for row in rows], features)
+        aligned = []
+        for row, alignment in zip(rows, force_align(self.run, features, texts, self.batch_size), strict=True):
+            aligned.append(alignment)
+            done(row)
+        return aligned
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.search import search
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import target_scores
+from dragoman.inference.target_scores import forced_batches
 from dragoman.models.traits import decodes
 
 MIN_SHARE = 0.05  # of the targets that must reach a position, so that its accuracy says something
@@ -56,12 +56,12 @@ def free_running(predictor: Predictor, sources: Sequence[str], targets: Sequence
     right = torch.zeros(2, len(sources), longest, dtype=torch.bool)  # forced, free
     real = torch.zeros(len(sources), longest, dtype=torch.bool)
     greedy = SearchConfig(beam=1, max_length=predictor.search.max_length)
-    for indices, scores in target_scores(model, *rows, predictor.device, size, predictor.collator.collate):
+    pairs = list(zip(*rows, strict=True))
+    for indices, batch in forced_batches(pairs, predictor.collator.collate, predictor.device, size):
+        scores = model.score(batch)
         width = scores.mask.shape[1]
         real[indices, :width] = scores.mask.cpu()
         right[0, indices, :width] = (scores.correct & scores.mask).cpu()
-        chosen = [[side[index] for index in indices] for side in rows]
-        batch = predictor.collator.collate(chosen[0], chosen[1]).to(predictor.device)
         written = own_tokens(model, batch, greedy, predictor.length_ratio)[:, :width]
         right[1, indices, : written.shape[1]] = (written == batch.target[:, : written.shape[1]]).cpu()
     right &= real

@@ -6,7 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.analysis.alignment import Pair, WordAlignment, token_word_shares, word_spans
+from dragoman.analysis.alignment import NO_ALIGNMENT, Pair, token_word_shares, word_spans, words_of_pair
 from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import Note
 from dragoman.classical.phrase_table import phrase_spans
@@ -24,7 +24,11 @@ from dragoman.classical.word_alignment import PRIOR, BothDirections
 from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import UNK
 from dragoman.errors import DataError
+from dragoman.inference.alignments import WordAlignment
+from dragoman.inference.inputs import Warn
+from dragoman.inference.pipeline import Done, Row
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.target_scores import PairWork
 from dragoman.scoring.alignment import Links
 
 MAX_WORDS = 500  # of a sentence; longer ones need too much memory for too little
@@ -138,44 +142,59 @@ def mean_weights(forward: Floats, backward: Floats) -> Tensor:
     return torch.from_numpy((forward[:, 1:] * backward[:, 1:].T) ** 0.5)
 
 
-class RunAligner:
+@dataclass(frozen=True)
+class TokenAlignWork(PairWork[WordAlignment]):
     """Aligns words by a run that aligns tokens: two words are linked where any of their tokens are."""
 
-    def __init__(self, predictor: Predictor) -> None:
-        assert isinstance(predictor.model, WordAlignerModel)
-        self.predictor, self.model = predictor, predictor.model
-        self.tokenizers = predictor.source_tokenizer, predictor.target_tokenizer
+    run: Predictor
+    combine: str = "grow-diag-final-and"
+    threshold: float | None = None
+    tag: str | None = None
 
-    def __call__(
-        self, pairs: Sequence[Pair], combine: str, threshold: float | None = None, tag: str | None = None
-    ) -> Iterator[WordAlignment]:
-        tagged = self.predictor.read_as((source for source, _ in pairs), tag)
-        read = zip(tagged, (target for _, target in pairs), strict=True)
-        align = partial(self.align_tokens, combine=combine, threshold=threshold)
-        for (source, target), (links, weights) in aligned_ahead(read, align):
-            left, right = word_spans(source, self.predictor.tags), word_spans(target)
+    empty = NO_ALIGNMENT
+
+    @property
+    def tokenizers(self) -> tuple[SourceReader, SourceReader]:
+        return self.run.source_tokenizer, self.run.target_tokenizer
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        """`outputs` encodes rows together with their alignment, in a thread."""
+
+    def check_source(self, row: Row, warn: Warn) -> None:
+        """Of any length: pairs of more than MAX_WORDS tokens have no links."""
+
+    def outputs(self, rows: Sequence[Row], done: Done) -> list[WordAlignment]:
+        pairs = [(row.text, row.item.target or "") for row in rows]
+        out = []
+        for row, ((source, target), (links, weights)) in zip(
+            rows, aligned_ahead(pairs, self.align_tokens), strict=True
+        ):
+            left, right = word_spans(source, self.run.tags), word_spans(target)
             if weights.numel():
                 columns = shares(self.tokenizers[0], source, left, weights.shape[1])
-                rows = shares(self.tokenizers[1], target, right, weights.shape[0])
-                links = links_of_words(links, columns, rows)
-                weights = (rows / rows.sum(0).clamp(min=1e-9)).T @ weights @ columns
+                own = shares(self.tokenizers[1], target, right, weights.shape[0])
+                links = links_of_words(links, columns, own)
+                weights = (own / own.sum(0).clamp(min=1e-9)).T @ weights @ columns
             else:
                 weights = torch.zeros(len(right), len(left))
-            words = [tuple(text[slice(*span)] for span in spans) for text, spans in ((source, left), (target, right))]
-            yield WordAlignment(words[0], words[1], links, weights)
+            out.append(WordAlignment(*words_of_pair(row, (left, right)), links, weights))
+            done(row)
+        return out
 
-    def align_tokens(self, pairs: Sequence[Pair], combine: str, threshold: float | None) -> list[LinksWeights]:
+    def align_tokens(self, pairs: Sequence[Pair]) -> list[LinksWeights]:
         """The links of the tokens of every pair; none for those that are too long."""
+        model: WordAlignerModel = self.run.model
         sources, targets = (
             encode_without_case(tokenizer, known, [pair[side] for pair in pairs])
-            for side, (tokenizer, known) in enumerate(zip(self.tokenizers, self.model.known, strict=True))
+            for side, (tokenizer, known) in enumerate(zip(self.tokenizers, model.known, strict=True))
         )
         usable = [max(map(len, pair)) <= MAX_WORDS for pair in zip(sources, targets, strict=True)]
         left, right = (
             Ragged.of([row if fits else [] for row, fits in zip(side, usable, strict=True)])
             for side in (sources, targets)
         )
-        return list(align_rows(self.model.both, *self.model.numbered(left, right), combine, threshold, True))
+        numbered = model.numbered(left, right)
+        return list(align_rows(model.both, *numbered, self.combine, self.threshold, True))
 
 
 def encode_without_case(tokenizer: SourceReader, known: Mapping[str, int], texts: Sequence[str]) -> list[list[int]]:

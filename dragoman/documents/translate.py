@@ -28,7 +28,8 @@ from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import UnseenInputs
 
 if TYPE_CHECKING:
-    from dragoman.analysis.alignment import AttentionView, WordAlignment
+    from dragoman.analysis.alignment import AttentionView
+    from dragoman.inference.alignments import WordAlignment
 
 T = TypeVar("T")
 

@@ -34,6 +34,7 @@ from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, Part
 from dragoman.inference.open_inputs import open_inputs
 from dragoman.inference.pipeline import Done, Row, Work, check_several, stream_outputs
+from dragoman.inference.target_scores import ScoreWork, TargetScore, target_score, token_scores
 from dragoman.inference.unseen import UnseenText
 from dragoman.runs import Run
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
@@ -199,6 +200,31 @@ class CompletionWork(Work[list[Completed]]):
         return Completed(text, sum(scores) / len(scores), tuple(run.tokenizer.pieces(tokens)), scores, ended)
 
 
+@dataclass(frozen=True)
+class LineScoreWork(Work[TargetScore]):
+    """The probabilities of texts as lines."""
+
+    run: Completer
+    batch_size: int
+
+    empty = ScoreWork.empty
+    reads_empty = True
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        lines = self.run.tokenizer.encode_batch([row.text.replace("\n", " ") for row in rows])
+        for row, line in zip(rows, lines, strict=True):
+            row.source = [], line
+
+    def outputs(self, rows: Sequence[Row], done: Done) -> list[TargetScore]:
+        from dragoman.data.batch import batch_of
+
+        run, pairs = self.run, [row.source for row in rows]
+        found = token_scores(run.model, pairs, batch_of, run.device, self.batch_size, lambda index: done(rows[index]))
+        return [
+            target_score(run.tokenizer.pieces, *both) for both in zip((line for _, line in pairs), found, strict=True)
+        ]
+
+
 class Completer(LoadedRun):
     """A trained language model that continues prompts and scores texts."""
 
@@ -278,11 +304,21 @@ class Completer(LoadedRun):
 
     def rate(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
         """The mean log-probability per token of every text as a line of its own, <eos> included; −∞: it is too long."""
-        from dragoman.inference.target_scores import mean_log_probabilities
-
         check_several(texts, "rate")
-        rows = self.tokenizer.encode_batch([text.replace("\n", " ") for text in texts])
-        return mean_log_probabilities(self.model, [[]] * len(rows), rows, self.device, batch_size)
+        return [score.score for score in self.score(texts, batch_size=batch_size)]
+
+    def score(
+        self,
+        texts: Iterable[str],
+        stream: StreamOptions | None = None,
+        *,
+        batch_size: int = 64,
+        **keywords: Unpack[StreamKeywords],
+    ) -> list[TargetScore]:
+        """How probable each text is as a line of its own, token by token; −∞: it is longer than the model can write."""
+        check_several(texts, "score")
+        (stream,) = replace_from_keywords(dict(keywords), stream or StreamOptions())
+        return list(stream_outputs(LineScoreWork(self, batch_size), texts, stream))
 
     def evaluate(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 import weakref
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from dragoman.classical.model import Transducer
 from dragoman.data.config import DataConfig, file_list
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.pairs import with_context
@@ -22,7 +20,6 @@ from dragoman.decoding.options import check_at_least
 from dragoman.errors import DataError
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.open_inputs import AS_TRAINED, warn_user
-from dragoman.progress import check_interrupted
 from dragoman.runs import Run
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import metrics_by_name, select_metrics
@@ -54,25 +51,6 @@ class ReferenceLoss(NamedTuple):
     loss: float  # mean negative log-probability; ∞ if the model can output none of them
     accuracy: float
     too_long: int  # references that the model cannot output at all; they are left out
-
-
-def sequence_loss(
-    model: Transducer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_size: int
-) -> ReferenceLoss:
-    """The loss of targets under a model that knows the probability of whole outputs alone."""
-    model.check_likelihood()
-    total, count, impossible = 0.0, 0, 0
-    order = sorted(range(len(targets)), key=lambda row: len(targets[row]))
-    for first in range(0, len(order), batch_size):
-        check_interrupted()
-        rows = order[first : first + batch_size]
-        logs = model.log_probabilities([tuple(sources[row]) for row in rows], [tuple(targets[row]) for row in rows])
-        for row, log in zip(rows, logs, strict=True):
-            if math.isfinite(log):
-                total, count = total - log, count + len(targets[row]) + 1
-            else:
-                impossible += 1
-    return ReferenceLoss(total / count if count else math.inf, 0.0, impossible)
 
 
 def read_examples(

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from dragoman.data.examples import Fault, normalise
-from dragoman.data.tokenizers.context import Context, split_context
+from dragoman.data.tokenizers.context import Context, join_context, split_context
 from dragoman.data.tokenizers.language_tags import add_tag, split_tag
 from dragoman.decoding.constraints.source import without_protected
 from dragoman.decoding.constraints.spec import ConstrainedInput
@@ -24,6 +24,7 @@ from dragoman.inference.inputs import MEDIA_WINDOW, Nodes, StreamOptions, Warn
 from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import InputTooLongError, Part
 from dragoman.inference.unseen import UnseenInputs
+from dragoman.tasks.base import encoder_of, length_limit
 
 Output = TypeVar("Output")
 
@@ -75,12 +76,24 @@ class Work(ABC, Generic[Output]):
         """A part of an input as an input of its own."""
         raise NotImplementedError
 
+    def read_files(self, paths: Sequence[str]) -> Sequence[Any]:
+        """What the model reads of every file, or its fault."""
+        return self.run.extractor.encode_or_fault(paths)
+
     @abstractmethod
     def encode(self, rows: Sequence[Row]) -> None:
         """Set the sources of rows; those of files are their features already."""
 
     def check_source(self, row: Row, warn: Warn) -> None:
         """Raise an error for a source that the model cannot read, or cut it and warn."""
+
+    def in_context(self, row: Row) -> str:
+        """The text of a row behind its context, as training read it."""
+        if not row.context:
+            return row.text
+        tag, text = split_tag(row.text, self.run.tags)
+        text = join_context(row.context, text)
+        return add_tag(text, tag) if tag else text
 
     @abstractmethod
     def outputs(self, rows: Sequence[Row], done: Done) -> list[Output]:
@@ -117,7 +130,18 @@ def as_input(item: str | ConstrainedInput) -> ConstrainedInput:
 def normalised(item: str | ConstrainedInput) -> str | ConstrainedInput:
     """The input without the control characters that the readers of training data remove too."""
     text = normalise(as_input(item).text)
-    return text if isinstance(item, str) else item._replace(text=text)
+    if isinstance(item, str):
+        return text
+    return item._replace(text=text, target=None if item.target is None else normalise(item.target))
+
+
+def check_positions(run: LoadedRun, row: Row, source: Sequence[Any]) -> None:
+    """Raise an error for a source of more tokens than the encoder has positions."""
+    setting, maximum = length_limit(encoder_of(run.config))
+    if maximum is not None and len(source) >= maximum:
+        problem = f"found {len(source) + 1} tokens, <eos> included"
+        reason = f"expected at most the {maximum} of model.encoder.{setting}"
+        raise InputTooLongError(row.name, row.text, (problem, maximum - 1), reason)
 
 
 def check_several(texts: object, method: str, unit: str = "text") -> None:
@@ -241,7 +265,7 @@ class Window(Generic[Output]):
     def readable(self, rows: list[Row]) -> list[Row]:
         """The rows whose files can be read, all in one go: an archive is read once."""
         kept = []
-        features = self.work.run.extractor.encode_or_fault([row.text for row in rows])
+        features = self.work.read_files([row.text for row in rows])
         for row, source in zip(rows, features, strict=True):
             if not isinstance(source, Fault):
                 row.source = source

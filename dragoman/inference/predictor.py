@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
@@ -24,6 +25,7 @@ from dragoman.decoding.method import Method
 from dragoman.decoding.options import DecodingOptions, replace_from_keywords
 from dragoman.decoding.transduce import transduce
 from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.inference.alignments import AlignOptions, ForcedAlignment, WordAlignment
 from dragoman.inference.confidence import SavedCalibration, load_calibration, log_probability
 from dragoman.inference.evaluation import (
     Evaluation,
@@ -32,7 +34,6 @@ from dragoman.inference.evaluation import (
     given_examples,
     metric_names,
     readable_examples,
-    sequence_loss,
     with_left_out,
 )
 from dragoman.inference.inputs import (
@@ -40,6 +41,7 @@ from dragoman.inference.inputs import (
     EvaluationKeywords,
     Nodes,
     SearchKeywords,
+    StreamKeywords,
     StreamOptions,
     Warn,
     common_constraints,
@@ -48,7 +50,6 @@ from dragoman.inference.inputs import (
 )
 from dragoman.inference.loaded import Backend, Seq2SeqRun, open_backend
 from dragoman.inference.long_inputs import (
-    InputTooLongError,
     OnWarning,
     Part,
     constraints_of_part,
@@ -56,14 +57,22 @@ from dragoman.inference.long_inputs import (
     parts_of,
 )
 from dragoman.inference.open_inputs import open_inputs
-from dragoman.inference.pipeline import Done, Row, Work, as_input, check_several, stream_outputs
+from dragoman.inference.pipeline import Done, Row, Work, as_input, check_positions, check_several, stream_outputs
 from dragoman.inference.prediction import NO_PREDICTION, Origin, Prediction
+from dragoman.inference.target_scores import (
+    QUIET,
+    ScoreWork,
+    TargetScore,
+    check_likelihood,
+    pair_inputs,
+    reference_loss,
+    token_confidences,
+)
 from dragoman.inference.training_texts import letter_sides
 from dragoman.models.traits import decodes
 from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
-from dragoman.tasks.base import encoder_of, length_limit
 
 if TYPE_CHECKING:
     from dragoman.exchange.choice import Call
@@ -147,20 +156,8 @@ class SearchWork(Work[Prediction]):
             for row, source in zip(rows, sources, strict=True):
                 row.source = source
 
-    def in_context(self, row: Row) -> str:
-        """The text of a row behind its context, as training read it."""
-        if not row.context:
-            return row.text
-        tag, text = split_tag(row.text, self.run.tags)
-        text = join_context(row.context, text)
-        return add_tag(text, tag) if tag else text
-
     def check_source(self, row: Row, warn: Warn) -> None:
-        setting, maximum = length_limit(encoder_of(self.run.config))
-        if maximum is not None and len(row.source) >= maximum:
-            problem = f"found {len(row.source) + 1} tokens, <eos> included"
-            reason = f"expected at most the {maximum} of model.encoder.{setting}"
-            raise InputTooLongError(row.name, row.text, (problem, maximum - 1), reason)
+        check_positions(self.run, row, row.source)
 
     # --- outputs
 
@@ -244,8 +241,6 @@ class SearchWork(Work[Prediction]):
         """The best hypotheses with the others as their alternatives; placeholders that they lack are put in."""
         confidences: Iterator[tuple[float, ...]] = iter(())
         if self.calibration is not None:
-            from dragoman.inference.target_scores import token_confidences
-
             several = zip(rows, hypotheses, strict=True)
             pairs = [(row.source, hypothesis.tokens[:-1]) for row, best in several for hypothesis in best]
             model, device, size = self.backend.model, self.run.device, self.options.batch_size
@@ -472,13 +467,64 @@ class Predictor(Seq2SeqRun):
     ) -> ReferenceLoss:
         """The loss of the first references; those that the model cannot output at all are left out and counted."""
         (options,) = self._options(options, keywords)
-        backend, texts = self.backend(options), [example.references[0] for example in examples]
-        sources, targets = backend.codec.encode_pairs(tagged_sources(examples, options.tag, self.tags), texts)
-        if decodes(backend.model) == "own-search":
-            return sequence_loss(backend.model, sources, targets, options.batch_size)
-        from dragoman.inference.target_scores import reference_loss
+        quiet = replace(QUIET, on_refused=lambda number, error: None)  # what it cannot read, it cannot output
+        return reference_loss(self._scores(examples, options, quiet))
 
-        return reference_loss(backend.model, sources, targets, self.collator.collate, self.device, options.batch_size)
+    def score(
+        self,
+        pairs: str | Path | Iterable[object],
+        options: DecodingOptions | None = None,
+        stream: StreamOptions | None = None,
+        **keywords: Unpack[SearchKeywords],
+    ) -> list[TargetScore]:
+        """How probable the target of each pair is, token by token, given the source and the tokens before it.
+
+        `pairs` are those of `evaluate`; the first reference of several counts. Of the decoding options those count that
+        choose models (`ensemble`, `average`, `precision`), `tag` and `batch_size`.
+        """
+        options, stream = self._options(options, keywords, stream or StreamOptions())
+        check_likelihood(self)
+        return list(self._scores(given_examples(self.run, pairs), options, stream))
+
+    def align(
+        self,
+        pairs: str | Path | Iterable[object],
+        options: AlignOptions | None = None,
+        stream: StreamOptions | None = None,
+        **keywords: Unpack[StreamKeywords],
+    ) -> list[WordAlignment]:
+        """The links between the words of each pair, by attention; `pairs` are those of `evaluate`."""
+        if self.reads_files:
+            raise RunError(f"{self.run.folder}: reads files, whose words have places; use force_align")
+        return cast("list[WordAlignment]", self._aligned(pairs, options, stream, keywords))
+
+    def force_align(
+        self,
+        pairs: str | Path | Iterable[object],
+        options: AlignOptions | None = None,
+        stream: StreamOptions | None = None,
+        **keywords: Unpack[StreamKeywords],
+    ) -> list[ForcedAlignment]:
+        """Where the words of each text are in its recording or line image, by CTC; `pairs` are those of `evaluate`."""
+        if not self.reads_files:
+            raise RunError(f"{self.run.folder}: reads texts, whose words have links; use align")
+        return cast("list[ForcedAlignment]", self._aligned(pairs, options, stream, keywords))
+
+    def _aligned(self, pairs: Any, options: AlignOptions | None, stream: StreamOptions | None, keywords: Any) -> Any:
+        (stream,) = replace_from_keywords(dict(keywords), stream or StreamOptions())
+        texts = [(example.model_input, example.references[0]) for example in given_examples(self.run, pairs)]
+        # The analysis imports inference, so that this import has to wait.
+        align = import_module("dragoman.analysis.align").align
+        return list(align(self, texts, options or AlignOptions(), stream=stream))
+
+    def _scores(
+        self, examples: Sequence[Example], options: DecodingOptions, stream: StreamOptions
+    ) -> Iterator[TargetScore]:
+        backend = self.backend(options)
+        targets = (example.references[0] for example in examples)
+        pairs = zip(tagged_sources(examples, options.tag, self.tags), targets, strict=True)
+        work = ScoreWork(self, backend.model, backend.codec, options.tag, options.batch_size)
+        return stream_outputs(work, pair_inputs(pairs), stream)
 
     def _likelihood_scores(self, examples: Sequence[Example], options: DecodingOptions) -> dict[str, Any]:
         """Loss, perplexity and token accuracy of the first references, as far as the model has them."""

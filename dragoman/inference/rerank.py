@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
+from dragoman.data.tokenizers.language_tags import check_tag
 from dragoman.decoding.options import RerankModel
 from dragoman.errors import ConfigError, RunError
 from dragoman.inference.completer import Completer
 from dragoman.inference.loaded import Seq2SeqRun
 from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.inference.prediction import Prediction
-from dragoman.inference.target_scores import mean_log_probabilities
+from dragoman.inference.target_scores import QUIET, score_pairs
 from dragoman.inference.training_texts import similarity, training_texts
 from dragoman.runs import Run
 
@@ -150,13 +150,11 @@ def weighted(run: Seq2SeqRun | Completer, model: RerankModel, pairs: Sequence[tu
     """
     if not model.weight:
         return [0.0] * len(pairs)
-    outputs, sources = [output for output, _ in pairs], [source for _, source in pairs]
     if isinstance(run, Completer):
-        scores = run.rate(outputs)
+        scores = [score.score for score in run.score([output for output, _ in pairs], QUIET)]
     else:
-        named = ((output, f"output {number}") for number, output in enumerate(outputs, 1))
-        tagged = [ensure_tag(output, model.tag, run.tags, name) for output, name in named]
-        inputs, targets = run.codec.encode_pairs(tagged, sources)
-        scores = mean_log_probabilities(run.model, inputs, targets, run.device, too_long=0.0)
+        longest = run.model.max_positions or math.inf
+        found = score_pairs(run, pairs, model.tag)
+        scores = [0.0 if len(score.tokens) > longest else score.score for score in found]
     # An output that a run cannot give at all comes last, with a negative weight too.
     return [score if score == -math.inf else model.weight * score for score in scores]

@@ -31,6 +31,7 @@ from dragoman.data.examples import Fault
 from dragoman.data.media.images import COLOURS, LineImageConfig, PictureConfig
 from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError, DataError
+from dragoman.inference.alignments import AlignedSpan
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import UnseenInputs
@@ -249,6 +250,6 @@ def draw_ctc_alignment(predictor: Predictor, name: str, file: ctc.MediaFeatures,
     return save_plot(drawing, path)
 
 
-def write_over(axes: Any, text: str, span: ctc.AlignedSpan, height: float, size: int) -> None:
+def write_over(axes: Any, text: str, span: AlignedSpan, height: float, size: int) -> None:
     middle = (span.start + span.end) / 2
     axes.text(middle, height, text, fontsize=size, color=INK, ha="center", va="bottom")

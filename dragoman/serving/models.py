@@ -12,22 +12,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
-from dragoman.data.batch import batch_of
+from dragoman.analysis.alignment import AttentionView, align_pairs, select_view
+from dragoman.data.examples import Example
 from dragoman.data.languages import UNKNOWN, detect, languages_of_name, same_language
 from dragoman.data.media.files import MediaError
-from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.data.tokenizers.context import join_context, split_context
+from dragoman.data.tokenizers.language_tags import add_tag, split_tag
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.errors import ConfigError, DataError, DragomanError, MissingExtraError, RunError
+from dragoman.inference.alignments import WordAlignment
 from dragoman.inference.completer import Completed, Completer, CompletionOptions, Observe
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.target_scores import TargetScore
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import Run
 from dragoman.runs.versions import current_version
@@ -62,22 +64,6 @@ class BatchWork(NamedTuple):
         given = {*changed_fields(options)} - COUNTED if isinstance(options, DecodingOptions) else ()
         method = type(getattr(options, "method", None))
         return self.model, self.operation, self.constrained, tuple(sorted(given)), method
-
-
-class ScoredPair(NamedTuple):
-    """How probable a given output is; None: the model cannot output it."""
-
-    log_probability: float | None
-    score: float | None  # mean per token, <eos> included
-    tokens: tuple[str, ...]
-    token_scores: tuple[float | None, ...]
-
-    @classmethod
-    def of(cls, tokens: Sequence[str], scores: Sequence[float]) -> ScoredPair:
-        total = sum(scores)
-        finite = math.isfinite(total)
-        each = tuple(score if math.isfinite(score) else None for score in scores)
-        return cls(total if finite else None, total / len(scores) if finite else None, tuple(tokens), each)
 
 
 class ServedModel:
@@ -182,10 +168,16 @@ class ServedModel:
 
     def predict(self, options: DecodingOptions, inputs: Sequence[ConstrainedInput]) -> list[Prediction | DragomanError]:
         """The predictor's outputs; an error in place of each input that fails."""
-        if self.predictor.context:  # an input that brings none has no context: its neighbours are of other requests
-            alone = ((item, split_context(item.text)[0] is None) for item in inputs)
-            inputs = [item._replace(text=join_context((), item.text)) if bare else item for item, bare in alone]
+        inputs = [item._replace(text=self.alone(item.text)) for item in inputs]
         return outputs_or_errors(lambda stream: self.predictor.stream(inputs, options, stream))
+
+    def alone(self, text: str) -> str:
+        """A text without context if it brings none: its neighbours are of other requests."""
+        tag, own = split_tag(text, self.tags)
+        if not self.predictor.context or split_context(own)[0] is not None:
+            return text
+        own = join_context((), own)
+        return add_tag(own, tag) if tag else own
 
     def _label(self, options: None, inputs: list[str]) -> list[LabelPrediction | DragomanError]:
         labeler = self.engine
@@ -228,31 +220,17 @@ class ServedModel:
         predictions = iter(outputs)
         return [errors[index] if index in errors else next(predictions) for index in range(len(inputs))]
 
-    def _score(self, options: None, inputs: list[tuple[str, str]]) -> list[ScoredPair]:
-        model, collate = self.engine.scorer, batch_of
-        if isinstance(self.engine, Completer):
-            rows = self.engine.tokenizer.encode_batch([text.replace("\n", " ") for _, text in inputs])
-            sources: list[Any] = [[] for _ in inputs]
-            pieces = self.engine.tokenizer.pieces
-        else:
-            predictor = self.predictor
-            codec = predictor.backend(predictor.defaults).codec
-            sources, rows = codec.encode_pairs(*(list(side) for side in zip(*inputs, strict=True)))
-            pieces, collate = codec.target_of(None).pieces, predictor.collator.collate
-            self._check_lengths(sources, "source")
-            self._check_lengths(rows, "target")
-        most = getattr(model, "max_positions", None)
-        longest = max(map(len, rows), default=0)
-        if most is not None and longest >= most:
-            raise DataError(f"target: found {longest + 1} tokens, <eos> included, expected at most {most}")
-        batch = collate(sources, rows).to(self.engine.device)
-        scores = model.score(batch)
-        # A fitted model masks a target that it cannot output as a whole.
-        logs = scores.log_probabilities.double().where(scores.mask | (batch.target == PAD), -math.inf)
-        return [
-            ScoredPair.of(pieces([*row, EOS]), values[: len(row) + 1])
-            for row, values in zip(rows, logs.tolist(), strict=True)
-        ]
+    def _score(self, options: None, inputs: list[tuple[str, str]]) -> list[TargetScore | DragomanError]:
+        def scores(stream: StreamOptions) -> Iterator[TargetScore]:
+            # A text longer than training allowed has no answer: memory grows with the square of its length.
+            stream = replace(stream, on_warning=_refuse)
+            if isinstance(self.engine, Completer):
+                lines = [target for _, target in inputs]
+                return iter(self.engine.score(lines, stream, batch_size=self.batch_size))
+            pairs = [Example(self.alone(source), (target,), "input", 1) for source, target in inputs]
+            return iter(self.predictor.score(pairs, stream=stream, batch_size=self.batch_size))
+
+        return outputs_or_errors(scores)
 
     def check_scores(self) -> None:
         """Raise an error for a run that has no probability of a given text."""
@@ -262,17 +240,9 @@ class ServedModel:
             kind = getattr(self.engine.config.model, "kind", "fitted")
             raise ConfigError(f'model: "{self.name}" has model.kind = "{kind}", which has no probability of a text')
 
-    def _check_lengths(self, rows: Sequence[Any], side: str) -> None:
-        """Raise an error for texts longer than training allowed: memory grows with the square of their length."""
-        limits = self.predictor.length_limits
-        for row in rows:
-            if len(row) > limits.tokens:
-                raise DataError(
-                    f"{side}: found {len(row):,} tokens, expected at most {limits.tokens_setting} = {limits.tokens:,}"
-                )
-
-    def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
-        return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
+    def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment | DragomanError]:
+        how: Any = {"view": self._view, "batch_size": self.batch_size}
+        return outputs_or_errors(lambda stream: align_pairs(self.predictor, inputs, stream=stream, **how))
 
     def inspect(self, text: str | bytes, options: InspectOptions, **variant: bool) -> Inspection:
         """Everything that can be shown about one input; called in one thread. `variant`: see `open_variant`."""
@@ -307,7 +277,8 @@ class ServedModel:
         longest = predictor.model.max_positions
         if longest is not None and len(tokens) + 1 >= longest:
             raise RunError(f"tokens: found {len(tokens)}, expected fewer than {longest - 1}")
-        self._check_lengths([predictor.source_tokenizer.encode(text)], "input")
+        if (excess := predictor.length_limits.excess(text, predictor.source_tokenizer)) is not None:
+            raise DataError(f"input: {excess[0]}")
         (output,) = continue_prefixes(predictor, text, [tokens])
         return {
             "text": output.text, "score": output.score, "log_probability": output.total,

@@ -14,9 +14,9 @@ import torch
 
 import dragoman
 from dragoman.analysis.alignment import (
+    NO_ALIGNMENT,
     Aligner,
     AttentionView,
-    WordAlignment,
     align_pairs,
     all_views,
     heads_by_layer,
@@ -36,6 +36,8 @@ from dragoman.data.tokenizers.pair_codec import PairCodec
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, DataError
+from dragoman.inference.alignments import WordAlignment
+from dragoman.inference.long_inputs import InputTooLongError, LengthLimits
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.cells import GRUConfig
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
@@ -95,8 +97,13 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
         target_tokenizer=tokenizer,
         codec=PairCodec(source, tokenizer),
         tags=tuple(tags),
+        config=SimpleNamespace(model=config),
+        length_limits=LengthLimits(256, "data.max_length", 10_000),
+        reads_files=False,
+        reads_match=0.0,
+        context=0,
+        unseen_in=lambda text: [],
     )
-    told.read_as = lambda texts, tag=None: Predictor.read_as(told, texts, tag)
     return told
 
 
@@ -279,8 +286,7 @@ def test_attention_finds_a_learned_reordering(learned: Predictor) -> None:
 def test_two_directions_choose_the_most_agreeing_views(learned: Predictor) -> None:
     rows = reversed_pairs(40, 3)
     pairs = [row[:2] for row in rows]
-    turned = [(target, source) for source, target in pairs]
-    ahead, behind, agreement = Aligner(learned, learned).most_agreeing_views(pairs, turned)
+    ahead, behind, agreement = Aligner(learned, learned).most_agreeing_views(pairs)
     assert (ahead, behind) == (select_view(learned), select_view(learned))
     assert agreement > 0.9
     both = Aligner(learned, learned, symmetrization="intersection")
@@ -323,6 +329,42 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
         failed = call("align", run, *arguments)
         assert failed.code == 2
         assert message in failed.err
+
+
+def test_python_aligns_as_the_command_does(learned: Predictor, tmp_path: Path) -> None:
+    rows = reversed_pairs(20, 4)
+    pairs = [row[:2] for row in rows]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    expected = call("align", learned.run.folder, tmp_path / "pairs.tsv", "--threshold", "0.3").lines
+    options = dragoman.AlignOptions(threshold=0.3)
+    for data in (pairs, tmp_path / "pairs.tsv"):
+        assert [str(one) for one in learned.align(data, options)] == expected
+        assert [str(one) for one in dragoman.align(learned.run.folder, data, options)] == expected
+    raw = [str(one) for one in dragoman.align(None, pairs, dragoman.AlignOptions(model="ibm1"))]
+    assert raw == call("align", "--model", "ibm1", tmp_path / "pairs.tsv").lines
+    sources = [source for source, _ in pairs]
+    written = list(dragoman.align(learned, sources, dragoman.AlignOptions(predict=True)))
+    assert isinstance(written[0], WordAlignment)
+    assert written[0].output == learned.predict(sources[:1])[0].text
+    with pytest.raises(ConfigError, match="--layer goes with a run, found --model hmm"):
+        dragoman.AlignOptions(model="hmm", layer="2")
+
+
+def test_pairs_to_align_are_checked_as_inputs_are(learned: Predictor) -> None:
+    """A pair that cannot be aligned left all others of its batch without links."""
+    refused, unknown, warnings = dict[int, Exception](), dict[int, list[str]](), list[str]()
+    pairs = [("wa wb", "we wf"), ("wa " * 5_000, "we"), ("\ufeffwa wb", "we w\x80f"), ("wa other", "we"), ("", "we")]
+    with pytest.raises(InputTooLongError, match=r"input 2: source: found 5,000 tokens"):
+        learned.align(pairs)
+    found = learned.align(
+        pairs, on_refused=refused.__setitem__, on_unknown=unknown.__setitem__, on_warning=warnings.append
+    )
+    assert list(refused) == [2]
+    assert unknown == {4: ["other"]}
+    assert found[1] == NO_ALIGNMENT
+    assert (found[2].links, found[2].source) == (found[0].links, found[0].source)
+    assert (found[4].source, found[4].target, found[4].links) == ((), ("we",), frozenset())
+    assert warnings == []
 
 
 def exchanged_pairs(count: int, seed: int) -> list[tuple[str, str, Links]]:

@@ -11,9 +11,9 @@ from dragoman.analysis.free_running import forcing, free_running
 from dragoman.analysis.options import InspectOptions
 from dragoman.analysis.subject import open_subject
 from dragoman.data.tokenizers.base import EOS
+from dragoman.inference.evaluation import as_examples
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
-from dragoman.inference.target_scores import reference_loss
 from tests.conftest import TrainedFolder, quiet_machine
 
 SOURCES, TARGETS = ["abcd", "ba", "fedcba", "cab"], ["ABCD", "BB", "FEDCBA", "CABA"]
@@ -38,7 +38,7 @@ def test_accuracy_by_position(predictor: Predictor) -> None:
     assert found.counts.tolist() == [sum(len(gold) > place for gold in golds) for place in range(7)]
     expected = [sum(row[place] for row in right if len(row) > place) for place in range(7)]
     assert (found.free * found.counts).tolist() == pytest.approx(expected)
-    loss = reference_loss(predictor.model, *rows, predictor.collator.collate, predictor.device, 4)
+    loss = predictor.loss(as_examples(zip(SOURCES, TARGETS, strict=True)))
     assert float((found.forced * found.counts).sum() / found.counts.sum()) == pytest.approx(loss.accuracy)
     firsts = [row.index(False) for row in right if False in row]
     assert (found.starts * found.targets).tolist() == pytest.approx([firsts.count(place) for place in range(7)])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dragoman.data.batch import batch_of
 from dragoman.data.bptt import BpttPlan, RunningText
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
@@ -17,7 +18,7 @@ from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import DataError
 from dragoman.inference.completer import CompletionOptions, check_length, complete
-from dragoman.inference.target_scores import mean_log_probabilities
+from dragoman.inference.target_scores import token_scores
 from dragoman.layers.config import LearnedConfig, RotaryConfig, SegmentsConfig
 from dragoman.models.config import TransformerConfig
 from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
@@ -171,12 +172,12 @@ def test_likelihoods_do_not_depend_on_the_tokens() -> None:
     }  # fmt: skip
 
 
-def test_mean_log_probabilities_are_those_of_teacher_forcing(model: LanguageModel) -> None:
+def test_token_scores_are_those_of_teacher_forcing(model: LanguageModel) -> None:
     rows = [[5, 6, 7], [], [8, 9, 10, 11, 12], [4] * 24, [6]]
-    found = mean_log_probabilities(model, [[]] * len(rows), rows, CPU, batch_size=2)
-    for row, mean in zip(rows, found, strict=True):
+    found = token_scores(model, [([], row) for row in rows], batch_of, CPU, batch_size=2)
+    for row, (scores, _) in zip(rows, found, strict=True):
         if model.max_positions is not None and len(row) >= model.max_positions:
-            assert mean == -math.inf
+            assert scores == [-math.inf] * (len(row) + 1)
             continue
         expected = [next_scores(model, row[:index])[token].item() for index, token in enumerate([*row, EOS])]
-        assert mean == pytest.approx(sum(expected) / len(expected), abs=1e-10)
+        assert scores == pytest.approx(expected, abs=1e-10)

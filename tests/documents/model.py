@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import torch
 
-from dragoman.analysis.alignment import WordAlignment
 from dragoman.documents.base import Document, UnitTranslation
 from dragoman.documents.numbers import Localise
 from dragoman.documents.translate import finished, translate_blocks, translate_units
+from dragoman.inference.alignments import WordAlignment
 from dragoman.inference.prediction import Prediction
 
 T = TypeVar("T")

@@ -26,6 +26,7 @@ from dragoman.inference import rerank
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Prediction, Predictor
 from dragoman.inference.rerank import Reranker
+from dragoman.inference.target_scores import TargetScore
 from tests.conftest import CommandResult, call, quiet_machine, words, write_rows
 
 QUICK = ("train.steps=60", "train.validate_every=60", "train.decode=5", "train.optimizer.warmup=10")
@@ -203,9 +204,9 @@ def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> No
 @pytest.mark.parametrize("weight", [2.0, -2.0])
 def test_an_output_that_a_reranker_cannot_give_comes_last(weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A negative weight made it the best, and two rerankers of opposite signs raised an error."""
-    monkeypatch.setattr(rerank, "mean_log_probabilities", lambda *arguments, too_long: [-math.inf, -1.0])
-    codec = SimpleNamespace(encode_pairs=lambda outputs, sources: (outputs, sources))
-    run: Any = SimpleNamespace(tags=(), codec=codec, model=None, device=None)
+    scores = [TargetScore(log, ("b",), (log,), (False,)) for log in (-math.inf, -1.0)]
+    monkeypatch.setattr(rerank, "score_pairs", lambda *arguments: scores)
+    run: Any = SimpleNamespace(model=SimpleNamespace(max_positions=None))
     assert rerank.weighted(run, RerankModel("x", weight), [("a", "b"), ("c", "b")]) == [-math.inf, -weight]
 
 

@@ -68,7 +68,7 @@ def test_keywords_are_the_fields_of_the_options(keywords: type) -> None:
     assert get_type_hints(keywords, localns=types) == expected
 
 
-@pytest.mark.parametrize("method", ["predict", "stream", "evaluate", "complete", "rate", "loss"])
+@pytest.mark.parametrize("method", ["predict", "stream", "evaluate", "complete", "rate", "loss", "score"])
 @pytest.mark.parametrize("kind", [Predictor, Labeler, Completer])
 def test_public_methods_take_and_give_named_types(kind: type[LoadedRun], method: str) -> None:
     if function := getattr(kind, method, None):

@@ -60,6 +60,11 @@ def test_words_are_placed_where_they_sound(folder: Path, tmp_path: Path, run: st
     assert [one["unit"] for one in objects] == ["seconds"] * 3
     assert [word["word"] for one in objects for word in one["words"]] == [row[1] for row in found]
     assert [f"{word['start']:.3f}" for one in objects for word in one["words"]] == [row[2] for row in found]
+    given = [(str(tmp_path / name), " ".join(word for word, _ in row)) for name, row in truth.items()]
+    placed = load_predictor(folder / run).force_align(given)
+    assert [
+        f"{place.start:.3f}" for one in placed for _, place in one.words if place is not None
+    ] == [row[2] for row in found]  # fmt: skip
     heard = call("align", folder / run, tmp_path, "--predict")  # what the run writes, of the files of a folder
     assert "texts.tsv" not in heard.out
     outputs = call("predict", folder / run, tmp_path).out.split()
@@ -130,7 +135,7 @@ def test_texts_without_room_and_other_faults_of_placing_are_told(folder: Path, t
 
 def test_an_empty_transcript_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that has learned nothing writes nothing; silence would look like success."""
-    monkeypatch.setattr("dragoman.analysis.ctc_alignment.transcribe", lambda predictor, paths, *rest: [""] * len(paths))
+    monkeypatch.setattr("dragoman.analysis.align.transcribe", lambda predictor, paths, *rest: [""] * len(paths))
     place = f"{folder}/sounds.tar.gz::test0.wav"
     result = call("align", folder / "speech", place, "--predict")
     assert (result.code, result.out) == (0, "")

@@ -37,11 +37,12 @@ NO_CONSTRAINTS = OutputConstraints()
 
 
 class ConstrainedInput(NamedTuple):
-    """An input text and the constraints on its output."""
+    """An input text and the constraints on its output, or the output that is given for it."""
 
     text: str
     constraints: OutputConstraints = NO_CONSTRAINTS
     place: str = ""  # "path:line" for messages; without it an input is named by its number
+    target: str | None = None  # for work that scores or aligns a given output
 
     def with_defaults(self, shared: OutputConstraints) -> ConstrainedInput:
         """The input with the constraints of `shared` of which it has none of its own."""

@@ -128,4 +128,4 @@ async def score(request: Request, body: ScoreRequest) -> Any:
             raise ConfigError("source: found an empty one, expected text")
         pairs = [(tagged(pair.source, body.tag, model), pair.target) for pair in body.pairs]
     outputs = await call.compute(BatchWork(model.name, "score"), pairs)
-    return {"model": model.name, "scores": [output._asdict() for output in outputs]}
+    return {"model": model.name, "scores": [output.as_table() for output in outputs]}
