@@ -283,6 +283,7 @@ def check(request: Request | None, show: int, installation: bool) -> None:
         for line in installation_lines():
             click.echo(line)
         return
+    from dragoman.auto.check import CheckOptions
     from dragoman.auto.check import check as prove
 
     with Display(quiet=not sys.stderr.isatty()) as display:  # a progress line, if a person waits
@@ -294,7 +295,8 @@ def check(request: Request | None, show: int, installation: bool) -> None:
         config, reasons = resolve(request, display.preparing, despite_faults=True)
         for reason in reasons:
             say(reason)
-        warnings = prove(config, say, show, display.preparing)
+        folder = Path(request.folder) if request.what == request.folder else None  # a run that would be resumed
+        warnings = prove(config, say, CheckOptions(show), display.preparing, folder)
     click.echo(f"the run can start, but see the warnings ({warnings})" if warnings else "all is well")
 
 
