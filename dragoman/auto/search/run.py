@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -46,12 +45,9 @@ from dragoman.auto.search.worker import (
     OVERDUE,
     Job,
     Outcome,
-    Pool,
-    failure,
-    is_broken,
+    TrialPool,
     outcome_of_killed,
     state_of,
-    worker_pool,
 )
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError
@@ -71,7 +67,6 @@ LAST_TRAININGS = 0.3  # share of the time that the stages leave for the last tra
 GRACE = 0.1  # share of the time after the deadline at which jobs that do not pause are killed
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 SLOWLY_DECODED = 300  # the most validation inputs for models that take minutes to fit
-SAVING = 20.0  # seconds between two savings of the time that the search has taken
 REST = 0.12  # share of the time that may stay unused
 LATE = 0.02  # share of the time before the deadline at which it counts as over
 UNDERTRAINED = 0.5  # of the usual steps
@@ -96,7 +91,6 @@ class Search:
     def __init__(self, folder: Path, say: Say, show: Show, started: float | None = None) -> None:
         self.folder, self.say, self.show = folder, say, show
         self.trials = folder / TRIALS
-        self.workers = 1
         self.started, self.spent_before = time.time() if started is None else started, 0.0
         self.deadline = math.inf  # time.time() at which the search must end
         self.save_time: Callable[[], None] = lambda: None  # so that a search that is killed knows how long it ran
@@ -166,14 +160,14 @@ class Search:
         """Go on with the search until the winner is the run of this folder."""
         with locked(self.folder):
             state = load_search(self.folder)
-            self.workers, self.spent_before = state.workers, state.spent
+            self.spent_before = state.spent
             if state.done:
                 return state
             if state.seconds is not None:
                 self.deadline = self.started + state.seconds - state.spent
             self.save_time = partial(self._save, state)
             try:
-                with stop_search_on_signals(), worker_pool(state.workers) as pool:
+                with stop_search_on_signals(), TrialPool(state.workers) as pool:
                     if not state.planned:
                         self._measure(state, pool)
                     while state.stage < len(state.sizes) - 1:
@@ -207,7 +201,7 @@ class Search:
     def _config(self, name: str) -> Config:
         return load(self.trials / f"{name}.toml")
 
-    def _measure(self, state: SearchState, pool: Pool) -> None:
+    def _measure(self, state: SearchState, pool: TrialPool) -> None:
         """Measure the speed of all trials and fix the steps of every stage."""
         usual = {trial.name: self._config(trial.name).train for trial in state.trials}
         if state.seconds is None:
@@ -232,7 +226,7 @@ class Search:
         self._save(state)
         self.show(state)
 
-    def _measure_alone(self, state: SearchState, pool: Pool, device: str) -> plan.Cost | None:
+    def _measure_alone(self, state: SearchState, pool: TrialPool, device: str) -> plan.Cost | None:
         """Begin the default model with all cores, and measure its speed; None: it failed.
 
         Its run stays: where there is no time for other models, it goes on from here.
@@ -263,7 +257,7 @@ class Search:
         left = seconds_left(state, self.deadline)
         self.say(f"search: {plan_alone(state, configs, alone, left, done.elapsed if done else 0.0)}")
 
-    def _probe(self, state: SearchState, pool: Pool, device: str, budget: float) -> list[Trial]:
+    def _probe(self, state: SearchState, pool: TrialPool, device: str, budget: float) -> list[Trial]:
         """Train the trials for a few steps, until the budget is over or no more would fit into the rest of the time.
 
         Returns those that were measured. They begin anew afterwards, so that measuring changes no result.
@@ -349,7 +343,7 @@ class Search:
             config = self._config(trial.name)
             trial.settings = [] if is_fitted(config) else planned_settings(config, last, every)
 
-    def _stage(self, state: SearchState, pool: Pool) -> None:
+    def _stage(self, state: SearchState, pool: TrialPool) -> None:
         """Train the surviving trials to the end of the stage; finished ones are not trained again."""
         surviving = state.surviving()
         waiting = [trial for trial in surviving if not trial.error and len(trial.scores) <= state.stage]
@@ -393,49 +387,15 @@ class Search:
 
     def _outcomes(
         self,
-        pool: Pool,
+        pool: TrialPool,
         jobs: Sequence[tuple[Trial, Job]],
         enough: Callable[[], bool] = lambda: False,
         overdue: float = math.inf,
     ) -> Iterator[tuple[Trial, Job, Outcome]]:
-        """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins.
-
-        If a process dies, the jobs that ran run again one by one, so that only the one to blame fails. From the time
-        `overdue` on, jobs that still run are killed, once one has an outcome: fitting, loading and validating cannot
-        pause. Their outcome is the error OVERDUE.
-        """
-        waiting, running = list(reversed(jobs)), dict[Future[Outcome], tuple[Trial, Job]]()
-        alone: list[tuple[Trial, Job]] = []
-        succeeded = False
-        while waiting or running:
-            while waiting and len(running) < (1 if alone else self.workers):  # the pool would begin needless jobs
-                job = waiting.pop()
-                running[pool.submit(job[1])] = job
-            limit = max(0.0, overdue - time.time()) if succeeded else math.inf
-            done = wait(running, min(limit, SAVING), return_when=FIRST_COMPLETED).done
-            if not done and limit > SAVING:
-                self.save_time()
-                continue
-            if not done:
-                pool.kill()
-                yield from ((*late, failure(OVERDUE)) for late in (*running.values(), *waiting))
-                return
-            if any(is_broken(future) for future in done):
-                died = [running.pop(future) for future in list(running) if is_broken(future)]
-                pool.restart()
-                if len(died) > 1:
-                    alone, waiting = died, [*waiting, *died]
-                else:
-                    yield *died[0], failure("its process was killed, perhaps for lack of memory")
-                continue
-            for future in done:
-                job = running.pop(future)
-                alone = [other for other in alone if other is not job]
-                outcome = future.result()
-                succeeded = succeeded or not outcome.error
-                yield *job, outcome
-            if enough():
-                waiting = []
+        """The outcomes of a pool, with the trials that the jobs belong to."""
+        trials = {job: trial for trial, job in jobs}
+        for job, outcome in pool.outcomes(trials, enough, overdue, self.save_time):
+            yield trials[job], job, outcome
 
     # ---------------------------------------------------------------------- winners
 
@@ -471,7 +431,7 @@ class Search:
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         return name
 
-    def _finish(self, state: SearchState, pool: Pool) -> None:
+    def _finish(self, state: SearchState, pool: TrialPool) -> None:
         self.say(f"search: training {', '.join(state.members)} to the end")
         busy = sum(not is_fitted(self._config(name)) for name in state.members)
         jobs = [self._last_job(state, name, min(state.workers, max(1, busy))) for name in state.members]
@@ -531,7 +491,7 @@ class Search:
     def _train_to_end(
         self,
         state: SearchState,
-        pool: Pool,
+        pool: TrialPool,
         jobs: Sequence[tuple[Trial, Job]],
         trained: dict[str, Outcome],
         late: Callable[[], bool] = lambda: False,
@@ -551,7 +511,7 @@ class Search:
             self.show(state)
         return errors
 
-    def _use_rest(self, state: SearchState, pool: Pool, trained: dict[str, Outcome]) -> None:
+    def _use_rest(self, state: SearchState, pool: TrialPool, trained: dict[str, Outcome]) -> None:
         """While time is left: train on what was cut short, then candidates that waited, then further seeds."""
         assert state.seconds is not None
         tried: set[tuple[str, int]] = set()
