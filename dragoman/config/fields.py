@@ -15,6 +15,7 @@ from dragoman.config.table import Table
 from dragoman.config.toml_text import either, one_of
 
 T = TypeVar("T")
+Listing = Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,21 @@ Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
 
 
 @typing.overload
-def setting(default: T, *, help: str) -> T: ...
+def setting(default: T, *, help: str, flag: str = "", metavar: str = "", listing: Listing | None = None) -> T: ...
 @typing.overload
 def setting(*, default_factory: Callable[[], T], help: str) -> T: ...
 @typing.overload
-def setting(*, help: str) -> Any: ...
-def setting(default: Any = MISSING, *, default_factory: Any = MISSING, help: str) -> Any:
-    """A dataclass field with a help text; it is required if it has neither a default nor a factory."""
+def setting(*, help: str, flag: str = "", metavar: str = "", listing: Listing | None = None) -> Any: ...
+def setting(default: Any = MISSING, *, default_factory: Any = MISSING, help: str, **metadata: Any) -> Any:
+    """A dataclass field with a help text; it is required if it has neither a default nor a factory.
+
+    `flag` names the option of commands that have this field ("--output", or "-o --output"), `metavar` its value in
+    the help. `listing` gives the text for LISTING in the help when the help is shown: the entries of a table, say.
+    """
+    metadata = {"help": help, **{name: value for name, value in metadata.items() if value}}
     if default_factory is not MISSING:
-        return dataclasses.field(default_factory=default_factory, metadata={"help": help})
-    return dataclasses.field(default=default, metadata={"help": help})
+        return dataclasses.field(default_factory=default_factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 # In this order because a bool is an int as well.

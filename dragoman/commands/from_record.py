@@ -1,0 +1,74 @@
+"""The options of a command, made from the record of options that its verb takes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import MISSING, Field
+from typing import Any
+
+import click
+
+from dragoman.commands.options import ListingOption
+from dragoman.config.fields import Accepted, Range, accepted, fields_of, type_hints
+from dragoman.errors import ConfigError
+
+Command = Callable[..., Any]
+
+
+def options_of(record: Any, name: str = "options") -> Callable[[Command], Command]:
+    """Adds an option for every field of a record that has a flag; the command gets an instance of it as `name`.
+
+    Fields without a flag keep their defaults. A message of the record's `problems` begins with the name of a field;
+    the user reads the flag in its place.
+    """
+    fields = {key: field for key, field in fields_of(record).items() if "flag" in field.metadata}
+
+    def add(function: Command) -> Command:
+        @functools.wraps(function)
+        def filled(**given: Any) -> Any:
+            values = record(**{key: given.pop(key) for key in fields})
+            for problem in getattr(values, "problems", list)():
+                key, colon, rest = problem.partition(":")
+                flag = fields[key].metadata["flag"].split()[-1] if key in fields else key
+                raise ConfigError(f"{flag}{colon}{rest}")
+            return function(**{name: values}, **given)
+
+        command: Command = filled
+        for key in reversed(fields):
+            command = _option(key, fields[key], accepted(type_hints(record)[key]))(command)
+        return command
+
+    return add
+
+
+def _option(name: str, field: Field[Any], expected: Accepted) -> Callable[[Command], Command]:
+    note, multiple = str(field.metadata["help"]), bool(expected.lists)
+    attributes: dict[str, Any] = {"help": f"{note[0].upper()}{note[1:]}" + "." * (note[-1] not in ".])")}
+    if listing := field.metadata.get("listing"):
+        attributes |= {"cls": ListingOption, "listing": listing}
+    if metavar := field.metadata.get("metavar"):
+        attributes["metavar"] = metavar
+    if bool in expected.scalars:
+        attributes["is_flag"] = True
+    else:
+        attributes |= {"type": _type(expected.lists[0] if multiple else expected), "multiple": multiple}
+    if field.default is MISSING:
+        attributes["required"] = True
+    else:
+        attributes["default"] = field.default
+    return click.option(*field.metadata["flag"].split(), name, **attributes)
+
+
+def _type(expected: Accepted) -> Any:
+    """The type that click checks a value by, with the limits and choices of the field."""
+    if expected.choices:
+        return click.Choice(expected.choices)
+    kinds: Any = ((int, click.IntRange), (float, click.FloatRange))
+    for number, kind in kinds:
+        if number in expected.scalars and str not in expected.scalars:
+            limit = expected.scalars[number]
+            bounds = [None if bound is None else number(bound) for bound in (limit.minimum, limit.maximum)]
+            ranged = kind(*bounds, limit.exclusive_minimum, limit.exclusive_maximum)
+            return number if limit == Range() else ranged
+    return click.STRING
