@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from dragoman.auto.estimates import BatchShape, Say, check_memory, plan_warnings, time_lines, training_seconds
+from dragoman.auto.options import CheckOptions
 from dragoman.auto.profile import describe, profile_pairs
 from dragoman.classical.model import FittedModel
-from dragoman.config.settings import SizeOrNone, setting
 from dragoman.data.bptt import BpttPlan, StoredStream
 from dragoman.data.config import Files, file_list, paths_of, tags_of
 from dragoman.data.corpus import Corpus, extract_features
@@ -44,13 +44,6 @@ from dragoman.training.loaders import batch_plan
 from dragoman.training.runtime import Runtime, resolve_device
 
 TRIAL_EXAMPLES = 48
-
-
-@dataclass(frozen=True)
-class CheckOptions:
-    """What a user may ask of a check."""
-
-    show: SizeOrNone = setting(1000, help="Maximum of faulty lines to name.")
 
 
 DEFAULTS = CheckOptions()

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from dragoman.auto.configure import configure
+from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import worker
 from dragoman.auto.search.run import (
     Search,
-    SearchOptions,
 )
 from dragoman.auto.search.state import SearchState, check_folder, load_search
 from dragoman.auto.search.worker import Job, Outcome, TrialPool

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import plan
 from dragoman.auto.search.alone import plan_alone
 from dragoman.auto.search.members import ensemble_score, helpful_members
@@ -57,7 +58,7 @@ from dragoman.runs.folder import MEMBERS_FILE, locked, write_members
 from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.training.display import duration
 from dragoman.training.runtime import resolve_device
-from dragoman.training.signals import SearchStopped, stop_search_on_signals
+from dragoman.training.signals import SearchStopped, signals_wait, stop_search_on_signals
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
@@ -72,17 +73,6 @@ LATE = 0.02  # share of the time before the deadline at which it counts as over
 UNDERTRAINED = 0.5  # of the usual steps
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """What was asked for."""
-
-    seconds: float | None = None  # time for everything; None: the usual length of training for each trial
-    trials: int | None = None
-    ensemble: int = 1
-    workers: int | None = None  # processes; None: one for each core, or a few on a GPU
-    started: float = field(default_factory=time.time)  # time.time() when the time began
 
 
 class Search:
@@ -138,13 +128,14 @@ class Search:
                 for number, name in enumerate(names)
             ],
         )
-        make_folder(make_folder(self.folder) / TRIALS)
         decoded = first.train.decode if "decode" in given else max(first.train.decode, DECODED[device.type])
         state.decoded = min(decoded, validation)
-        for name in names:
-            most = SLOWLY_DECODED if is_slow(configs[name]) else decoded
-            self._write_configs(name, configs[name], state, min(decoded, most))
-        state.save(self.folder)
+        with signals_wait():  # or a folder would be left that is neither a run nor a search
+            make_folder(make_folder(self.folder) / TRIALS)
+            for name in names:
+                most = SLOWLY_DECODED if is_slow(configs[name]) else decoded
+                self._write_configs(name, configs[name], state, min(decoded, most))
+            state.save(self.folder)
 
     def _write_configs(self, name: str, config: Config, state: SearchState, decoded: int) -> None:
         """The files trials/NAME.toml and, with folds, trials/NAME-1.toml, …"""
