@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dragoman.auto.curve import CurveOptions, learning_curve
+from dragoman.auto.curve import learning_curve
+from dragoman.auto.options import CurveOptions
 from dragoman.training.display import Display
 
 PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from dragoman.analysis.align import align
-    from dragoman.auto.adapt import Adaptation, Method
+    from dragoman.auto.adapt import Adaptation
+    from dragoman.auto.options import Method
     from dragoman.decoding.options import DecodingOptions
     from dragoman.inference.alignments import AlignOptions
     from dragoman.inference.completer import Completer
@@ -250,12 +251,15 @@ def adapt(
     correction, and to judge by; by default they come from the data of the run. `method` says what is trained:
     "adapters" or the "whole" model. The result tells whether the new version was kept, and the scores that decided.
     """
-    from dragoman.auto.adapt import AdaptOptions
     from dragoman.auto.adapt import adapt as adapt_run
+    from dragoman.auto.options import AdaptOptions
     from dragoman.progress import silent
     from dragoman.training.display import Display
 
-    options = AdaptOptions(general, method, mix, tag, overrides=overrides, device=device, from_server=from_server)
+    options = AdaptOptions(
+        None if general is None else str(general), method, mix, tag=tag, overrides=overrides, device=device,
+        from_server=from_server,
+    )  # fmt: skip
     with silent(quiet), Display(quiet=quiet) as display:
         return adapt_run(run, corrections, options, display)
 
@@ -277,7 +281,8 @@ def curve(
     `runs/NAME-curve` for a file. `seconds` limits all trainings together. All sizes are judged by the pairs of `test`,
     or by a part of the data. The result has the measured `points` and the `gains`; `result.gain(10_000)` predicts more.
     """
-    from dragoman.auto.curve import CurveOptions, learning_curve
+    from dragoman.auto.curve import learning_curve
+    from dragoman.auto.options import CurveOptions
     from dragoman.data.readers.memory import as_training_data
     from dragoman.files import run_name
     from dragoman.progress import silent
@@ -287,7 +292,8 @@ def curve(
         raise TypeError("curve needs run=FOLDER when the data are not a file")
     folder = Path(run) if run is not None else Path("runs") / f"{run_name(str(data))}-curve"
     wanted = (more,) if isinstance(more, int) else tuple(more)
-    options = CurveOptions(wanted, metric, seconds, None if test is None else str(test), overrides, device=device)
+    test = None if test is None else str(test)
+    options = CurveOptions(wanted, test, metric, seconds, overrides, device=device)
     with silent(quiet), Display(quiet=quiet) as display:
         return learning_curve(as_training_data(data, overrides), folder, options, display)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.auto.search.state import STATE_FILE, TABLE_FILE
+from dragoman.auto.search.state import TABLE_FILE
 from dragoman.cli import cli
 from dragoman.config.dump import describe
 from dragoman.data.readers.base import READERS
@@ -24,7 +24,7 @@ from dragoman.decoding.shortlist import NAME as SHORTLIST
 from dragoman.inference.confidence import CALIBRATION
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.shards import MANIFEST
-from dragoman.runs.folder import IMPORTED, MEMBERS_FILE, RUN_FORMAT
+from dragoman.runs.folder import IMPORTED, MEMBERS_FILE, RUN_FORMAT, SEARCH
 from dragoman.runs.versions import LIST
 from dragoman.tasks.table import TASKS
 from dragoman.training.trained_weights import BASE
@@ -94,7 +94,7 @@ def test_the_reference_names_all_commands_options_settings_routes_and_names(text
 
 def test_the_page_of_formats_names_the_files_and_fields() -> None:
     page = (ROOT / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
-    files = (CALIBRATION, IMPORTED, MEMBERS_FILE, SHORTLIST, STATE_FILE, TABLE_FILE, WEIGHTS, BASE, LIST, MANIFEST)
+    files = (CALIBRATION, IMPORTED, MEMBERS_FILE, SHORTLIST, SEARCH, TABLE_FILE, WEIGHTS, BASE, LIST, MANIFEST)
     for name in (
         *files,
         *(own.name for own in dataclasses.fields(Prediction) if own.name != "origin"),

@@ -16,8 +16,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +54,17 @@ class Watch:
 class DirectPool:
     """In place of the processes of a search: jobs run here, since these processes have everything imported."""
 
-    def __init__(self, workers: int) -> None:
-        from concurrent.futures import ThreadPoolExecutor
+    def __init__(self, workers: int) -> None: ...
 
-        self.executor = ThreadPoolExecutor(1)
-        self.executor._processes = {}  # type: ignore[attr-defined]
+    def __enter__(self) -> DirectPool:
+        return self
 
-    def submit(self, job: Any) -> Future[Any]:
+    def __exit__(self, *error: object) -> None: ...
+
+    def outcomes(self, jobs: Iterable[Any], *limits: Any) -> Iterator[tuple[Any, Any]]:
         from dragoman.auto.search.worker import run_job
 
-        future: Future[Any] = Future()
-        future.set_result(run_job(job))
-        return future
+        return ((job, run_job(job)) for job in jobs)
 
 
 def content(folder: Path) -> dict[str, bytes | None]:
@@ -132,10 +130,10 @@ class Linked:
         errors, noted = self.folder / f"errors-{os.getpid()}", self.folder / f"written-{os.getpid()}"
 
         def work() -> int:
-            from dragoman.auto.search import worker
+            from dragoman.auto.search import run
 
             os.environ["DRAGOMAN_CACHE"] = str(self.cache)
-            worker.Pool = DirectPool  # type: ignore[assignment,misc]
+            run.TrialPool = DirectPool  # type: ignore[assignment,misc]
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
             watched = Watch(watch) if watch is not None else None
             code = self.driver.guarded(arguments)

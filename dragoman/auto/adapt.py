@@ -12,12 +12,13 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dragoman.auto.corrections import Corrections, accepted_corrections, prepare_corrections, read_corrections
 from dragoman.auto.distil import write_rows
+from dragoman.auto.options import AdaptOptions, Method
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.examples import Example, Fault
@@ -37,7 +38,6 @@ from dragoman.tasks.config import Config, build
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
 
-Method = Literal["auto", "adapters", "whole"]
 LARGE = 30_000_000  # parameters from which adapters are trained: the weights of a version would take long to write
 EPOCHS = 10  # at most: the validation part of the corrections decides
 STEPS_PER_EPOCH = 10  # at least, so that a few corrections are not one single batch
@@ -50,20 +50,6 @@ JUDGED = 4_000  # general pairs that judge, at most; 520 of them did not show a 
 LOSS = 1.0  # points of the metric: a version with a lower score is not kept unless a larger loss is ruled out
 PROFILED = 5_000  # general pairs that say what is usual
 SIGNIFICANT = 0.05
-
-
-@dataclass(frozen=True)
-class AdaptOptions:
-    """What a user may ask of an adaptation."""
-
-    general: str | Path | None = None  # pairs to mix in and to judge by; None: the run's own data
-    method: Method = "auto"
-    mix: float = 1.0  # general pairs in an epoch for each correction
-    tag: str | None = None  # of the corrections, for a run with tags
-    read: ReadOptions = ReadOptions()
-    overrides: tuple[str, ...] = ()
-    device: str = "auto"
-    from_server: bool = False  # whether the data are the folder of `dragoman serve --corrections`
 
 
 class General(NamedTuple):
@@ -145,7 +131,8 @@ def adapt(
     if options.from_server:
         items: Iterable[Example | Fault] = accepted_corrections(run, name, options.tag)
     else:
-        items = read_corrections(data, options.read)
+        columns = tuple(name.strip() for name in (options.columns or "").split(",") if name.strip())
+        items = read_corrections(data, ReadOptions(columns, options.header))
     corrections = prepare_corrections(items, general.train[:PROFILED], options.tag, name)
     held_out = {example.model_input for example in (*corrections.test, *corrections.valid)}
     general = General([pair for pair in general.train if pair.model_input not in held_out], general.test)
@@ -209,7 +196,7 @@ def read_general(run: Run, options: AdaptOptions, display: Display) -> General:
     """A sample of the general pairs to mix in, and others to judge by."""
     data = run.config.data
     if options.general is not None:
-        data = data.without_columns(train=str(options.general), valid=None, holdout=JUDGED)
+        data = data.without_columns(train=options.general, valid=None, holdout=JUDGED)
     try:
         split = TrainValidSplit(data, display.preparing, run.task.example_format(run.config))
         pool = sample(split.train("reading general pairs"), POOL)

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
+import torch
 from torch import nn
 
-from dragoman.auto.estimates import (
-    BatchShape,
-    Say,
-    check_memory,
-    plan_warnings,
-    time_lines,
-    training_seconds,
-    with_epochs,
-)
+from dragoman.auto.estimates import BatchShape, Say, check_memory, plan_warnings, time_lines, training_seconds
+from dragoman.auto.options import CheckOptions
 from dragoman.auto.profile import describe, profile_pairs
 from dragoman.classical.model import FittedModel
-from dragoman.config import settings
 from dragoman.data.bptt import BpttPlan
 from dragoman.data.config import Files, file_list, paths_of
 from dragoman.data.corpus import Corpus, extract_features
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.files import MediaError
-from dragoman.data.readers.header import header_warnings
 from dragoman.data.split import PROGRESS_EVERY, LineCounts, columns_advice, read_examples
 from dragoman.data.store import COLUMNS
 from dragoman.errors import DataError, DragomanError, RunError, WarningLine
@@ -40,81 +33,83 @@ from dragoman.inference.load import load_completer, load_run
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.progress import Progress
 from dragoman.runs import train
-from dragoman.runs.data_report import MANY, MOST, measure_target_lengths, unknown_token_report
-from dragoman.runs.pretrained import check_optional_packages, check_start_run, load_start_run, settings_mismatch
+from dragoman.runs.data_report import MOST, measure_target_lengths, unknown_token_report
+from dragoman.runs.plan import Action, TrainingPlan, check_settings, plan_with
 from dragoman.tasks.base import MEDIA
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
 from dragoman.tasks.translate import TranslateConfig
-from dragoman.training.capacity import check_capacity
 from dragoman.training.config import VectorsConfig
 from dragoman.training.display import Display
 from dragoman.training.loaders import batch_plan
-from dragoman.training.runtime import resolve_device, use_bfloat16
-from dragoman.training.trained_weights import freeze, rate_factors
+from dragoman.training.runtime import Runtime, resolve_device
 
 TRIAL_EXAMPLES = 48
 
 
-def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda what, count: None) -> int:
-    """Report findings by `say`; returns the number of warnings about the plan. DragomanError: the run cannot start."""
+DEFAULTS = CheckOptions()
+
+
+def check(
+    config: Config,
+    say: Say,
+    options: CheckOptions = DEFAULTS,
+    doing: Progress = lambda what, count: None,
+    folder: Path | None = None,
+) -> int:
+    """Report findings by `say`; returns the number of warnings. DragomanError: the run cannot start.
+
+    `folder` is the run that would be resumed; without one training would create a run. What training refuses, its own
+    plan refuses here.
+    """
     config.data.check_shuffle()
+    runtime = Runtime(resolve_device(config.train.device))
+    action: Action = "create" if folder is None else "resume"
+    folder = folder or Path(tempfile.gettempdir()) / f"dragoman-{uuid4()}"  # there is none
+    resuming = check_settings(config, folder, action, runtime)
     say("configuration: every setting is known and in range")
-    device = resolve_device(config.train.device)
-    use_bfloat16(config.train.precision, device)
-    check_optional_packages(config.model)
-    if config.train.pretrained is not None:
-        check_start_run(config.train.pretrained.run)
     files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
-    parts = [check_lines(config, part, part is not config.data.train, say, show, doing) for part in files]
+    parts = [check_lines(config, part, part is not config.data.train, say, options.show, doing) for part in files]
     if not all(part.tolerated(config.data.faults) for part in parts):
         faults = sum(part.faults.total() for part in parts)
         raise DataError(
             f'{faults:,} lines cannot be used; correct them, or leave such lines out with data.faults="skip"'
         )
-    for warning in (suspected := list(header_warnings(config.data))):
-        say(f"warning: {warning}")
     if isinstance(config, TranslateConfig):
         for line in describe(profile_pairs(config.data.train, replace(config.data, faults="skip"), doing)):
             say(line)
-    corpus = task_of(config).prepare(config, doing)
+    with closing(task_of(config).prepare(config, doing)) as corpus:
+        plan = plan_with(corpus, config, folder, action, runtime, resuming)
+        warnings = check_plan(plan, runtime.device, say, doing)
+    for line in warnings:
+        say(line)
+    doing("trial run on a few examples", 0)
+    check_cycle(config, say)
+    return len(warnings)
+
+
+def check_plan(plan: TrainingPlan, device: torch.device, say: Say, doing: Progress) -> list[str]:
+    """Report data, lengths, memory and time of a plan; returns its warnings."""
+    config, corpus, model = plan.config, plan.corpus, plan.model
+    warnings = [WarningLine(f"warning: {line}") for line in plan.warnings]
     if corpus.source_tokenizer.tags:
         counts = corpus.report["tags"].items()
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     if unknown := unknown_token_report(corpus.report):
         say(unknown)
-    build = partial(task_of(config).model, config, corpus.source_tokenizer, corpus.target_tokenizer)
-    check_capacity(build, settings.as_table(config.model), device)
-    model = build()
+    for line in plan.notes:
+        say(f"start: {line}")
     if isinstance(model, FittedModel):
-        doing("trial run on a few examples", 0)
-        check_cycle(config, say)
-        return len(suspected)
-    config = with_epochs(config, corpus)
-    shapes = (check_text if task_of(config).is_language_model else check_lengths)(config, corpus, say)
-    freeze(model, config.train.freeze)
-    rate_factors(model, config.train.rates)
-    if config.train.pretrained is not None:
-        came = load_start_run(config, model, corpus)
-        for line in came.lines(config.train.pretrained.run):
-            say(f"start: {line}")
-        if otherwise := settings_mismatch(config, came):
-            say(f"warning: {otherwise}")
+        return warnings
+    shapes = (check_text if plan.task.is_language_model else check_lengths)(config, corpus, say)
     check_target_lengths(config, corpus, model, say)
     doing("estimating memory", 0)
     check_memory(config, corpus, shapes, device, say)
     doing("estimating time", 0)
     seconds = training_seconds(model, config, corpus.collator, shapes, device)
-    lines = [
-        *time_lines(seconds, config, device),
-        *(WarningLine(f"warning: {line}") for line in plan_warnings(config, corpus, model)),
-    ]
-    for line in lines:
-        say(line)
-    warnings = [line for line in lines if isinstance(line, WarningLine)]
-    doing("trial run on a few examples", 0)
-    check_cycle(config, say)
-    return len(warnings) + len(suspected)
+    lines = list(time_lines(seconds, config, device))
+    say(lines[0])
+    return [*warnings, *lines[1:], *(WarningLine(f"warning: {line}") for line in plan_warnings(config, corpus, model))]
 
 
 def check_lines(
@@ -199,15 +194,13 @@ def check_text(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
 
 
 def check_target_lengths(config: Config, corpus: Corpus, model: nn.Module, say: Say) -> None:
-    """Report targets that are too long for a non-autoregressive model; an error if they are most of all."""
+    """Report targets that are too long for a non-autoregressive model; an error if most are. The plan warns of few."""
     lengths = measure_target_lengths(config, model.eval(), corpus)
     if lengths is None:
         return
     say(f"room: {lengths}")
     if lengths.share > MOST:
         raise DragomanError(f"{lengths}, so the model would learn from the others alone: {lengths.advice}")
-    if lengths.share > MANY:
-        say(f"warning: {lengths}; {lengths.advice}")
 
 
 def trial_examples(config: Config) -> dict[str, list[Example]]:

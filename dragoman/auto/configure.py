@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dragoman.auto.budget import started_settings
-from dragoman.auto.derived import finish
+from dragoman.auto.choices import STEPS, Choice, chosen, finish, scaled, table_of, value_of, without
 from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media, media_of
@@ -76,66 +76,65 @@ def configure_pairs(
     preset = None if given.get("preset") is None else str(given["preset"])
     if preset is not None:
         preset_text(preset)  # an unknown name is an error before a long file is read
-    profile, train, notes = profile_files(files, given, progress)
+    profile, train = profile_files(files, given, progress)
     gpu = trains_on_gpu(given)
     kept = None if neural or not is_left_open(given) else phrases_for(profile, gpu)
     kept = kept or resized_transformer(profile, given, gpu)
-    table, reasons = choose_pairs(profile, preset, gpu=gpu, transformer=chooses_model(given), candidate=kept)
-    table["data"] |= train
-    theirs = started_settings(given)
-    if "train" in table and (theirs or other_kinds(given)):
-        table["train"]["optimizer"].pop("learning_rate", None)  # it was chosen for the automatic model, as R-drop was
-        table["train"].pop("objective", None)
-        reasons = [reason for reason in reasons if not reason.startswith("objective:")]
+    choices = [*train, *choose_pairs(profile, preset, gpu=gpu, transformer=chooses_model(given), candidate=kept)]
+    theirs, has_budget = started_settings(given), value_of(choices, STEPS) is not None
+    if has_budget and (theirs or other_kinds(given)):  # these were chosen for the automatic model
+        choices = without(choices, "train.optimizer.learning_rate", "train.objective")
     if theirs:
-        table, reasons = like_started_run(table, reasons, theirs, given)
-    elif "train" in table and other_kinds(given):
-        table["model"]["tie"] = "target" if table["model"].get("tie") == "all" else table["model"].get("tie", "target")
-    return finish(table, overrides, [*notes, *reasons, *advice(profile)])
+        choices = like_started_run(choices, theirs, given)
+    elif has_budget and other_kinds(given):
+        tie = value_of(choices, "model.tie", "target")
+        choices = [*choices, Choice("model.tie", "target" if tie == "all" else tie)]
+    config, reasons = finish(choices, overrides)
+    return config, [*reasons, *advice(profile)]
 
 
-def profile_files(
-    files: Files, given: Mapping[str, Any], progress: Progress
-) -> tuple[PairProfile, dict[str, Any], list[str]]:
-    """The profile of files of pairs, the settings of `data` that read them, and what is to be said of a header row."""
-    train: dict[str, Any] = {"train": as_entry(files)}
+def profile_files(files: Files, given: Mapping[str, Any], progress: Progress) -> tuple[PairProfile, list[Choice]]:
+    """The profile of files of pairs, and the settings of `data` that read them."""
     data = given.get("data", {})
-    read = settings.build(DataConfig, merge(train, data if isinstance(data, Mapping) else {}), "data")
+    read = settings.build(
+        DataConfig, merge({"train": as_entry(files)}, data if isinstance(data, Mapping) else {}), "data"
+    )
     names = header_row(files, read)
     if not names:
-        return profile_pairs(files, read, progress), train, []
+        return profile_pairs(files, read, progress), [Choice("data.train", as_entry(files))]
     note = f"header: the first line ({', '.join(names)}) names the columns and is no pair"
-    return profile_pairs(files, replace(read, header=True), progress), train | {"header": True}, [note]
+    choices = [Choice("data.train", as_entry(files)), Choice("data.header", True, note)]
+    return profile_pairs(files, replace(read, header=True), progress), choices
 
 
 def advice(profile: PairProfile) -> list[str]:
     return [WarningLine(f"warning: {line}") for line in (*warnings(profile), label_advice(profile)) if line]
 
 
-def like_started_run(
-    table: dict[str, Any], reasons: list[str], theirs: Mapping[str, Any], given: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
+def like_started_run(choices: list[Choice], theirs: Mapping[str, Any], given: Mapping[str, Any]) -> list[Choice]:
     """The choices for pairs where train.start_from names a run: its tokenizers and, unless asked otherwise, its model.
 
     Weights of another model or with another vocabulary could not be used.
     """
-    table = {name: value for name, value in table.items() if name != "tokenizer"}
-    kept = [reason for reason in reasons if not reason.startswith(("source", "target", "preset:", "dropout:"))]
+    choices = without(choices, "tokenizer")
     origin = f"those of {started_folder(given)}, from which training starts"
+    tokenizers = Choice("", None, f"tokenizers: {origin}")
     if theirs.get("task", DEFAULT_TASK) != DEFAULT_TASK:
-        return table, [f"tokenizers: {origin}", *kept]
-    for name in {"units", "max_length"} & set(theirs.get("data", {})):
-        table["data"][name] = theirs["data"][name]
+        return [tokenizers, *choices]
+    data = [Choice(f"data.{name}", theirs["data"][name]) for name in ("units", "max_length") if name in theirs["data"]]
+    choices = [*without(choices, *(choice.place for choice in data)), *data]
     if "preset" in given:
-        return table, [f"tokenizers: {origin}", f"preset: {given['preset']}", *kept]
-    table = {name: value for name, value in table.items() if name != "preset"} | {"model": theirs.get("model", {})}
+        return [tokenizers, *choices]
     optimizer = {name: value for name, value in theirs["train"].get("optimizer", {}).items() if name != "warmup"}
-    table["train"] = merge(table["train"], {"optimizer": optimizer})
-    kept = [reason for reason in kept if not reason.startswith("model:")]
+    choices = [
+        Choice("", None, f"model and tokenizers: {origin}"),
+        *without(choices, "preset", "model"),
+        *chosen({"model": theirs.get("model", {}), "train": {"optimizer": optimizer}}),
+    ]
     if frozen := theirs["train"].get("freeze"):  # an imported T5 stays one
-        table["train"]["freeze"] = frozen
-        kept.append(f"frozen as there: {', '.join(frozen)}; train.freeze=[] trains all weights")
-    return table, [f"model and tokenizers: {origin}", *kept]
+        why = f"frozen as there: {', '.join(frozen)}; train.freeze=[] trains all weights"
+        choices.append(Choice("train.freeze", frozen, why))
+    return choices
 
 
 def configure_candidates(
@@ -154,25 +153,24 @@ def configure_candidates(
     if "preset" in given or chooses_model(given) or started_folder(given):
         config, reasons = configure(files, overrides, progress)
         return {str(given.get("preset") or "your-settings"): config}, reasons
-    profile, train, notes = profile_files(files, given, progress)
+    profile, train = profile_files(files, given, progress)
     configs: dict[str, Config] = {}
     gpu = trains_on_gpu(given)
-    first, reasons = choose_pairs(profile, gpu=gpu)
-    default = default_candidate(profile, gpu)
-    tables = {first["preset"] if default is None else default.name: (first, reasons)}
+    first, default = choose_pairs(profile, gpu=gpu), default_candidate(profile, gpu)
+    tables = {value_of(first, "preset") if default is None else default.name: first}
     for candidate in candidates_for(profile, gpu):
         tables.setdefault(candidate.name, choose_pairs(profile, gpu=gpu, candidate=candidate))
     left_out = []
-    for name, (table, why) in tables.items():
-        table["data"] |= train
+    for name, choices in tables.items():
         try:
-            configs[name] = finish(table, overrides, why)[0]
+            configs[name] = build(table_of(scaled([*train, *choices], given)), overrides)
         except ConfigError as error:
             if not configs:  # the default model: an error without a search too
                 raise
             left_out.append(f"search: {name} is left out ({error})")
-    kept = [line for line in reasons if not line.startswith(("model:", "preset:", "budget:", "objective:"))]
-    return configs, [*notes, *describe(profile), *kept, *advice(profile), *left_out]
+    kept = [choice.why for choice in without(first, "model", "preset", "train") if choice.why]
+    header = [choice.why for choice in train if choice.why]
+    return configs, [*header, *describe(profile), *kept, *advice(profile), *left_out]
 
 
 def trains_on_gpu(given: Mapping[str, Any]) -> bool:

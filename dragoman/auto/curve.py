@@ -7,13 +7,14 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dragoman.auto.configure import as_entry, configure
+from dragoman.auto.options import CurveOptions
 from dragoman.auto.search.trial_config import is_fitted, search_metric
 from dragoman.config import settings
 from dragoman.data.config import Files, paths_of
@@ -34,24 +35,10 @@ from dragoman.tasks.config import DEFAULT_TASK, Config, build, load
 from dragoman.tasks.table import task_of
 from dragoman.training.display import Display
 
-PARTS = (1 / 8, 1 / 4, 1 / 2, 1.0)
 FEWEST = 20  # pairs of the smallest part
 MOST_HELD_OUT = 2_000
 STATE = "curve.json"
 READING = ("data.columns", "data.header", "data.holdout", "data.faults")  # settings that the parts need no more
-
-
-@dataclass(frozen=True)
-class CurveOptions:
-    """What a user may ask of a learning curve."""
-
-    more: tuple[int, ...] = ()  # further pairs to predict for; empty: as many as there are
-    metric: str | None = None  # None: that which selects checkpoints
-    seconds: float | None = None  # for all trainings together
-    test: str | None = None  # pairs that judge, in place of a part of the data
-    overrides: tuple[str, ...] = ()
-    parts: tuple[float, ...] = PARTS
-    device: str = "auto"
 
 
 class Prepared(NamedTuple):

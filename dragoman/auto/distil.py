@@ -6,10 +6,11 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
+from dragoman.auto.options import DistilOptions
 from dragoman.config import settings
 from dragoman.data.examples import Example, FaultError, make_example
 from dragoman.data.split import TrainValidSplit
@@ -32,15 +33,7 @@ ASKED = "unlabelled.json"
 CHUNK = 512  # sources that the teacher translates between two reports of progress
 
 
-@dataclass(frozen=True)
-class Unlabelled:
-    """Inputs without targets, to which the teacher's outputs are added where it is confident: self-training."""
-
-    file: str = ""
-    least: float = 0.0  # geometric mean of the probabilities of an output's tokens
-
-
-NONE = Unlabelled()
+DEFAULTS = DistilOptions()
 
 
 def distil(
@@ -49,19 +42,19 @@ def distil(
     overrides: Sequence[str],
     device: str,
     display: Display,
-    unlabelled: Unlabelled = NONE,
-    token_level: bool = False,
+    options: DistilOptions = DEFAULTS,
 ) -> list[str]:
     """Train a student in a new folder, or go on with it; returns lines that compare it with its teacher.
 
-    With `token_level` it learns the teacher's distributions at every position of these outputs and of the references.
+    The inputs of `options.unlabelled` are read as the teacher reads its own. With `options.token_level` the student
+    learns the teacher's distributions at every position of its outputs and of the references.
     """
     teacher = load_predictor(folder, device)
     if teacher.config.data.has_tags or teacher.config.data.reads_more:
         raise RunError(f"{folder}: its sources have tags or a context, which distil does not support")
     data = student.with_name(f"{student.name}.data")
-    valid = write_data(teacher, data, display, unlabelled)
-    if token_level:
+    valid = write_data(teacher, data, display, options)
+    if options.token_level:
         objective = {"kind": TokenDistillationConfig.kind, "teachers": [str(Path(folder).absolute())]}
         overrides = [f"train.objective={settings.inline(objective)}", *overrides]
     config = student_config(teacher, data, overrides)
@@ -82,14 +75,16 @@ def parameters(folder: Path) -> int:
     return sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
 
 
-def write_data(teacher: Predictor, folder: Path, display: Display, unlabelled: Unlabelled) -> list[Example]:
+def write_data(teacher: Predictor, folder: Path, display: Display, options: DistilOptions) -> list[Example]:
     """Write the student's training pairs (the teacher's outputs beside the references) and the validation pairs."""
     task = teacher.run.task
     split = TrainValidSplit(teacher.config.data, display.preparing, task.example_format(teacher.config))
     valid = list(split.valid("reading validation pairs"))
-    asked = json.dumps({"unlabelled": unlabelled.file, "min_confidence": unlabelled.least})
+    # A file of an older student has "" and 0.0 where nothing was unlabelled.
+    least = options.min_confidence if options.unlabelled else 0.0
+    asked = json.dumps({"unlabelled": options.unlabelled or "", "min_confidence": least})
     if (folder / "train.jsonl").exists():
-        if unlabelled.file and not ((made := folder / ASKED).exists() and made.read_text(encoding="utf-8") == asked):
+        if options.unlabelled and not ((made := folder / ASKED).exists() and made.read_text(encoding="utf-8") == asked):
             raise RunError(f"{folder}: made without or with other unlabelled inputs; name another student with --run")
         return valid
     examples = list(split.train("reading"))
@@ -97,9 +92,11 @@ def write_data(teacher: Predictor, folder: Path, display: Display, unlabelled: U
     pairs = usable_pairs(teacher, translated(teacher, sources, display), display)
     pairs += [(example.source, example.references[0]) for example in examples]
     known = {*sources, *(example.source for example in valid)}  # validation must stay new to the student
-    new = [text for text in unlabelled_texts(teacher, unlabelled, display) if text.strip() and text not in known]
+    new = [
+        text for text in unlabelled_texts(teacher, options.unlabelled, display) if text.strip() and text not in known
+    ]
     outputs = translated(teacher, new, display)
-    kept = usable_pairs(teacher, [one for one in outputs if confidence(one[1]) >= unlabelled.least], display)
+    kept = usable_pairs(teacher, [one for one in outputs if confidence(one[1]) >= least], display)
     if new:
         display.info(
             f"unlabelled: the teacher is confident of its outputs for {len(kept):,} of {len(new):,} new inputs"
@@ -112,11 +109,11 @@ def write_data(teacher: Predictor, folder: Path, display: Display, unlabelled: U
     return valid
 
 
-def unlabelled_texts(teacher: Predictor, unlabelled: Unlabelled, display: Display) -> list[str]:
+def unlabelled_texts(teacher: Predictor, file: str | None, display: Display) -> list[str]:
     """The different texts of the file of further inputs."""
-    if not unlabelled.file:
+    if file is None:
         return []
-    inputs = open_inputs(teacher.run, Path(unlabelled.file), warn=display.warning)
+    inputs = open_inputs(teacher.run, Path(file), warn=display.warning)
     return list(dict.fromkeys(item.text for item in inputs))
 
 

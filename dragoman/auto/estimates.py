@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,6 @@ from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError, WarningLine
 from dragoman.models.config import PartitionedSoftmaxConfig, SampledSoftmaxConfig
-from dragoman.runs.plan import late_warmup
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
 from dragoman.training.capacity import available_memory
@@ -85,7 +83,6 @@ def batch_memory(model: nn.Module, shape: BatchShape, collator: Collator = PAIR_
 
 def plan_warnings(config: Config, corpus: Corpus, model: nn.Module) -> Iterator[str]:
     """What a person should know before training as planned."""
-    yield from late_warmup(config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     tokens = int(corpus.report["train"]["target_tokens"])
     pairs = int(corpus.report["train"]["pairs"])
@@ -110,14 +107,6 @@ def plan_warnings(config: Config, corpus: Corpus, model: nn.Module) -> Iterator[
                 f"most sources are a single token ({source.kind}): the model cannot see what is inside them; for "
                 'words or names set tokenizer.source.kind = "characters"'
             )
-
-
-def with_epochs(config: Config, corpus: Corpus) -> Config:
-    """The configuration with train.steps for train.epochs in one process, where that is set."""
-    if not config.train.epochs:
-        return config
-    steps = config.train.steps / number_of_epochs(config, corpus)
-    return replace(config, train=config.train.with_epoch_of(steps))
 
 
 def number_of_epochs(config: Config, corpus: Corpus) -> float:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, lower_rate, started_settings, up_to
-from dragoman.auto.derived import finish
+from dragoman.auto.choices import STEPS, Choice, chosen, finish
 from dragoman.config.fields import default_of, fields_of
 from dragoman.config.settings import merge, override
 from dragoman.data.config import Files
@@ -22,6 +22,7 @@ from dragoman.data.tokenizers.numbers import number_error, series_shape
 from dragoman.errors import ConfigError, WarningLine
 from dragoman.models.bilm import BiLMConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
+from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.models.masked_lm import MaskedLMConfig
 from dragoman.tasks.base import Automatic, Task
@@ -59,11 +60,17 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
     default = default_of(fields_of(task.config)["model"]).kind
     other_model = isinstance(model, Mapping) and model.get("kind", default) != default
     theirs = started_settings(given)
+    encoder: Any = model.get("encoder", {}) if isinstance(model, Mapping) else {}
+    encoder, room = {"kind": encoder} if isinstance(encoder, str) else encoder, 0
+    if encoder.get("kind") == DenseEncoderConfig.kind:  # it has a weight for every position
+        room = encoder.get("max_positions", DenseEncoderConfig().max_positions) - 1
 
     def defaults(choice: Automatic) -> dict[str, Any]:
         """The automatic choices, minus those incompatible with the overrides."""
         base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
         table = merge(base, {"tokenizer": choice.table["tokenizer"]} if other_model else choice.table)
+        if room:
+            table = merge(table, {"data": {"max_length": room}})
         return like_started_run(table, theirs) if theirs else table
 
     assert task.automatic is not None
@@ -84,11 +91,12 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
     metric = task.config.metrics()[1]
     table["train"] = cosine_schedule(steps, BATCH_TOKENS, metric)
     lower_rate(table["train"], theirs)
-    reasons = [
-        reason,
+    budget = (
         f"budget: {steps:,} steps of {BATCH_TOKENS:,} tokens for {profile.count:,} examples; the trainer keeps the "
-        f"weights with the best {metric}",
-    ]
+        f"weights with the best {metric}"
+    )
+    why = {STEPS: budget, "data.max_length": f"length: up to {room} tokens, all that the encoder reads" if room else ""}
+    config, reasons = finish([Choice("", None, reason), *chosen(table, why)], overrides)
     if isinstance(task, Classify) and looks_like_header(profile, files):
         assert profile.first is not None
         label = profile.first.references[0]
@@ -97,7 +105,7 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
         )
     elif isinstance(task, Classify):
         reasons += misspelt_labels(profile)
-    return finish(table, overrides, reasons)
+    return config, reasons
 
 
 def misspelt_labels(profile: LabelProfile) -> list[str]:

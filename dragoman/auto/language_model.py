@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, lower_rate, started_settings, up_to
-from dragoman.auto.derived import finish
+from dragoman.auto.choices import STEPS, Choice, chosen, finish, without
 from dragoman.classical.ngram import NGramConfig
 from dragoman.config.settings import merge, override
 from dragoman.data.config import Files
@@ -55,7 +55,7 @@ def configure_language_model(
         "tokenizer": {"source": units},
         "model": {
             "segment": segment,
-            "memory": 0 if recurrent else segment,
+            "memory": 0 if recurrent else min(segment, given.get("model", {}).get("segment", segment)),
             "output_dropout": 0.2,
             "stack": recurrent_stack if recurrent else transformer_stack,
         },
@@ -64,29 +64,25 @@ def configure_language_model(
             "optimizer": {"warmup": max(20, min(1000, steps // 10)), "schedule": "cosine", "learning_rate": 1e-3},
         },
     }  # fmt: skip
-    reasons = [
-        f"units: {units['kind']}, because the text has {characters:,} characters",
-        f"model: 2 recurrent layers of {2 * width}, as asked"
+    epochs = steps * batch_tokens / tokens
+    reasons = {
+        "tokenizer.source.kind": f"units: {units['kind']}, because the text has {characters:,} characters",
+        "model.segment": f"model: 2 recurrent layers of {2 * width}, as asked"
         if recurrent
         else f"model: a Transformer of {layers} layers of {width} with segments of {segment} tokens and as much memory",
-        f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps * batch_tokens / tokens:.0f} epochs; the "
-        "trainer keeps the weights with the lowest loss",
-    ]
+        STEPS: f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {epochs:.0f} epochs; the trainer keeps the "
+        "weights with the lowest loss",
+    }
+    if theirs:  # its tokenizer, its model and its learning rate
+        table["train"]["batch_tokens"] = max(batch_tokens, theirs["model"]["segment"])
+        lower_rate(table["train"], theirs)
+        table["model"] = theirs["model"]
+        del reasons["model.segment"]
+    choices = chosen(table, reasons, round(epochs))
     if theirs:
-        table, reasons = like_started_run(table, reasons, theirs)
-    return finish(table, overrides, reasons)
-
-
-def like_started_run(
-    table: dict[str, Any], reasons: list[str], theirs: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """The choices for a run that starts from a language model: its tokenizer, its model and its learning rate."""
-    table = {name: value for name, value in table.items() if name != "tokenizer"} | {"model": theirs["model"]}
-    train = table["train"]
-    train["batch_tokens"] = max(train["batch_tokens"], theirs["model"]["segment"])
-    lower_rate(train, theirs)
-    kept = [reason for reason in reasons if reason.startswith("budget:")]
-    return table, ["model and tokenizer: those of the run from which training starts", *kept]
+        origin = "model and tokenizer: those of the run from which training starts"
+        choices = [Choice("", None, origin), *without(choices, "tokenizer")]
+    return finish(choices, overrides)
 
 
 def configure_ngram(

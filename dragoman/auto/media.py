@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from dragoman.auto.budget import cosine_schedule, lower_rate, started_settings
-from dragoman.auto.derived import follow_steps
+from dragoman.auto.choices import STEPS, Choice, chosen, finish
 from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
@@ -20,7 +20,7 @@ from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MediaError
 from dragoman.data.split import FEW, read_examples, too_few, usable_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
-from dragoman.tasks.config import Config, build
+from dragoman.tasks.config import Config
 from dragoman.tasks.media import MediaTask, Transcribe
 
 # Narrow-band audio: with few samples a second, a window resolves few frequencies.
@@ -57,26 +57,26 @@ def configure_media(
     models = MODELS if writes_text else LABEL_MODELS
     target = {"target": {"kind": "characters" if transcribes else "words"}} if writes_text else {}
 
-    def built(features: dict[str, Any], training: dict[str, Any]) -> Config:
+    def choices(features: dict[str, Any]) -> list[Choice]:
         if theirs:
             table = merge(base, {"data": {"max_length": theirs["data"]["max_length"]}})
             table |= {"model": theirs["model"], "search": theirs["search"]}
         else:
             tokenizers = {"source": features, **target}
             table = merge(base, {"tokenizer": tokenizers, "model": models.get(features["kind"], {})})
-        return build(override(follow_steps(merge(table, training), overrides), list(overrides)))
+        return chosen(table)
 
     kind = wanted.get("kind", media)
     if transcribes and wanted and "kind" not in wanted and media_of(files, overrides) == "picture":
         kind = "line-image"  # its settings are no mistakes
     features = {"kind": kind, **NARROW_BAND_FEATURES} if kind == "audio" else {"kind": kind}
-    trial = built(features, {})  # mistakes first
+    trial = finish(choices(features), overrides)[0]  # mistakes first
     examples = manifest_examples(task, trial, files)
     reason = "model, features and tokenizer: those of the run from which training starts"
     if not theirs:
         features, reason = choose_features(media, wanted, examples, trial.data)
     count = sum(len(example.references) for example in examples)
-    rows = typical_rows(built(features, {}).tokenizer.source, examples)
+    rows = typical_rows(finish(choices(features), overrides)[0].tokenizer.source, examples)
     metric = "cer" if transcribes else task.config.metrics()[1]
     if theirs:
         batch_tokens, epochs, fewest = int(theirs["train"]["batch_tokens"]), 20, 200
@@ -93,7 +93,9 @@ def configure_media(
         lower_rate(training, theirs)
     else:
         budget += f"; the trainer keeps the weights with the best {metric}"
-    return built(features, {"train": training}), [reason, budget]
+    return finish(
+        [Choice("", None, reason), *choices(features), *chosen({"train": training}, {STEPS: budget})], overrides
+    )
 
 
 def media_of(files: Files, overrides: Sequence[str]) -> str:

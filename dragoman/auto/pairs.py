@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.auto.budget import BATCHES, EPOCHS, up_to
-from dragoman.auto.portfolio import Candidate, candidate_table, default_candidate, is_short, is_transformer, size
+from dragoman.auto.choices import STEPS, Choice, chosen, value_of
+from dragoman.auto.portfolio import Candidate, candidate_choices, default_candidate, is_short, is_transformer, size
 from dragoman.auto.profile import PairProfile, SideProfile, percent
 from dragoman.classical.transducers import TRANSDUCERS
 from dragoman.data.config import DataConfig
@@ -32,65 +33,58 @@ def choose_pairs(
     gpu: bool = False,
     transformer: bool = False,
     candidate: Candidate | None = None,
-) -> tuple[dict[str, Any], list[str]]:
-    """A configuration table for pairs with this profile, and the reason for each choice.
+) -> list[Choice]:
+    """The choices for pairs with this profile.
 
     The model is that of the candidate or the preset. Without both, the portfolio's experience decides, also by whether
     training runs on a GPU, or with `transformer`, for overrides of its parts, the amount of data decides the size of a
-    plain Transformer. Tables with sizes name their `kind`, so that an override of the kind drops them.
+    plain Transformer. Choices with sizes name their `kind`, so that an override of the kind drops them.
     """
-    tokenizers, reasons = choose_tokenizers(profile)
+    tokenizers = choose_tokenizers(profile)
+    data = [Choice("data.units", "phonemes" if profile.phonemes else "words"), *long_texts(profile)]
     named = candidate.preset if candidate is not None else preset
     if named is not None and preset_table(named).get("model", {}).get("kind") in TRANSDUCERS:
         why = f"preset: {named}, as asked" if candidate is None else f"model: {named}, {candidate.reason}"
-        return choose_fitted(profile, named, tokenizers, reasons, why)
+        own = "tokenizer" in preset_table(named)
+        return [*([] if own else tokenizers), Choice("preset", named, why), *data]
     default = default_candidate(profile, gpu) if candidate is None and preset is None else None
     if not transformer:
         candidate = candidate or default
     if candidate is not None:
-        model: dict[str, Any] = {"tie": preset_tie(candidate.preset, profile.joint)}
-        reasons.append(f"model: {candidate.name} (preset {candidate.preset}), {candidate.reason}")
+        reason = f"model: {candidate.name} (preset {candidate.preset}), {candidate.reason}"
+        model = [
+            Choice("preset", candidate.preset, reason),
+            Choice("model.tie", preset_tie(candidate.preset, profile.joint)),
+        ]
     else:
-        model, reason = choose_model(profile, preset)
+        model = choose_model(profile, preset)
         if default is not None and is_transformer(default):
-            reason += f"; without your overrides of encoder and decoder the model would be {default.name}"
+            reason = f"; without your overrides of encoder and decoder the model would be {default.name}"
         elif default is not None:
-            reason += (
+            reason = (
                 f" and the overrides set parts of a Transformer; the default model for such data is another: add "
                 f"preset={default.preset} to set parts of it"
             )
-        reasons.append(reason)
+        else:
+            reason = ""
+        model[0] = model[0]._replace(why=f"{model[0].why}{reason}")
         if transformer and preset is None and profile.source.unit != "subwords":
-            model["tie"] = "target"  # whoever sets a width on one side alone should not have to untie embeddings
-    data: dict[str, Any] = {"units": "phonemes" if profile.phonemes else "words"}
-    data |= long_texts(profile, reasons) | made_up_pairs(profile, reasons)
-    train, budget = choose_budget(profile, candidate, data.get("hallucinate", 0), gpu)
-    table: dict[str, Any] = {
-        "preset": candidate.preset if candidate is not None else preset or up_to(PRESETS, profile.pairs),
-        "data": data,
-        "tokenizer": tokenizers,
-        "model": model,
-        "train": train,
-    }
+            # Whoever sets a width on one side alone should not have to untie embeddings.
+            model.append(Choice("model.tie", "target"))
+    data += made_up_pairs(profile)
+    train = choose_budget(profile, candidate, value_of(data, "data.hallucinate", 0), gpu)
+    choices = [*tokenizers, *model, *data]
     if candidate is not None:
-        table = candidate_table(candidate, table)
+        choices += candidate_choices(candidate)
     elif preset is None and is_small(profile):
-        train["optimizer"]["learning_rate"] = 4e-3  # a model this narrow tolerates it, and learns twice as fast
-    reasons.append(budget)
+        # A model this narrow tolerates it, and learns twice as fast.
+        train.append(Choice("train.optimizer.learning_rate", 4e-3))
+    choices += train
     if candidate is not None and gpu and (weight := candidate.r_drop_weight(profile)):
-        table["train"]["objective"] = {"kind": "r-drop", "weight": weight, "warmup": train["steps"] // 4}
-        reasons.append(f"objective: R-drop ({weight:g}), because {size(profile)} are soon known by heart")
-    return table, reasons
-
-
-def choose_fitted(
-    profile: PairProfile, preset: str, tokenizers: dict[str, Any], reasons: list[str], why: str
-) -> tuple[dict[str, Any], list[str]]:
-    """A configuration for a preset without gradients: no budget, and the tokenizers of the preset if it has some."""
-    own = "tokenizer" in preset_table(preset)
-    reasons = [why] if own else [*reasons, why]
-    data = {"units": "phonemes" if profile.phonemes else "words", **long_texts(profile, reasons)}
-    return {"preset": preset, "data": data} | ({} if own else {"tokenizer": tokenizers}), reasons
+        why = f"objective: R-drop ({weight:g}), because {size(profile)} are soon known by heart"
+        objective = {"kind": "r-drop", "weight": weight, "warmup": value_of(train, STEPS) // 4}
+        choices += chosen({"train": {"objective": objective}}, {"train.objective.kind": why})
+    return choices
 
 
 def is_small(profile: PairProfile) -> bool:
@@ -98,18 +92,21 @@ def is_small(profile: PairProfile) -> bool:
     return profile.pairs <= 5000 and profile.longer <= 32 and "subwords" not in units
 
 
-def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], list[str]]:
+def choose_tokenizers(profile: PairProfile) -> list[Choice]:
     sides = (profile.source, profile.target)
     source, target = (tokenizer(side.unit, profile, side) for side in sides)
     if profile.features:
         source["features"] = profile.features
         target = {"kind": target["kind"]} if target["kind"] == "characters" else target
     if profile.joint:
-        reason = tokenizer_reason(source, profile.source, profile)
-        return {"source": source}, [f"source and target: one vocabulary of {reason}"]
+        reason = f"source and target: one vocabulary of {tokenizer_reason(source, profile.source, profile)}"
+        return chosen({"tokenizer": {"source": source}}, {"tokenizer.source.kind": reason})
     scored = "; scored as phonemes" if profile.phonemes else ""
     reasons = [tokenizer_reason(units, side, profile) for units, side in zip((source, target), sides, strict=True)]
-    return {"source": source, "target": target}, [f"source: {reasons[0]}", f"target: {reasons[1]}{scored}"]
+    return chosen(
+        {"tokenizer": {"source": source, "target": target}},
+        {"tokenizer.source.kind": f"source: {reasons[0]}", "tokenizer.target.kind": f"target: {reasons[1]}{scored}"},
+    )
 
 
 def tokenizer(unit: str, profile: PairProfile, side: SideProfile) -> dict[str, Any]:
@@ -151,41 +148,41 @@ def tokenizer_reason(units: Mapping[str, Any], side: SideProfile, profile: PairP
     return f"{reason}, and the sides share their spelling" if profile.joint else reason
 
 
-def long_texts(profile: PairProfile, reasons: list[str]) -> dict[str, Any]:
+def long_texts(profile: PairProfile) -> list[Choice]:
     """A larger data.max_length where the default would leave out more than half a per cent of the pairs."""
     longest = profile.longest
     if longest <= DataConfig(train="").max_length:
-        return {}
+        return []
     limit = min(LONGEST, 2 ** math.ceil(math.log2(longest)))
-    reasons.append(f"length: up to {limit} tokens, because some texts have about {longest:,.0f}")
-    return {"max_length": limit}
+    why = f"length: up to {limit} tokens, because some texts have about {longest:,.0f}"
+    return [Choice("data.max_length", limit, why)]
 
 
-def made_up_pairs(profile: PairProfile, reasons: list[str]) -> dict[str, Any]:
+def made_up_pairs(profile: PairProfile) -> list[Choice]:
     """Hallucinated pairs where inflected forms are few: with a hundred pairs they double the share of right forms."""
     if not profile.features or profile.pairs > FEW_FORMS or profile.copied < 0.4:
-        return {}
-    reasons.append(
+        return []
+    why = (
         f"data: {HALLUCINATED:,} made-up pairs with random stems are added (data.hallucinate), because "
         f"{profile.pairs:,} pairs are too few to learn that stems are copied"
     )
-    return {"hallucinate": HALLUCINATED}
+    return [Choice("data.hallucinate", HALLUCINATED, why)]
 
 
-def choose_model(profile: PairProfile, preset: str | None) -> tuple[dict[str, Any], str]:
-    """A Transformer that fits the amount of data, or the preset that was asked for, and the reason."""
+def choose_model(profile: PairProfile, preset: str | None) -> list[Choice]:
+    """A Transformer that fits the amount of data, or the preset that was asked for; the first choice has the reason."""
     if preset is not None:  # its sizes are the user's choice
-        return {"tie": preset_tie(preset, profile.joint)}, f"preset: {preset}, as asked"
+        tie = preset_tie(preset, profile.joint)
+        return [Choice("preset", preset, f"preset: {preset}, as asked"), Choice("model.tie", tie)]
     tie, name = "all" if profile.joint else "target", up_to(PRESETS, profile.pairs)
     if is_small(profile):
-        size = f"{SMALLEST['layers']}+{SMALLEST['layers']} layers of {SMALLEST['width']}"
-        reason = f"preset: {name} with {size}, because there are only {profile.pairs:,} short pairs"
-        return {"tie": tie, "encoder": dict(SMALLEST), "decoder": dict(SMALLEST)}, reason
-    reason = f"preset: {name}, because there are {profile.pairs:,} pairs"
-    if profile.pairs > 20_000:
-        return {"tie": tie}, reason
-    regularised = {"kind": "transformer", "dropout": 0.3}
-    return {"tie": tie, "encoder": regularised, "decoder": dict(regularised)}, reason
+        layers = f"{SMALLEST['layers']}+{SMALLEST['layers']} layers of {SMALLEST['width']}"
+        why, parts = f"{name} with {layers}, because there are only {profile.pairs:,} short pairs", SMALLEST
+    else:
+        why = f"{name}, because there are {profile.pairs:,} pairs"
+        parts = {} if profile.pairs > 20_000 else {"kind": "transformer", "dropout": 0.3}
+    model = {"tie": tie, **({"encoder": parts, "decoder": parts} if parts else {})}
+    return [Choice("preset", name, f"preset: {why}"), *chosen({"model": model})]
 
 
 def preset_tie(preset: str, joint: bool) -> str:
@@ -198,10 +195,8 @@ def preset_tie(preset: str, joint: bool) -> str:
     return "target" if with_output else "none"
 
 
-def choose_budget(
-    profile: PairProfile, candidate: Candidate | None, made_up: int, gpu: bool
-) -> tuple[dict[str, Any], str]:
-    """The `train` table and its reason; `made_up` pairs are trained on beside those of the profile."""
+def choose_budget(profile: PairProfile, candidate: Candidate | None, made_up: int, gpu: bool) -> list[Choice]:
+    """The choices of training; `made_up` pairs are trained on beside those of the profile."""
     tokens = profile.longer
     batch_tokens = candidate.batch_tokens(profile) if candidate is not None else up_to(BATCHES, profile.pairs * tokens)
     steps_per_epoch = max(1.0, profile.pairs * (tokens + 1) * 1.15 / batch_tokens)  # padding and <eos> included
@@ -222,7 +217,7 @@ def choose_budget(
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {epochs:.0f} epochs, validated "
         f"every {validate_every} steps; training stops after {patience} validations without a better {metric}"
     )
-    return {
+    train = {
         "steps": steps,
         "batch_tokens": batch_tokens,
         "validate_every": validate_every,
@@ -231,4 +226,5 @@ def choose_budget(
         "patience": patience,
         **({"decode": DECODED} if is_short(profile) else {"decode": DECODED_SENTENCES} if metric == "chrf" else {}),
         "optimizer": {"warmup": max(50, min(4000, steps // 10))},
-    }, reason
+    }
+    return chosen({"train": train}, {STEPS: reason}, round(epochs))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dragoman.auto.budget import EPOCHS as SENTENCE_EPOCHS
 from dragoman.auto.budget import up_to
+from dragoman.auto.choices import Choice, chosen
 from dragoman.auto.profile import PairProfile, percent
-from dragoman.config.settings import merge, override
+from dragoman.config.settings import override
 from dragoman.tasks.config import preset_table
 
 BATCH_TOKENS = ((50_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
@@ -306,9 +306,9 @@ def because(name: str, reason: str, parts: str = "") -> Candidate:
     return replace(by_name(name), reason=f"{parts}because {reason}")
 
 
-def candidate_table(candidate: Candidate, table: dict[str, Any]) -> dict[str, Any]:
-    """A configuration table with the candidate's settings; encoder and decoder name their kind, so that an override
-    of the kind drops their sizes."""
+def candidate_choices(candidate: Candidate) -> list[Choice]:
+    """The candidate's settings; encoder and decoder name their kind, so that an override of the kind drops their
+    sizes."""
     model = preset_table(candidate.preset)["model"]
     kinds = {side: {"kind": model[side]["kind"]} for side in ("encoder", "decoder") if "kind" in model.get(side, {})}
-    return dict(override(merge(table, {"model": kinds}), candidate.overrides))
+    return chosen(override({"model": kinds}, candidate.overrides))

@@ -12,11 +12,9 @@ from dragoman.config import settings
 from dragoman.errors import ConfigError, DataError
 from dragoman.reports.run_summary import best_validation
 from dragoman.runs import Run
-from dragoman.runs.plan import train
-from dragoman.runs.protocol import file_name
+from dragoman.runs.protocol import file_name, train_trial
 from dragoman.scoring.registry import metrics_by_name
 from dragoman.tasks.config import build
-from dragoman.training.display import Display
 
 TASK_FILE = "task.toml"
 
@@ -79,9 +77,9 @@ def task_table(
             found = []
             for seed in range(1, seeds + 1):
                 own = folder / f"{file_name(name)}-{file_name(task)}-{seed}"
-                say(f"{name}, {task}, seed {seed} ({own})")
                 config = plans[name, task]
-                train(replace(config, train=replace(config.train, seed=seed)), own, Display(quiet=False))
+                config = replace(config, train=replace(config.train, seed=seed))
+                train_trial(f"{name}, {task}, seed {seed}", config, own, say)
                 valid = [row["valid"] for row in Run(own).metrics() if "valid" in row]
                 found.append(best_validation(valid, metric)[metric] * metrics_by_name()[metric].points)
             spread = statistics.stdev(found) if seeds > 1 else None

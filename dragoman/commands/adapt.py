@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
 
 import click
 
+from dragoman.auto.options import AdaptOptions
+from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option, json_option, quiet_option, tag_option
 from dragoman.errors import DataError
 
@@ -15,22 +17,11 @@ from dragoman.errors import DataError
 @click.argument("run")
 @click.argument("corrections", required=False)
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
-@click.option(
-    "--general", metavar="FILE", help="General pairs to mix in and to judge by. [default: the run's own data]"
-)
-@click.option(
-    "--method", type=click.Choice(["auto", "adapters", "whole"]), default="auto",
-    help="What is trained: adapters (LoRA) or the whole model; auto: adapters from 30 million parameters on.",
-)  # fmt: skip
-@click.option(
-    "--mix", type=click.FloatRange(0.0, 100.0), default=1.0, help="General pairs in an epoch for each correction."
-)
+@options_of(AdaptOptions)
 @click.option(
     "--from-server", metavar="FOLDER",
     help="Take the accepted corrections of `dragoman serve --corrections FOLDER` instead of a file.",
 )  # fmt: skip
-@click.option("--columns", metavar="A,B", help="Columns of source and correction, or languages of a .tmx.")
-@click.option("--header", is_flag=True, help="The first line of CORRECTIONS names its columns.")
 @click.option(
     "--rollback", is_flag=False, flag_value=-1, type=int, metavar="[N]",
     help="Use version N again, without N the one before that in use.",
@@ -46,7 +37,10 @@ def adapt(
     from_server: str | None,
     rollback: int | None,
     as_json: bool,
-    **given: Any,
+    options: AdaptOptions,
+    quiet: bool,
+    tag: str | None,
+    device: str,
 ) -> None:
     """Make a better version of a run from corrected outputs.
 
@@ -74,17 +68,11 @@ def adapt(
         raise DataError(f"found {corrections} and --from-server {from_server}, expected one of them")
     if corrections is None and from_server is None:
         raise DataError("nothing to adapt to: name a file of corrections or --from-server, or go back with --rollback")
-    from dragoman.auto.adapt import AdaptOptions
     from dragoman.auto.adapt import adapt as adapt_run
-    from dragoman.data.readers.base import ReadOptions
     from dragoman.training.display import Display
 
-    columns = tuple(name.strip() for name in (given["columns"] or "").split(",") if name.strip())
-    options = AdaptOptions(
-        given["general"], given["method"], given["mix"], given["tag"], ReadOptions(columns, given["header"]),
-        overrides, given["device"], from_server is not None,
-    )  # fmt: skip
-    with Display(quiet=given["quiet"]) as display:
+    options = replace(options, tag=tag, overrides=overrides, device=device, from_server=from_server is not None)
+    with Display(quiet=quiet) as display:
         result = adapt_run(run, from_server or corrections or "", options, display)
     if as_json:
         click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
@@ -96,7 +84,7 @@ def adapt(
     else:
         click.echo(f"the new version was not kept: {result.reason}; the old one stays in use")
         if result.held_out.better:
-            click.echo(f"more general pairs keep more of it: --mix {4 * max(1.0, given['mix']):g}")
+            click.echo(f"more general pairs keep more of it: --mix {4 * max(1.0, options.mix):g}")
             if not result.general.significant:
                 click.echo("more pairs to judge by rule out smaller losses: --general FILE, of which a tenth judges")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.auto.options import CurveOptions
+from dragoman.commands.from_record import options_of
 from dragoman.commands.options import ListingOption, device_option, json_option, metrics_text, quiet_option
 from dragoman.commands.search import Duration, Request
 from dragoman.commands.train import what_to_train
@@ -22,14 +25,10 @@ if TYPE_CHECKING:
 @click.option(
     "--run", "run_folder", help="The folder of the trainings, new or to go on with. [default: runs/NAME-curve]"
 )
-@click.option(
-    "--more", type=click.IntRange(1, 10**12), multiple=True, metavar="N",
-    help="Predict for so many more pairs; may be repeated. [default: as many as there are]",
-)  # fmt: skip
+@options_of(CurveOptions)
 @click.option(
     "--time", "seconds", type=Duration(), metavar="T", help="Time for all trainings together, such as 20m or 1h30m."
 )
-@click.option("--test", metavar="FILE", help="Pairs that judge. [default: a tenth of the data, 2,000 at most]")
 @click.option(
     "--metric", cls=ListingOption, listing=metrics_text, metavar="NAME",
     help="LISTING. [default: the one that selects checkpoints]",
@@ -38,7 +37,15 @@ if TYPE_CHECKING:
 @quiet_option("warnings and the result")
 @json_option
 @device_option
-def curve(request: Request, run_folder: str | None, plot: str | None, quiet: bool, as_json: bool, **asked: Any) -> None:
+def curve(
+    request: Request,
+    run_folder: str | None,
+    options: CurveOptions,
+    plot: str | None,
+    quiet: bool,
+    as_json: bool,
+    **asked: Any,
+) -> None:
     """Predict what more training data would bring.
 
     It trains on 1/8, 1/4, 1/2 and all of the data.
@@ -54,7 +61,7 @@ def curve(request: Request, run_folder: str | None, plot: str | None, quiet: boo
     the four sizes allow. The same command goes on where it stopped; a finished size is not trained again.
     """
     from dragoman.analysis.figures import check_plot_path
-    from dragoman.auto.curve import CurveOptions, learning_curve
+    from dragoman.auto.curve import learning_curve
     from dragoman.reports.score_plots import draw_learning_curve
     from dragoman.training.display import Display
 
@@ -68,7 +75,7 @@ def curve(request: Request, run_folder: str | None, plot: str | None, quiet: boo
     data = request.files if request.files is not None else str(request.what)
     folder = Path(run_folder or f"{request.folder}-curve")
     with Display(quiet=quiet) as display:
-        result = learning_curve(data, folder, CurveOptions(overrides=request.overrides, **asked), display)
+        result = learning_curve(data, folder, replace(options, overrides=request.overrides, **asked), display)
         for point in result.points:
             if point.cut_short:
                 display.warning(f"--time ended the training with {point.pairs:,} pairs; it would still improve")

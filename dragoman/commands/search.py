@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dragoman.data.examples import Pairs
-from dragoman.errors import DataError
 from dragoman.training.display import Display
 
 if TYPE_CHECKING:
-    from dragoman.auto.search.run import Search, SearchOptions
+    from dragoman.auto.options import SearchOptions
     from dragoman.auto.search.state import SearchState
 
 
@@ -53,7 +52,7 @@ def is_search(asked: SearchOptions, folder: str | None) -> bool:
     """Whether train is to search: it was asked to, or the folder holds a search that is not finished."""
     from dragoman.auto.search.state import has_search, load_search
 
-    if asked.seconds is not None or asked.trials is not None or asked.ensemble > 1:
+    if asked.asked:
         return True
     return folder is not None and has_search(Path(folder)) and not load_search(Path(folder)).done
 
@@ -61,54 +60,16 @@ def is_search(asked: SearchOptions, folder: str | None) -> bool:
 def train_by_search(request: Request, asked: SearchOptions, display: Display) -> None:
     """Start a search, or go on with the one in the folder."""
     from dragoman.auto.baseline import copying_line
-    from dragoman.auto.configure import configure_candidates
-    from dragoman.auto.search.run import Search
-    from dragoman.auto.search.state import check_folder, describe, has_search, load_search
-    from dragoman.auto.search.trial_config import is_length_given
+    from dragoman.auto.search.state import describe
+    from dragoman.auto.search.verb import search
 
-    what, files, overrides, place = request
-    folder = Path(place)
-    check_folder(folder)
+    folder = Path(request.folder)
     with leaderboard(display) as show:
-        search = Search(folder, display.info, show, asked.started)
-        if has_search(folder):
-            state = load_search(folder)
-            display.info(
-                f"search: the one in {folder} is finished; for a new one, name another folder with --run"
-                if state.done
-                else f"search: going on with the one in {folder}; its settings and time are those it began with"
-            )
-        else:
-            if files is None:
-                raise DataError(f"--time, --trials and --ensemble need a data file; found {what!r}")
-            configs, reasons = configure_candidates(files, overrides, display.preparing)
-            display.close()
-            display.later(reasons)
-            search.create(configs, asked, overrides)
-            if asked.seconds is not None and is_length_given(overrides):
-                display.info("search: train.steps or train.epochs is set, so --time limits only how many are tried")
-            display.info(plan_line(search, asked))
-        state = search.run()
+        state = search(request.files, folder, asked, request.overrides, display, show, str(request.what))
     if line := copying_line(folder):
         display.warning(line)
     display.info(describe(state))
     display.info(f"leaderboard: {folder}/leaderboard.md\nrun folder: {folder}\nuse it: dragoman predict {folder} FILE")
-
-
-def plan_line(search: Search, asked: SearchOptions) -> str:
-    from dragoman.auto.search.state import load_search
-
-    state = load_search(search.folder)
-    names = ", ".join(trial.name for trial in state.trials)
-    processes = f"{state.workers} process{'es' if state.workers > 1 else ''}"
-    folds = f", {state.folds}-fold cross-validation since few pairs are set aside" if state.folds > 1 else ""
-    if len(state.trials) == 1:
-        reason = ", as --trials asks" if asked.trials == 1 else "; the settings or the time allow no more"
-        return f"search: one configuration, {names}{reason}"
-    return (
-        f"search: {len(state.trials)} configurations ({names}; the first is the default model) in {processes}{folds}, "
-        f"compared by {state.metric}"
-    )
 
 
 @contextmanager

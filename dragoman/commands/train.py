@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.auto.options import CheckOptions, DistilOptions, SearchOptions
 from dragoman.commands.checks import require_search
+from dragoman.commands.from_record import options_of
 from dragoman.commands.options import device_option, quiet_option
 from dragoman.commands.search import Duration, Request, is_search, train_by_search
 from dragoman.config import settings
@@ -128,18 +130,11 @@ def what_to_train(function: Callable[..., None]) -> Callable[..., None]:
     "--time", "seconds", type=Duration(), metavar="TIME",
     help="Search: try several configurations in this time (90s, 20m, 1h30m) and train the best to the end.",
 )  # fmt: skip
-@click.option(
-    "--trials", type=click.IntRange(1), metavar="N",
-    help="Search: try at most N configurations. [default: as many as --time allows; without --time all that fit the "
-    "data]",
-)  # fmt: skip
-@click.option(
-    "--ensemble", type=click.IntRange(1), metavar="K", default=1,
-    help="Search: train the best K models and keep them as one run that predicts as an ensemble. Limit the search "
-    "with --time or --trials.",
-)  # fmt: skip
+@options_of(SearchOptions, "asked")
 @quiet_option("warnings")
-def train(request: Request, run_folder: str | None, restart: bool, quiet: bool, **asked: Any) -> None:
+def train(
+    request: Request, run_folder: str | None, restart: bool, quiet: bool, seconds: float | None, asked: SearchOptions
+) -> None:
     """Train a model, or resume a run.
 
     \b
@@ -160,14 +155,13 @@ def train(request: Request, run_folder: str | None, restart: bool, quiet: bool, 
     """
     started = time.time()  # the imports below take seconds, which count for --time
     from dragoman.auto.baseline import copying_line
-    from dragoman.auto.search.run import SearchOptions
     from dragoman.runs import train as train_run
     from dragoman.training.runtime import ProcessGroup
 
     if run_folder:
         request = request._replace(folder=run_folder)
     display = Display(quiet=quiet, is_main=ProcessGroup().is_main)
-    search = SearchOptions(**asked, started=started)
+    search = replace(asked, seconds=seconds, started=started)
     if is_search(search, run_folder or request.what):
         if restart:
             raise click.UsageError(
@@ -263,9 +257,9 @@ def report_trained(folder: str, progress: Any, display: Display) -> None:
 
 @click.command()
 @what_to_train
-@click.option("--show", type=click.IntRange(0), default=1000, help="Maximum of faulty lines to name.")
+@options_of(CheckOptions)
 @click.option("--installation", is_flag=True, help="Check what is installed instead: packages, extras, devices.")
-def check(request: Request | None, show: int, installation: bool) -> None:
+def check(request: Request | None, options: CheckOptions, installation: bool) -> None:
     """Check data and settings before a run, or the installation.
 
     check reads the configuration and every data line (it names each fault as file:line), measures lengths, padding and
@@ -293,7 +287,8 @@ def check(request: Request | None, show: int, installation: bool) -> None:
         config, reasons = resolve(request, display.preparing, despite_faults=True)
         for reason in reasons:
             say(reason)
-        warnings = prove(config, say, show, display.preparing)
+        folder = Path(request.folder) if request.what == request.folder else None  # a run that would be resumed
+        warnings = prove(config, say, options, display.preparing, folder)
     click.echo(f"the run can start, but see the warnings ({warnings})" if warnings else "all is well")
 
 
@@ -301,23 +296,14 @@ def check(request: Request | None, show: int, installation: bool) -> None:
 @click.argument("run")
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
 @click.option("--run", "student", help="The run folder of the student. [default: RUN-student]")
-@click.option(
-    "--token-level", is_flag=True, help="Learn the teacher's probabilities of all tokens, not its outputs alone."
-)
-@click.option("--unlabelled", metavar="FILE", help="Inputs without targets: confident outputs for them are added.")
-@click.option(
-    "--min-confidence", type=click.FloatRange(0.0, 1.0), default=0.8, show_default=True, metavar="P",
-    help="With --unlabelled: the least mean probability of the tokens of an output.",
-)  # fmt: skip
+@options_of(DistilOptions)
 @quiet_option("warnings")
 @device_option
 def distil(
     run: str,
     overrides: tuple[str, ...],
     student: str | None,
-    token_level: bool,
-    unlabelled: str | None,
-    min_confidence: float,
+    options: DistilOptions,
     quiet: bool,
     device: str,
 ) -> None:
@@ -337,18 +323,15 @@ def distil(
     dragoman distil runs/big --run runs/fast model.decoder.layers=1
     dragoman distil runs/five --run runs/more --token-level --unlabelled words.txt
     """
-    from dragoman.auto.distil import Unlabelled
     from dragoman.auto.distil import distil as distil_run
     from dragoman.data.readers.lines import check_file
 
     require_search("distil", run)
     folder = Path(student or f"{run.rstrip('/')}-student")
-    further = Unlabelled()
-    if unlabelled is not None:
-        check_file(Path(unlabelled))
-        further = Unlabelled(unlabelled, min_confidence)
+    if options.unlabelled is not None:
+        check_file(Path(options.unlabelled))
     with Display(quiet=quiet) as display:
-        lines = distil_run(run, folder, overrides, device, display, further, token_level)
+        lines = distil_run(run, folder, overrides, device, display, options)
     for line in lines:
         click.echo(line)
     click.echo(f"run folder: {folder}")

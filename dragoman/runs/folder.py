@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IMPORTED = "imported.json"  # family and licence of an imported model
+SEARCH = "search.json"  # the state of a search, which makes the folder a run at its end
 MEMBERS_FILE = "ensemble.json"  # makes a run folder an ensemble
 RUN_FORMAT = 2  # raise it when settings, files or weights of older runs can no longer be read
 
@@ -218,6 +219,8 @@ def missing_run_message(folder: Path) -> str:
         return f"{folder}: no such run folder." + (f" Did you mean '{near}'?" if near else "")
     if folder.is_file():
         return f"{folder}: found a file, expected a run folder"
+    if (folder / SEARCH).is_file():
+        return f"{folder}: found a search that is not finished; it goes on with: dragoman train {folder}"
     return f"{folder}: not a run folder (it has no config.toml)"
 
 

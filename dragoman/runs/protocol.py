@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from dragoman.errors import ConfigError
 from dragoman.runs.folder import Run, is_run
 from dragoman.runs.plan import train
+from dragoman.runs.resume import check_resumable
 from dragoman.tasks.config import Config
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
@@ -71,6 +72,21 @@ def is_trained(folder: Path, steps: int) -> bool:
     return max(Checkpoints(folder).steps(), default=0) >= steps
 
 
+def train_trial(name: str, config: Config, folder: Path, say: Callable[[str], None]) -> None:
+    """Train one of several runs that are compared, or go on with it; one that is complete is kept.
+
+    One with other settings is refused, also where it is complete.
+    """
+    steps = config.train.steps
+    if not config.train.epochs and is_trained(folder, steps):
+        check_resumable(Run(folder), config, 1)
+        say(f"{name}: trained already ({folder})")
+        return
+    length = f"{config.train.epochs:g} epochs" if config.train.epochs else f"{steps:,} steps"
+    say(f"{name}: {'fitted' if getattr(config.model, 'fitted', False) else length} ({folder})")
+    train(config, folder, Display(quiet=False))
+
+
 def train_all(
     configs: Mapping[str, Config],
     folder: Path,
@@ -92,11 +108,7 @@ def train_all(
             fitted = getattr(config.model, "fitted", False)  # no steps, and every seed gives the same model
             pilot = under_protocol(config, base, PILOT_STEPS, seed, own_tokenizers)
             steps = 1 if fitted else _steps(pilot, own, budget, say)
-            if is_trained(own, steps):
-                say(f"{name}, seed {seed}: trained already ({own})")
-            else:
-                say(f"{name}, seed {seed}: {'fitted' if fitted else f'{steps:,} steps'} ({own})")
-                train(under_protocol(config, base, steps, seed, own_tokenizers), own, Display(quiet=False))
+            train_trial(f"{name}, seed {seed}", under_protocol(config, base, steps, seed, own_tokenizers), own, say)
             folders.append(own)
             if fitted:
                 break

@@ -339,3 +339,62 @@ def test_what_would_fail_later_fails_now(here: Path, overrides: list[str], expec
     assert said.err.count("\n") == 1
     assert expected in said.err
     assert "all is well" not in said.out
+
+
+REFUSED = [
+    ["train.vectors.source=none.vec"],
+    ["train.vectors.source=narrow.vec"],
+    ["train.vectors.target=broken.vec"],
+    ["train.vectors.source=other.vec"],
+    ["train.start_from=none"],
+    ["train.start_from={run='trained', parts=['encodr']}", "tokenizer.source={kind='run', run='trained'}"],
+    ["train.objective={kind='token-distillation', teachers=['none']}"],
+    ["train.objective={kind='token-distillation', teachers=['trained']}", "data.max_length=50"],
+    ["train.freeze=['encodr']"],
+    ["train.freeze=['*']"],
+    ["train.rates=[{names='encodr', factor=2.0}]"],
+    ["train.rates=[{names='encoder', factor=2.0}]", "train.freeze=['encoder']"],
+    ["train.lora={rank=2}"],
+    ["train.lora={rank=2, modules=['encodr']}", "train.start_from=trained"],
+    ["data.general=none.tsv"],
+    ["data.valid=none.tsv"],
+    ["data.valid=empty.tsv"],
+    ["data.max_length=1"],
+    ["train.precision=bfloat16"],
+    ["train.shard=on"],
+    ["train.device=cuda"],
+    ["model.encoder.positions.kind=learned", "model.encoder.positions.max_positions=3"],
+    ["tokenizer.source={kind='run', run='none'}"],
+]
+
+
+@pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
+def test_check_refuses_what_training_refuses_with_the_same_line(here: Path, overrides: list[str]) -> None:
+    write_rows(here / "pairs.tsv", pairs(shortest=3))
+    letters = "abcdefghij"
+    (here / "narrow.vec").write_text("".join(f"{letter} 1 2 3\n" for letter in letters))
+    (here / "broken.vec").write_text("a 1 2 3\nb 1 x 3\n")
+    (here / "other.vec").write_text("ж" + " 1" * 32 + "\n")
+    (here / "empty.tsv").write_text("")
+    if "trained" in str(overrides):
+        write_rows(here / "others.tsv", [("xyz" * (number % 5 + 1), "uvw" * (number % 7 + 1)) for number in range(60)])
+        trained = call("train", "others.tsv", "--run", "trained", "train.steps=2", "train.validate_every=2", *SMALL)
+        assert trained.code == 0, trained.err
+    refused = call("train", "pairs.tsv", "--run", "run", *SMALL, *overrides)
+    assert refused.code == 2, refused.err
+    assert not (here / "run").exists()
+    said = call("check", "pairs.tsv", *SMALL, *overrides)
+    assert (said.code, said.err.splitlines()[-1]) == (2, refused.err.splitlines()[-1])
+    assert "all is well" not in said.out
+
+
+@pytest.mark.parametrize("overrides", [["model.decoder.width=64", "model.tie=none"], ["data.holdout=7"]], ids=" ".join)
+def test_check_of_a_run_refuses_what_cannot_be_resumed(here: Path, overrides: list[str]) -> None:
+    write_rows(here / "pairs.tsv", pairs(shortest=3))
+    assert call("train", "pairs.tsv", "--run", "run", "train.steps=2", "train.validate_every=2", *SMALL).code == 0
+    refused, said = call("train", "run", *overrides), call("check", "run", *overrides)
+    assert refused.code == 2
+    assert (said.code, said.err.splitlines()[-1]) == (2, refused.err.splitlines()[-1])
+    write_rows(here / "pairs.tsv", pairs(70, shortest=3))
+    refused, said = call("train", "run"), call("check", "run")
+    assert (said.code, said.err.splitlines()[-1]) == (refused.code, refused.err.splitlines()[-1]) == (2, said.err[:-1])

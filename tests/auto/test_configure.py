@@ -16,8 +16,8 @@ import pytest
 
 from dragoman.auto import profile
 from dragoman.auto.check import check_lines
+from dragoman.auto.choices import Choice, finish, table_of
 from dragoman.auto.configure import configure, configure_candidates
-from dragoman.auto.derived import finish
 from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.portfolio import (
     PORTFOLIO,
@@ -71,9 +71,9 @@ def test_the_page_shows_the_rules() -> None:
 
 def chosen(seen: PairProfile) -> tuple[dict[str, Any], config.Config, str]:
     """The table, what it builds, and the reasons as one text."""
-    table, reasons = choose_pairs(seen)
-    table["data"]["train"] = "pairs.tsv"
-    return table, config.build(table), "\n".join(reasons)
+    choices = [Choice("data.train", "pairs.tsv"), *choose_pairs(seen)]
+    built, reasons = finish(choices, ())
+    return table_of(choices), built, "\n".join(reasons)
 
 
 # ---------------------------------------------------------------------- looking
@@ -320,7 +320,9 @@ def test_short_sequences_get_the_model_that_the_study_found(kind: PairProfile, p
     for is_gpu, name in ((False, cpu), (True, gpu)):
         first = candidates_for(seen, is_gpu)[0]
         assert first.name == name
-        assert f"model: {name} (preset {first.preset}), because" in "\n".join(choose_pairs(seen, gpu=is_gpu)[1])
+        assert f"model: {name} (preset {first.preset}), because" in "\n".join(
+            choice.why for choice in choose_pairs(seen, gpu=is_gpu)
+        )
 
 
 def test_the_usual_model_is_that_of_the_device(tmp_path: Path) -> None:
@@ -393,22 +395,22 @@ def test_the_model_grows_with_the_corpus() -> None:
 )  # fmt: skip
 def test_r_drop_is_for_few_sentences_on_a_gpu(pairs: int, gpu: bool, objective: str, weight: float) -> None:
     """On CPUs, where the usual training is shorter, it lost; with many sentences there is little to learn by heart."""
-    table, reasons = choose_pairs(replace(SENTENCES, pairs=pairs), gpu=gpu)
-    table["data"]["train"] = "pairs.tsv"
-    found = config.build(table).train
+    choices = [Choice("data.train", "pairs.tsv"), *choose_pairs(replace(SENTENCES, pairs=pairs), gpu=gpu)]
+    built, reasons = finish(choices, ())
+    found = built.train
     assert (found.objective.kind, getattr(found.objective, "weight", 0.0)) == (objective, weight)
     assert any(reason.startswith("objective: R-drop") for reason in reasons) == (weight > 0)
     if weight:
         assert found.objective.warmup == found.steps // 4
         for given in ("likelihood", "simcut"):
-            chosen, told = finish(table, [f"train.objective.kind={given}"], reasons)
+            chosen, told = finish(choices, [f"train.objective.kind={given}"])
             assert chosen.train.objective.kind == given
             assert f"objective: {given}, as train.objective says" in told
-        assert finish(table, [], reasons)[1] == reasons
+        assert reasons == [choice.why for choice in choices if choice.why]
         for given, warmup in (([], found.steps // 4), (["train.objective.warmup=7"], 7)):
-            shorter, _ = finish(table, ["train.steps=400", *given], [])
+            shorter, _ = finish(choices, ["train.steps=400", *given])
             assert shorter.train.objective.warmup == (7 if given else 100)
-            assert finish(table, given, [])[0].train.objective.warmup == warmup
+            assert finish(choices, given)[0].train.objective.warmup == warmup
 
 
 @pytest.mark.parametrize(
@@ -504,7 +506,7 @@ def test_training_starts_with_rate_and_model_of_a_run(tmp_path: Path, monkeypatc
 def test_few_sentences_are_read_often(gpu: bool, width: int, most: int) -> None:
     """A training has a fixed number of steps at least, unless these would be over 300 epochs."""
     sizes = (60, 500, 2000, 3000, 5000, 20_000)
-    found = [choose_pairs(replace(SENTENCES, pairs=pairs), gpu=gpu)[0] for pairs in sizes]
+    found = [table_of(choose_pairs(replace(SENTENCES, pairs=pairs), gpu=gpu)) for pairs in sizes]
     built = [config.build(merge(table, {"data": {"train": "pairs.tsv"}})) for table in found]
     assert {(one.model.encoder.width, one.model.encoder.gated) for one in built} == {(width, True)}
     tokens = [one.train.steps * one.train.batch_tokens for one in built]
@@ -518,11 +520,9 @@ def test_few_sentences_are_read_often(gpu: bool, width: int, most: int) -> None:
 def test_cpus_validate_less_often(gpu: bool, every: int) -> None:
     """Not where patience is long: it would never stop training then."""
     seen = replace(WORDS, pairs=8000)
-    table, _ = choose_pairs(seen, gpu=gpu, candidate=by_name("wu-2019"))
-    train = table["train"]
+    train = table_of(choose_pairs(seen, gpu=gpu, candidate=by_name("wu-2019")))["train"]
     assert (train["patience"], train["validate_every"]) == (10, every)
-    patient, _ = choose_pairs(seen, gpu=gpu, candidate=by_name("luong-256"))
-    train = patient["train"]
+    train = table_of(choose_pairs(seen, gpu=gpu, candidate=by_name("luong-256")))["train"]
     assert train["patience"] == 20
     assert train["validate_every"] == train["steps"] // 40
 
@@ -591,9 +591,8 @@ def test_training_says_that_longer_would_help(cached: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("preset", [name for name in config.preset_names() if not name.startswith("demo-")])
 @pytest.mark.parametrize("seen", KINDS.values(), ids=KINDS)
 def test_any_preset_can_be_asked_for(preset: str, seen: PairProfile) -> None:
-    table, reasons = choose_pairs(seen, preset)
-    table["data"]["train"] = "pairs.tsv"
-    model = config.build(table).model
+    built, reasons = finish([Choice("data.train", "pairs.tsv"), *choose_pairs(seen, preset)], ())
+    model = built.model
     asked = config.build({"preset": preset, "data": {"train": "pairs.tsv"}}).model
     for part in ("encoder", "decoder"):
         assert getattr(model, part, model) == getattr(asked, part, asked)
@@ -739,3 +738,38 @@ def test_a_search_begins_with_the_usual_choice(
     assert all(one.data.header for one in configs.values())
     assert reasons[0] == why[0] == "header: the first line (source, target) names the columns and is no pair"
     assert len(configs) > 5
+
+
+@pytest.mark.parametrize("kind", ["non-autoregressive", "ngram-transducer"])
+def test_choices_yield_to_the_model_that_the_user_sets(tmp_path: Path, kind: str) -> None:
+    """model.tie, model.encoder and model.decoder, which the user never set, were errors."""
+    path = write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(300)])
+    built, reasons = configure(str(path), [f"model.kind={kind}"])
+    assert built.model.kind == kind
+    assert f"model: {kind}, as you set it" in reasons
+    assert not any(reason.startswith("preset:") for reason in reasons)
+
+
+def test_mistakes_of_the_user_are_told_as_the_user_made_them(tmp_path: Path) -> None:
+    path = str(write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(300)]))
+    with pytest.raises(ConfigError, match=r"^model.encoder.heads: found 3"):
+        configure(path, ["preset=transformer-tiny", "model.encoder.heads=3"])
+    with pytest.raises(ConfigError, match=r"^model.tie: found \"target\""):
+        configure(path, ["model.kind=non-autoregressive", "model.tie=target"])
+
+
+@pytest.mark.parametrize(("task", "sources"), [("classify", "letters"), ("regress", "1 2 3 4")])
+def test_a_dense_encoder_reads_as_much_as_it_has_positions(tmp_path: Path, task: str, sources: str) -> None:
+    rows = [(f"{sources} {number}", str(number % 2)) for number in range(40)]
+    path = str(write_rows(tmp_path / "rows.tsv", rows))
+    built, reasons = configure(path, [f"task={task}", "model.encoder.kind=dense"])
+    assert built.data.max_length == built.model.encoder.max_positions - 1
+    assert any(reason.startswith("length: up to 31 tokens") for reason in reasons)
+    with pytest.raises(ConfigError, match=r"^data.max_length: found 100"):
+        configure(path, [f"task={task}", "model.encoder.kind=dense", "data.max_length=100"])
+
+
+def test_a_segment_that_the_user_sets_bounds_the_memory(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "text.txt", [(f"{word} {word}",) for word in words(300)])
+    built, _ = configure(str(path), ["task=language-model", "model.segment=64"])
+    assert (built.model.segment, built.model.memory) == (64, 64)

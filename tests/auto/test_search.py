@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dragoman.auto.configure import configure, configure_candidates
+from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import worker
 from dragoman.auto.search.members import ensemble_score, helpful_members
 from dragoman.auto.search.run import (
     Search,
-    SearchOptions,
 )
 from dragoman.auto.search.state import SearchState, describe, load_search
 from dragoman.auto.search.trial_config import cost_of

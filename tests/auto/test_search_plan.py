@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from dragoman.auto.configure import configure, configure_candidates
+from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import plan
 from dragoman.auto.search.alone import plan_alone
 from dragoman.auto.search.rest import rest_of_time
 from dragoman.auto.search.run import (
     Search,
-    SearchOptions,
 )
 from dragoman.auto.search.state import SearchState, Trial, is_within_error, load_search, standard_error
 from dragoman.auto.search.trial_config import affordable_fits, planned_settings, prepared_sizes, search_metric

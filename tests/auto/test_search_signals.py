@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,45 @@ import pytest
 import torch
 
 from dragoman.auto.configure import configure
+from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import worker
 from dragoman.auto.search.run import (
-    Pool,
     Search,
-    SearchOptions,
 )
-from dragoman.auto.search.state import SearchState, Trial, check_folder, load_search
-from dragoman.auto.search.worker import Job, Outcome
+from dragoman.auto.search.state import SearchState, check_folder, load_search
+from dragoman.auto.search.worker import Job, Outcome, TrialPool
 from dragoman.errors import RunError
 from dragoman.training.signals import SearchStopped, stop_search_on_signals
 from tests.auto.searches import TINY, FakeSearch, command, job_for, outcome, run_search, scores
-from tests.conftest import words, write_rows
-from tests.processes import CONTEXT, sleep_then
+from tests.conftest import call, words, write_rows
+from tests.processes import CONTEXT
+
+
+def sleep_job(job: Job) -> Outcome:
+    """A job whose folder is its seconds; "dies" ends its process."""
+    if job.folder == "dies":
+        os._exit(3)
+    time.sleep(float(job.folder))
+    return outcome(1.0)
+
+
+def die_once(job: Job) -> Outcome:
+    if "once" in job.folder and not Path(job.folder).exists():
+        Path(job.folder).touch()
+        os._exit(3)
+    return outcome(1.0) if "once" in job.folder else sleep_job(job)
+
+
+def save_on_sigterm(job: Job) -> Outcome:
+    """A job that ends as training does: at a signal it saves for a while, then returns."""
+    if job.folder != "wait":
+        return sleep_job(job)
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    while not stopped:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    return outcome(1.0)
 
 
 def test_a_second_signal_waits_until_the_workers_have_saved() -> None:
@@ -74,17 +101,46 @@ def test_a_killed_search_goes_on_to_the_same_leaderboard(searched: Path, tmp_pat
 
 
 def test_a_signal_waits_until_a_worker_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its executor must know it: before, nobody ended a worker that had just started, and the search never exited."""
-    pool, started = Pool(1), []
+    """The pool must know it: nobody would end a worker that had just started, and the search would never exit."""
+    start = TrialPool._start
 
-    def submit(*job: object) -> None:
+    def signalled(pool: TrialPool) -> Any:
         signal.raise_signal(signal.SIGTERM)
-        started.append(job)
+        return start(pool)
 
-    monkeypatch.setattr(pool.executor, "submit", submit)
-    with pytest.raises(SearchStopped), stop_search_on_signals():
-        pool.submit(Job("", "", 1, 1, "loss"))
-    assert started
+    monkeypatch.setattr(TrialPool, "_start", signalled)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
+    pool = TrialPool(1, sleep_job)
+
+    def search() -> None:
+        with stop_search_on_signals(), pool:
+            pool.submit(Job("", "60", 1, 1, "loss"))
+
+    with pytest.raises(SearchStopped):
+        search()
+    ((busy, _),) = pool.busy.values()
+    assert not busy.process.is_alive()
+
+
+@pytest.mark.timeout(60)
+def test_a_pool_of_idle_and_busy_workers_ends_after_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is ended while it waits for a job held the lock of a shared queue: the busy one waited for ever."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
+    processes: list[Any] = []
+
+    def search() -> None:
+        with stop_search_on_signals(), TrialPool(3, save_on_sigterm) as pool:
+            for folder in ("0.1", "0.1", "wait"):
+                pool.submit(Job("", folder, 1, 1, "loss"))
+            while len(pool.idle) < 2:
+                pool.wait()
+            processes.extend(each.process for each in (*pool.idle, *(busy for busy, _ in pool.busy.values())))
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SearchStopped):
+        search()
+    assert len(processes) == 3
+    assert not any(process.is_alive() for process in processes)
 
 
 LATE_WORKER = """
@@ -135,6 +191,47 @@ def test_ctrl_c_stops_a_search_and_the_same_command_goes_on(searched: Path, tmp_
     )
 
 
+def alive_in_group(group: int) -> list[str]:
+    """The processes of a group but those that nobody has waited for."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, process_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(process_group) == group and state != "Z":
+                found.append(stat.with_name("cmdline").read_text())
+    return found
+
+
+@pytest.mark.timeout(180)
+def test_sigterm_ends_a_search_with_an_idle_worker_and_leaves_a_folder_that_goes_on(
+    searched: Path, tmp_path: Path
+) -> None:
+    """Of three members on two workers the last trains alone, and the other worker waits for a job."""
+    run = tmp_path / "run"
+    given = ["train.steps=60", "train.validate_every=20", "train.save_every=1000", "train.patience=0"]
+    words = [word for word in command(searched, run) if not word.startswith(("--quiet", "train.steps"))]
+    words[words.index("--trials") + 1], words[words.index("--ensemble") + 1] = "1", "3"
+    process = subprocess.Popen([*words, *given], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    members = run / "trials"
+    while len(list(members.glob("*/weights.safetensors"))) < 2 or len(list(members.glob("*/lock"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGTERM)
+    started = time.monotonic()
+    _, said = process.communicate(timeout=60)
+    assert time.monotonic() - started < 10
+    assert process.returncode == 143, said
+    assert not alive_in_group(process.pid)
+    assert call("info", run).err == (
+        f"dragoman: {run}: found a search that is not finished; it goes on with: dragoman train {run}\n"
+    )
+    state = load_search(run)
+    assert not state.done
+    assert call("train", run, "--quiet").code == 0
+    assert load_search(run).done
+
+
 def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
     (tmp_path / "trials").mkdir()
     (tmp_path / ".search.json.part").touch()  # it was being written
@@ -144,42 +241,35 @@ def test_a_search_killed_while_it_began_begins_again(tmp_path: Path) -> None:
         check_folder(tmp_path)
 
 
-class DyingPool(Pool):
-    """A pool whose job "dies" ends its process."""
-
-    def submit(self, job: Job) -> Any:
-        return self.executor.submit(*((os._exit, 3) if job.folder == "dies" else (sleep_then, 0.05, outcome(1.0))))
-
-
-def test_a_process_that_dies_fails_one_trial(tmp_path: Path) -> None:
-    search = Search(tmp_path, lambda line: None, lambda state: None)
-    search.workers = 2
-    jobs = [(Trial(name), Job("", name, 1, 1, "cer")) for name in ("a", "b", "dies", "c", "d")]
-    pool = DyingPool(2)
-    found = {trial.name: outcome for trial, _, outcome in search._outcomes(pool, jobs)}
-    pool.executor.shutdown()
-    assert found.keys() == {"a", "b", "dies", "c", "d"}
+def test_a_process_that_dies_fails_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
+    jobs = [Job("", name, 1, 1, "cer") for name in ("0.05", "0.06", "dies", "0.07", "0.08")]
+    with TrialPool(2, sleep_job) as pool:
+        found = {job.folder: outcome for job, outcome in pool.outcomes(jobs)}
+    assert found.keys() == {job.folder for job in jobs}
     assert found["dies"].error == "its process was killed, perhaps for lack of memory"
     assert all(not outcome.error for name, outcome in found.items() if name != "dies")
 
 
-@pytest.mark.slow
-def test_jobs_that_do_not_pause_are_killed_once_one_is_done(tmp_path: Path) -> None:
+def test_a_job_that_dies_beside_others_runs_again_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have had too little memory beside them."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
+    jobs = [Job("", str(tmp_path / "once"), 1, 1, "cer"), Job("", "0.5", 1, 1, "cer")]
+    with TrialPool(2, die_once) as pool:
+        found = list(pool.outcomes(jobs))
+    assert [(job.folder, outcome.error) for job, outcome in found] == [("0.5", ""), (str(tmp_path / "once"), "")]
+
+
+@pytest.mark.timeout(60)
+def test_jobs_that_do_not_pause_are_killed_once_one_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fitting, loading and validating cannot pause."""
-
-    class SleepingPool(Pool):
-        def submit(self, job: Job) -> Any:
-            return self.executor.submit(sleep_then, float(job.folder), outcome(1.0))
-
-    search = Search(tmp_path, lambda line: None, lambda state: None)
-    search.workers = 2
-    jobs = [(Trial(str(seconds)), Job("", str(seconds), 1, 1, "cer")) for seconds in (0.1, 600, 500)]
-    pool, started = SleepingPool(2), time.time()
-    found = {trial.name: outcome.error for trial, _, outcome in search._outcomes(pool, jobs, overdue=started + 3)}
-    assert found == {"0.1": "", "600": worker.OVERDUE, "500": worker.OVERDUE}
-    assert time.time() - started < 60
-    assert pool.submit(jobs[0][1]).result().error == ""  # the pool goes on
-    pool.executor.shutdown()
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
+    jobs = [Job("", seconds, 1, 1, "cer") for seconds in ("0.1", "600", "500")]
+    with TrialPool(2, sleep_job) as pool:
+        found = {job.folder: outcome.error for job, outcome in pool.outcomes(jobs, overdue=time.time() + 3)}
+        assert found == {"0.1": "", "600": worker.OVERDUE, "500": worker.OVERDUE}
+        ((_, outcome),) = pool.outcomes(jobs[:1])  # the pool goes on
+        assert not outcome.error
 
 
 def test_a_deadline_ends_a_job_with_a_validation(cached: Path, tmp_path: Path) -> None:

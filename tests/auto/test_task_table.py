@@ -69,3 +69,17 @@ def test_a_metric_of_which_less_is_better_has_no_average(tasks: Path, monkeypatc
     assert code == 1
     assert "size/task.toml: train.metric: found 'loss'" in message
     assert not (tasks / "runs").exists()
+
+
+def test_a_trained_task_is_kept_and_other_settings_are_refused(tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`compare` kept runs of other settings without a word."""
+    monkeypatch.chdir(tasks)
+    assert run(tasks)[0] == 0
+    weights = sorted(tasks.glob("runs/*/weights.safetensors"))
+    before = [path.stat().st_mtime_ns for path in weights]
+    assert len(weights) == 2
+    assert run(tasks)[0] == 0
+    assert [path.stat().st_mtime_ns for path in weights] == before
+    code, message = run(tasks, "--set", "model.dropout=0.5")
+    assert code == 1
+    assert "started with other settings (model.dropout was" in message

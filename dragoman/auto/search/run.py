@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import plan
 from dragoman.auto.search.alone import plan_alone
 from dragoman.auto.search.members import ensemble_score, helpful_members
@@ -46,12 +46,9 @@ from dragoman.auto.search.worker import (
     OVERDUE,
     Job,
     Outcome,
-    Pool,
-    failure,
-    is_broken,
+    TrialPool,
     outcome_of_killed,
     state_of,
-    worker_pool,
 )
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DragomanError
@@ -61,7 +58,7 @@ from dragoman.runs.folder import MEMBERS_FILE, locked, write_members
 from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.training.display import duration
 from dragoman.training.runtime import resolve_device
-from dragoman.training.signals import SearchStopped, stop_search_on_signals
+from dragoman.training.signals import SearchStopped, signals_wait, stop_search_on_signals
 
 PROBE = {"cpu": 24, "cuda": 300}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = {"cpu": 8, "cuda": 2}  # steps between two measurements; on a GPU many steps capture a graph at first
@@ -71,23 +68,11 @@ LAST_TRAININGS = 0.3  # share of the time that the stages leave for the last tra
 GRACE = 0.1  # share of the time after the deadline at which jobs that do not pause are killed
 DECODED = {"cpu": 300, "cuda": 2000}  # validation inputs that are decoded for the score, if there are as many
 SLOWLY_DECODED = 300  # the most validation inputs for models that take minutes to fit
-SAVING = 20.0  # seconds between two savings of the time that the search has taken
 REST = 0.12  # share of the time that may stay unused
 LATE = 0.02  # share of the time before the deadline at which it counts as over
 UNDERTRAINED = 0.5  # of the usual steps
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """What was asked for."""
-
-    seconds: float | None = None  # time for everything; None: the usual length of training for each trial
-    trials: int | None = None
-    ensemble: int = 1
-    workers: int | None = None  # processes; None: one for each core, or a few on a GPU
-    started: float = field(default_factory=time.time)  # time.time() when the time began
 
 
 class Search:
@@ -96,7 +81,6 @@ class Search:
     def __init__(self, folder: Path, say: Say, show: Show, started: float | None = None) -> None:
         self.folder, self.say, self.show = folder, say, show
         self.trials = folder / TRIALS
-        self.workers = 1
         self.started, self.spent_before = time.time() if started is None else started, 0.0
         self.deadline = math.inf  # time.time() at which the search must end
         self.save_time: Callable[[], None] = lambda: None  # so that a search that is killed knows how long it ran
@@ -144,13 +128,14 @@ class Search:
                 for number, name in enumerate(names)
             ],
         )
-        make_folder(make_folder(self.folder) / TRIALS)
         decoded = first.train.decode if "decode" in given else max(first.train.decode, DECODED[device.type])
         state.decoded = min(decoded, validation)
-        for name in names:
-            most = SLOWLY_DECODED if is_slow(configs[name]) else decoded
-            self._write_configs(name, configs[name], state, min(decoded, most))
-        state.save(self.folder)
+        with signals_wait():  # or a folder would be left that is neither a run nor a search
+            make_folder(make_folder(self.folder) / TRIALS)
+            for name in names:
+                most = SLOWLY_DECODED if is_slow(configs[name]) else decoded
+                self._write_configs(name, configs[name], state, min(decoded, most))
+            state.save(self.folder)
 
     def _write_configs(self, name: str, config: Config, state: SearchState, decoded: int) -> None:
         """The files trials/NAME.toml and, with folds, trials/NAME-1.toml, …"""
@@ -166,14 +151,14 @@ class Search:
         """Go on with the search until the winner is the run of this folder."""
         with locked(self.folder):
             state = load_search(self.folder)
-            self.workers, self.spent_before = state.workers, state.spent
+            self.spent_before = state.spent
             if state.done:
                 return state
             if state.seconds is not None:
                 self.deadline = self.started + state.seconds - state.spent
             self.save_time = partial(self._save, state)
             try:
-                with stop_search_on_signals(), worker_pool(state.workers) as pool:
+                with stop_search_on_signals(), TrialPool(state.workers) as pool:
                     if not state.planned:
                         self._measure(state, pool)
                     while state.stage < len(state.sizes) - 1:
@@ -207,7 +192,7 @@ class Search:
     def _config(self, name: str) -> Config:
         return load(self.trials / f"{name}.toml")
 
-    def _measure(self, state: SearchState, pool: Pool) -> None:
+    def _measure(self, state: SearchState, pool: TrialPool) -> None:
         """Measure the speed of all trials and fix the steps of every stage."""
         usual = {trial.name: self._config(trial.name).train for trial in state.trials}
         if state.seconds is None:
@@ -232,7 +217,7 @@ class Search:
         self._save(state)
         self.show(state)
 
-    def _measure_alone(self, state: SearchState, pool: Pool, device: str) -> plan.Cost | None:
+    def _measure_alone(self, state: SearchState, pool: TrialPool, device: str) -> plan.Cost | None:
         """Begin the default model with all cores, and measure its speed; None: it failed.
 
         Its run stays: where there is no time for other models, it goes on from here.
@@ -263,7 +248,7 @@ class Search:
         left = seconds_left(state, self.deadline)
         self.say(f"search: {plan_alone(state, configs, alone, left, done.elapsed if done else 0.0)}")
 
-    def _probe(self, state: SearchState, pool: Pool, device: str, budget: float) -> list[Trial]:
+    def _probe(self, state: SearchState, pool: TrialPool, device: str, budget: float) -> list[Trial]:
         """Train the trials for a few steps, until the budget is over or no more would fit into the rest of the time.
 
         Returns those that were measured. They begin anew afterwards, so that measuring changes no result.
@@ -349,7 +334,7 @@ class Search:
             config = self._config(trial.name)
             trial.settings = [] if is_fitted(config) else planned_settings(config, last, every)
 
-    def _stage(self, state: SearchState, pool: Pool) -> None:
+    def _stage(self, state: SearchState, pool: TrialPool) -> None:
         """Train the surviving trials to the end of the stage; finished ones are not trained again."""
         surviving = state.surviving()
         waiting = [trial for trial in surviving if not trial.error and len(trial.scores) <= state.stage]
@@ -393,49 +378,15 @@ class Search:
 
     def _outcomes(
         self,
-        pool: Pool,
+        pool: TrialPool,
         jobs: Sequence[tuple[Trial, Job]],
         enough: Callable[[], bool] = lambda: False,
         overdue: float = math.inf,
     ) -> Iterator[tuple[Trial, Job, Outcome]]:
-        """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins.
-
-        If a process dies, the jobs that ran run again one by one, so that only the one to blame fails. From the time
-        `overdue` on, jobs that still run are killed, once one has an outcome: fitting, loading and validating cannot
-        pause. Their outcome is the error OVERDUE.
-        """
-        waiting, running = list(reversed(jobs)), dict[Future[Outcome], tuple[Trial, Job]]()
-        alone: list[tuple[Trial, Job]] = []
-        succeeded = False
-        while waiting or running:
-            while waiting and len(running) < (1 if alone else self.workers):  # the pool would begin needless jobs
-                job = waiting.pop()
-                running[pool.submit(job[1])] = job
-            limit = max(0.0, overdue - time.time()) if succeeded else math.inf
-            done = wait(running, min(limit, SAVING), return_when=FIRST_COMPLETED).done
-            if not done and limit > SAVING:
-                self.save_time()
-                continue
-            if not done:
-                pool.kill()
-                yield from ((*late, failure(OVERDUE)) for late in (*running.values(), *waiting))
-                return
-            if any(is_broken(future) for future in done):
-                died = [running.pop(future) for future in list(running) if is_broken(future)]
-                pool.restart()
-                if len(died) > 1:
-                    alone, waiting = died, [*waiting, *died]
-                else:
-                    yield *died[0], failure("its process was killed, perhaps for lack of memory")
-                continue
-            for future in done:
-                job = running.pop(future)
-                alone = [other for other in alone if other is not job]
-                outcome = future.result()
-                succeeded = succeeded or not outcome.error
-                yield *job, outcome
-            if enough():
-                waiting = []
+        """The outcomes of a pool, with the trials that the jobs belong to."""
+        trials = {job: trial for trial, job in jobs}
+        for job, outcome in pool.outcomes(trials, enough, overdue, self.save_time):
+            yield trials[job], job, outcome
 
     # ---------------------------------------------------------------------- winners
 
@@ -471,7 +422,7 @@ class Search:
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         return name
 
-    def _finish(self, state: SearchState, pool: Pool) -> None:
+    def _finish(self, state: SearchState, pool: TrialPool) -> None:
         self.say(f"search: training {', '.join(state.members)} to the end")
         busy = sum(not is_fitted(self._config(name)) for name in state.members)
         jobs = [self._last_job(state, name, min(state.workers, max(1, busy))) for name in state.members]
@@ -531,7 +482,7 @@ class Search:
     def _train_to_end(
         self,
         state: SearchState,
-        pool: Pool,
+        pool: TrialPool,
         jobs: Sequence[tuple[Trial, Job]],
         trained: dict[str, Outcome],
         late: Callable[[], bool] = lambda: False,
@@ -551,7 +502,7 @@ class Search:
             self.show(state)
         return errors
 
-    def _use_rest(self, state: SearchState, pool: Pool, trained: dict[str, Outcome]) -> None:
+    def _use_rest(self, state: SearchState, pool: TrialPool, trained: dict[str, Outcome]) -> None:
         """While time is left: train on what was cut short, then candidates that waited, then further seeds."""
         assert state.seconds is not None
         tried: set[tuple[str, int]] = set()

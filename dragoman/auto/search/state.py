@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from dragoman.auto.search.plan import Cost, Resources
 from dragoman.errors import RunError
 from dragoman.files import refuse_links, write_text
+from dragoman.runs.folder import SEARCH
 from dragoman.scoring.registry import higher_is_better, metrics_by_name
 
 if TYPE_CHECKING:
     from dragoman.auto.search.worker import Outcome
 
-STATE_FILE = "search.json"
 TABLE_FILE = "leaderboard.md"
 TRIALS = "trials"
 FORMAT = 4
@@ -114,7 +114,7 @@ class SearchState:
 
     def save(self, folder: Path) -> None:
         """Write search.json and leaderboard.md."""
-        write_text(folder / STATE_FILE, json.dumps(asdict(self), indent=1))
+        write_text(folder / SEARCH, json.dumps(asdict(self), indent=1))
         head = leaderboard_head(self)
         rows = [head, ("---",) * len(head), *leaderboard_rows(self)]
         table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
@@ -170,12 +170,12 @@ def is_within_error(best: Outcome, usual: Outcome, state: SearchState) -> bool:
 
 
 def has_search(folder: Path) -> bool:
-    return (folder / STATE_FILE).is_file()
+    return (folder / SEARCH).is_file()
 
 
 def load_search(folder: Path) -> SearchState:
     """Read search.json; RunError if it is damaged, or if a name or link in it leads out of the folder."""
-    path = folder / STATE_FILE
+    path = folder / SEARCH
     try:
         table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if table["format"] != FORMAT:
@@ -252,7 +252,7 @@ def check_folder(folder: Path) -> None:
     """A search needs a new folder, or one with a search; a search killed while it began leaves configurations alone."""
     if has_search(folder):
         return
-    begun = {"trials", "lock", f".{STATE_FILE}.part"}
+    begun = {"trials", "lock", f".{SEARCH}.part"}
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - begun):
         raise RunError(f"{folder}: already exists, and holds no search; name another folder with --run")
 

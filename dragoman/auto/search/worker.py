@@ -10,10 +10,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from dragoman.training.checkpoints import TrainingState
 
 OVERDUE = "the time was over"
+SAVING = 6.0  # seconds in which workers save a checkpoint when a search is stopped
+PAUSE = 20.0  # seconds of waiting for an outcome after which a search saves how long it has run
 
 
 class Job(NamedTuple):
@@ -183,52 +187,128 @@ def with_patience_for_locks(action: Any, seconds: float = 10.0) -> Any:
             time.sleep(0.3)
 
 
-class Pool:
-    """Processes that run jobs, and end with this one; new ones replace them after one died.
+class Worker(NamedTuple):
+    """A process and this end of its pipe."""
 
-    No signal interrupts a start: nobody would end a process that its executor does not know yet, and Python waits for
-    all of them before it exits.
+    process: BaseProcess
+    pipe: Connection[Any, Any]
+
+
+def serve(pipe: Connection[Any, Any], run: Callable[[Any], Any]) -> None:
+    """Do the jobs that come through a pipe, until the search closes it."""
+    end_with_parent()
+    with suppress(EOFError, OSError):
+        while True:
+            job = pipe.recv()
+            try:
+                answer = run(job)
+            except Exception:
+                answer = RuntimeError(traceback.format_exc())
+            pipe.send(answer)
+
+
+class TrialPool:
+    """Processes that run jobs, each with a pipe of its own; `with` ends them, and they end with this process.
+
+    They share no queue: its lock is held by the worker that waits for the next job, and if that worker is ended, the
+    others wait for the lock for ever.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self.restart()
+    def __init__(self, workers: int, run: Callable[[Any], Any] = run_job) -> None:
+        self.workers, self.run = workers, run
+        self.idle: list[Worker] = []
+        self.busy: dict[Any, tuple[Worker, Any]] = {}  # by pipe, with the job
 
-    def restart(self) -> None:
+    def __enter__(self) -> TrialPool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """End all workers; after an error those that train save a checkpoint first."""
+        workers = [*self.idle, *(worker for worker, _ in self.busy.values())]
+        with signals_wait():
+            for worker in workers:
+                if kind is not None:
+                    worker.process.terminate()
+                worker.pipe.close()
+            deadline = time.monotonic() + SAVING
+            for worker in workers:
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+                worker.process.kill()
+                worker.process.join()
+
+    def submit(self, job: Any) -> None:
+        """Begin a job. No signal interrupts the start of a process: nobody would end one that is not listed yet."""
+        with signals_wait():
+            self.idle = [worker for worker in self.idle if worker.process.is_alive()]
+            worker = self.idle.pop() if self.idle else self._start()
+            worker.pipe.send(job)
+            self.busy[worker.pipe] = worker, job
+
+    def _start(self) -> Worker:
         context = multiprocessing.get_context("spawn")
-        self.executor = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with_parent)
+        here, there = context.Pipe()
+        process = context.Process(target=serve, args=(there, self.run))
+        process.start()
+        there.close()
+        return Worker(process, here)
 
-    def kill(self) -> None:
-        """End the running jobs at once and start new processes. Checkpoints are atomic, so no run is damaged."""
-        with signals_wait():
-            for process in list((self.executor._processes or {}).values()):
-                process.kill()
-            self.executor.shutdown(wait=True, cancel_futures=True)
-            self.restart()
-
-    def submit(self, job: Job) -> Future[Outcome]:
-        """Run a job; a process that died while it waited is replaced."""
-        with signals_wait():
+    def wait(self, seconds: float = math.inf) -> list[tuple[Any, Any]]:
+        """Jobs that have ended, each with its outcome; None: its process died."""
+        ended = []
+        for pipe in connection.wait(list(self.busy), None if math.isinf(seconds) else max(0.0, seconds)):
+            worker, job = self.busy.pop(pipe)
             try:
-                return self.executor.submit(run_job, job)
-            except BrokenProcessPool:
-                self.restart()
-                return self.executor.submit(run_job, job)
+                outcome = worker.pipe.recv()
+                self.idle.append(worker)
+            except (EOFError, OSError):
+                outcome = None
+            if isinstance(outcome, Exception):
+                raise outcome
+            ended.append((job, outcome))
+        return ended
 
+    def kill(self) -> list[Any]:
+        """End the running jobs at once, and return them. Checkpoints are atomic, so no run is damaged."""
+        with signals_wait():
+            running, self.busy = list(self.busy.values()), {}
+            for worker, _ in running:
+                worker.process.kill()
+                worker.process.join()
+            return [job for _, job in running]
 
-def is_broken(future: Future[Outcome]) -> bool:
-    """Whether a process died, and with it the job of this future or one beside it."""
-    return isinstance(future.exception(), BrokenProcessPool)
+    def outcomes(
+        self,
+        jobs: Iterable[Job],
+        enough: Callable[[], bool] = lambda: False,
+        overdue: float = math.inf,
+        waiting: Callable[[], None] = lambda: None,
+    ) -> Iterator[tuple[Job, Outcome]]:
+        """Outcomes as they come; their order does not change any result. Once `enough`, no further job begins.
 
-
-@contextmanager
-def worker_pool(workers: int) -> Iterator[Pool]:
-    pool = Pool(workers)
-    try:
-        yield pool
-    except BaseException:
-        for process in list((pool.executor._processes or {}).values()):
-            process.terminate()  # each saves a checkpoint
-        raise
-    finally:
-        pool.executor.shutdown(wait=True, cancel_futures=True)
+        A job whose process dies runs again when the others are done, alone: it may have had too little memory beside
+        them. From the time `overdue` on, jobs that still run are killed, once one has an outcome: fitting, loading and
+        validating cannot pause. Their outcome is the error OVERDUE. `waiting` is called now and then.
+        """
+        queue, again = list(jobs)[::-1], list[Job]()
+        succeeded = alone = False
+        while queue or again or self.busy:
+            if not queue and not self.busy:
+                queue, again, alone = again, [], True
+            while queue and len(self.busy) < (1 if alone else self.workers):
+                self.submit(queue.pop())
+            limit, beside = overdue - time.time() if succeeded else math.inf, len(self.busy) > 1
+            ended = self.wait(min(limit, PAUSE))
+            if not ended and limit <= PAUSE:
+                yield from ((job, failure(OVERDUE)) for job in (*self.kill(), *queue, *again))
+                return
+            for job, outcome in ended:
+                if outcome is None and beside:
+                    again.append(job)
+                    continue
+                outcome = outcome or failure("its process was killed, perhaps for lack of memory")
+                succeeded = succeeded or not outcome.error
+                yield job, outcome
+            if not ended:
+                waiting()
+            elif enough():
+                queue, again = [], []
