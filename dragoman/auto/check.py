@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -78,9 +77,9 @@ def check(
     if isinstance(config, TranslateConfig):
         for line in describe(profile_pairs(config.data.train, replace(config.data, faults="skip"), doing)):
             say(line)
-    with closing(task_of(config).prepare(config, doing)) as corpus:
-        plan = plan_with(corpus, config, folder, action, runtime, resuming)
-        warnings = check_plan(plan, runtime.device, say, doing)
+    corpus = task_of(config).prepare(config, doing)
+    plan = plan_with(corpus, config, folder, action, runtime, resuming)
+    warnings = check_plan(plan, runtime.device, say, doing)
     for line in warnings:
         say(line)
     doing("trial run on a few examples", 0)

@@ -126,7 +126,8 @@ class SearchWork(Work[Prediction]):
         return common_constraints(self.options)
 
     def prepare(self, item: str | ConstrainedInput, name: str) -> ConstrainedInput:
-        text, constraints, _ = as_input(item)
+        prepared = as_input(item)
+        text, constraints = prepared.text, prepared.constraints
         options, tags = self.options, self.run.tags
         text = ensure_tag(text, options.tag, tags, name) if text.strip() else text
         constraints = constraints if isinstance(item, ConstrainedInput) else self.common

@@ -127,9 +127,15 @@ def choose_action(folder: Path, restart: bool) -> Action:
 
 def plan_training(config: Config, folder: Path, action: Action, runtime: Runtime) -> TrainingPlan:
     """Check the settings, prepare the data and build the model. Every process does this, with the same result."""
-    task = task_of(config)
     warnings = check_settings(config, folder, action, runtime)
-    corpus, device = prepare_data(config, task, runtime), runtime.device
+    return plan_with(prepare_data(config, task_of(config), runtime), config, folder, action, runtime, warnings)
+
+
+def plan_with(
+    corpus: Corpus, config: Config, folder: Path, action: Action, runtime: Runtime, warnings: list[str]
+) -> TrainingPlan:
+    """The plan for data that are prepared."""
+    task, device = task_of(config), runtime.device
     before = Run(folder).config if action == "resume" else config
     if action == "resume":
         check_same_data(folder, corpus)
