@@ -32,7 +32,7 @@ Path("number_accuracy.py").write_text(
     '''"""Share of the numbers of the reference that the output has at the same place, separated by commas."""
 
 import dragoman
-from dragoman.scoring.metric import Statistics, TextMetric, as_rows, ratio, signature
+from dragoman.extend import Statistics, TextMetric, as_rows, ratio, signature
 
 
 def count(hypotheses, references):
@@ -87,9 +87,7 @@ Path("arrows.py").write_text(
     '''"""Files with "source => target ; remark" on each line."""
 
 import dragoman
-from dragoman.data.examples import FaultError, make_example
-from dragoman.data.readers.base import Reader
-from dragoman.data.readers.lines import parse_lines
+from dragoman.extend import FaultError, Reader, make_example, parse_lines
 
 
 class ArrowReader(Reader):
@@ -156,7 +154,7 @@ sh(
 import arrows  # noqa: F401
 import number_accuracy  # noqa: F401
 
-from dragoman.testing import check_metric, check_reader
+from dragoman.extend import check_metric, check_reader
 
 check_metric("number_accuracy")
 check_reader(".arrows", b"1 => one ; Ann\n2 => two\n", [("1", "one"), ("2", "two")])

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.analysis.options import InspectOptions
 from dragoman.commands.root import cli
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.constraints.spec import ConstrainedInput
@@ -287,7 +288,7 @@ def test_the_server_scores_aligns_and_continues_with_all_members_and_does_not_in
         served.continue_search("abc def", [5])
         assert calls.equal()
     with pytest.raises(ConfigError, match="is an ensemble of 3 models"):
-        served.inspect("abc def", None, None, None)
+        served.inspect("abc def", InspectOptions())
 
 
 def test_calibration_is_that_of_the_ensemble_and_ends_with_a_change_of_any_member(place: Place) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from dragoman.auto.distil import distil
+from dragoman.auto.options import DistilOptions
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError, RunError
@@ -76,7 +77,7 @@ def test_a_student_of_an_ensemble_resumes_exactly(
     train(configure(*asked[::2], f'train.objective.teachers=["{teacher}"]', "train.steps=4"), tmp_path / "parts", QUIET)
     weights = Path("checkpoints", "00000004", "weights.safetensors")
     assert sha256(tmp_path / "whole" / weights) == sha256(tmp_path / "parts" / weights)
-    lines = distil(str(teacher), tmp_path / "one", ["train.steps=2"], "cpu", QUIET, token_level=True)
+    lines = distil(str(teacher), tmp_path / "one", ["train.steps=2"], "cpu", QUIET, DistilOptions(token_level=True))
     assert lines[0].startswith("teacher (2 models) → student")
     assert isinstance(Run(tmp_path / "one").config.train.objective, TokenDistillationConfig)
 
