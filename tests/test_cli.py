@@ -491,7 +491,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     # predict
     ("beam of nothing", {}, ["predict", "runs/pairs", "--beam", "0"], ("--beam: found 0, expected at least 1",)),
     ("n-best in plain", {}, ["predict", "runs/pairs", "--n-best", "3"], ("--n-best 3 needs --json",)),
-    ("more than the beam", {}, ["predict", "runs/pairs", "--n-best", "9", "--json"], ("found 9", "beam of 5")),
+    ("too many outputs", {}, ["predict", "runs/pairs", "--n-best", "1001", "--json"], ("n_best: found 1001", "1000")),
     ("not a penalty", {}, ["predict", "runs/pairs", "search.length_penalty=nan"], ("penalty: found nan",)),
     ("negative penalty", {}, ["predict", "runs/pairs", "search.length_penalty=-1"], ("penalty: found -1",)),
     ("misspelt option", {}, ["predict", "runs/pairs", "--beem", "3"], ("dragoman predict", "'--beem'", "'--beam'")),

@@ -12,7 +12,7 @@ from dragoman.commands.checks import require_search
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import pair_line, print_message, print_warning
 from dragoman.commands.progress import count_lines
-from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
+from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.config.settings import build
 from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.options import DecodingSettings
@@ -22,7 +22,6 @@ from dragoman.progress import is_watched, progress
 
 SCHEMA = Schema(
     DecodingSettings,
-    daily=DAILY,
     places=(
         "search.beam", "search.length_penalty", "search.max_length", "batch_size", "tag", "ensemble.runs",
         "ensemble.average", "engine", "precision",

@@ -32,12 +32,18 @@ WINDOW = 1024  # prompts read ahead
 class CompleteSettings:
     """How prompts are continued."""
 
-    max_length: Annotated[int, Range(1, MAX_TOKENS)] = setting(100, help="maximum number of new tokens")
-    one_line: bool = setting(False, help="stop at the end of the line; without it the text continues")
-    samples: Annotated[int, Range(1, MAX_SAMPLES)] = setting(1, help="texts for every prompt; needs --sample")
+    max_length: Annotated[int, Range(1, MAX_TOKENS)] = setting(
+        100, help="maximum number of new tokens", flag="--max-length"
+    )
+    one_line: bool = setting(
+        False, help="stop at the end of the line; without it the text continues", flag="--one-line"
+    )
+    samples: Annotated[int, Range(1, MAX_SAMPLES)] = setting(
+        1, help="texts for every prompt; needs --sample", flag="--samples"
+    )
     method: Any = setting(None, help="how tokens are chosen; none: greedy")
     allow_unknown: bool = setting(False, help="read words outside the vocabulary as <unk>")
-    batch_size: Annotated[int, Range(1, 100_000)] = setting(64, help="prompts in a batch")
+    batch_size: Annotated[int, Range(1, 100_000)] = setting(64, help="prompts in a batch", flag="--batch-size")
 
     def problems(self) -> Iterator[str]:
         """Several texts of greedy search, which has one."""
@@ -45,8 +51,7 @@ class CompleteSettings:
             yield "samples: needs --sample"
 
 
-FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("max_length", "one_line", "samples", "batch_size")}
-SCHEMA = Schema(CompleteSettings, daily=FLAGS, kinds=("sampling",))
+SCHEMA = Schema(CompleteSettings, kinds=("sampling",))
 
 
 @click.command(cls=SettingsCommand, schema=SCHEMA, several="prompts", keep_unknown=True)

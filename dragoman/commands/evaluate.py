@@ -14,7 +14,7 @@ from dragoman.commands.complete import evaluate_text
 from dragoman.commands.inputs import pair_files, print_unreadable, read_examples
 from dragoman.commands.options import device_option, json_option
 from dragoman.commands.printing import as_utf8, print_label_scores, print_method_report, print_scores, print_warning
-from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
+from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.inputs import ReadingOptions
@@ -37,12 +37,18 @@ if TYPE_CHECKING:
 class ScoringSettings:
     """What `evaluate` computes."""
 
-    metrics: tuple[str, ...] = setting((), help="metrics, such as bleu, or all; `score --help` lists them")
-    intervals: bool = setting(False, help="add 95 % confidence intervals, by bootstrap over segments")
+    metrics: tuple[str, ...] = setting(
+        (), help="metrics, such as bleu, or all; `score --help` lists them", flag="--metric"
+    )
+    intervals: bool = setting(
+        False, help="add 95 % confidence intervals, by bootstrap over segments", flag="--intervals"
+    )
     draws: Annotated[int, Range(10, 100_000)] | None = setting(None, help="draws of the intervals; none: 1000")
     draws_seed: Annotated[int, Range(0)] | None = setting(None, help="seed of the draws; none: 1")
     baseline: bool = setting(
-        False, help="beside every score the best of copying, memorising and the nearest training pair"
+        False,
+        help="beside every score the best of copying, memorising and the nearest training pair",
+        flag="--baseline",
     )
     alignment: bool = setting(False, help="show every output aligned with its reference, with S, I and D counts")
     ngrams: bool = setting(False, help="take BLEU apart: precisions, brevity penalty, matching n-grams of every output")
@@ -78,8 +84,7 @@ class EvaluateSettings:
     evaluation: ScoringSettings = setting(ScoringSettings(), help="what is computed")
 
 
-FLAGS = {"evaluation.metrics": "--metric", "evaluation.intervals": "--intervals", "evaluation.baseline": "--baseline"}
-SCHEMA = Schema(DecodingSettings, EvaluateSettings, daily={**DAILY, **FLAGS}, without=("n_best",))
+SCHEMA = Schema(DecodingSettings, EvaluateSettings, without=("n_best",))
 
 
 @click.command(cls=SettingsCommand, schema=SCHEMA)

@@ -26,7 +26,7 @@ from dragoman.commands.printing import (
     print_warning,
 )
 from dragoman.commands.progress import count_lines
-from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
+from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.commands.shards import ShardSettings, predict_shards
 from dragoman.config.settings import setting
 from dragoman.data.examples import Fault
@@ -55,7 +55,7 @@ class PredictSettings:
     beam_trace: str | None = setting(None, help="a file for all that the search ranked: one JSON object per input")
 
 
-SCHEMA = Schema(DecodingSettings, PredictSettings, daily={**DAILY, "shards.folder": "--shards"})
+SCHEMA = Schema(DecodingSettings, PredictSettings)
 
 
 @click.command(cls=SettingsCommand, schema=SCHEMA)

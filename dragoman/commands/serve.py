@@ -13,12 +13,8 @@ from dragoman.config.settings import as_table, build, merge
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.serving.config import ModelConfig, ServeConfig
 
-FLAGS = {
-    name: f"--{name.replace('_', '-')}"
-    for name in ("host", "port", "workers", "batch_size", "device", "token", "min_confidence", "corrections")
-}
 OPUS_CAT_PORT = 8500
-SCHEMA = Schema(ServeConfig, daily=FLAGS, without=("models",))
+SCHEMA = Schema(ServeConfig, without=("models",))
 
 
 @click.command(cls=SettingsCommand, schema=SCHEMA, several="runs")

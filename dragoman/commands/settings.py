@@ -37,11 +37,6 @@ METHOD_FLAGS = (
     Flag("--sample", "method.kind", "sampling", help="Draw each output at random: method=sampling."),
     Flag("--seed", "method.seed", help="Random seed of a method that draws: equal inputs get equal outputs."),
 )
-# Places with flags that people type daily; everything else is a setting.
-DAILY = {
-    "search.beam": "--beam", "n_best": "--n-best", "tag": "--tag", "batch_size": "--batch-size",
-    "min_confidence": "--min-confidence", "memory": "--memory",
-}  # fmt: skip
 
 
 class Schema:
@@ -50,13 +45,12 @@ class Schema:
     def __init__(
         self,
         *parts: type,
-        daily: Mapping[str, str] = {},
         places: Sequence[str] | None = None,
         without: Sequence[str] = (),
         kinds: Sequence[str] | None = None,
     ) -> None:
-        """`daily` maps places to their flags; `kinds` are the decoding methods allowed, None: all."""
-        self.parts, self.daily, self.without, self.kinds = parts, daily, without, kinds
+        """`kinds` are the decoding methods allowed, None: all."""
+        self.parts, self.without, self.kinds = parts, without, kinds
         self._places = places
 
     @cached_property
@@ -108,8 +102,8 @@ class Schema:
 
     def flags(self) -> Iterator[Flag]:
         for setting in self.static:
-            if setting.place in self.daily:
-                yield Flag(self.daily[setting.place], setting.place, help=_flag_help(setting))
+            if setting.flag:
+                yield Flag(setting.flag, setting.place, help=_flag_help(setting))
         if self.has_method:
             yield from METHOD_FLAGS
 
@@ -249,7 +243,7 @@ class SettingsCommand(click.Command):
         super().format_options(ctx, formatter)
         with formatter.section("Settings, written PLACE=VALUE (--help-settings has defaults and details)"):
             schema = self.schema
-            rows = [(setting.place, setting.note) for setting in schema.static if setting.place not in schema.daily]
+            rows = [(setting.place, setting.note) for setting in schema.static if not setting.flag]
             for kind, entry in schema.methods.items() if schema.has_method else ():
                 names = ", ".join(f"method.{name}" for name in fields_of(entry.config))
                 rows.append((f"method={kind}", f"{entry.about} ({names})"))

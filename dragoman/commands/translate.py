@@ -14,7 +14,7 @@ import click
 from dragoman.commands.checks import require_search
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import print_message, print_warning
-from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
+from dragoman.commands.settings import Schema, Settings, SettingsCommand
 from dragoman.data.languages import languages_of_name
 from dragoman.data.readers.lines import check_file
 from dragoman.decoding.options import DecodingSettings
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 SCHEMA = Schema(
     DecodingSettings,
-    daily=DAILY,
     places=(
         "search.beam", "search.length_penalty", "batch_size", "tag", "min_confidence", "memory",
         "constraints.terminology", "constraints.forbid", "ensemble.runs", "ensemble.average", "engine", "precision",

@@ -28,6 +28,7 @@ class Setting(NamedTuple):
     default: str
     note: str
     when: str = ""
+    flag: str = ""  # of commands that have it
 
 
 def as_table(instance: DataclassInstance) -> TomlTable:
@@ -101,11 +102,12 @@ def _describe_class(cls: Any, place: str, when: str, instance: object) -> Iterat
     for name, field in fields_of(cls).items():
         expected, default, inner = accepted(hints[name]), default_of(field), join_place(place, name)
         note, kinds = field.metadata.get("help", ""), kinds_of(expected.tables)
+        flag = field.metadata.get("flag", "")
         if default is not MISSING and instance is not None:
             default = getattr(instance, name)
         if not expected.only_tables:
             text = "none" if default is None else inline(plain(default, for_file=True))
-            yield Setting(inner, expected.words(), "required" if default is MISSING else text, note, when)
+            yield Setting(inner, expected.words(), "required" if default is MISSING else text, note, when, flag)
         if len(kinds) > 1:
             chosen = inline(kind_of(default)) if type(default) in expected.tables else "required"
             yield Setting(f"{inner}.kind", one_of(kinds), chosen, note, when)

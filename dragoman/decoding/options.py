@@ -57,6 +57,11 @@ class RerankModel:
     weight: float = 1.0
     tag: str | None = None  # for a reverse run that was trained with tags
 
+    @classmethod
+    def all_of(cls, settings: RerankSettings) -> tuple[RerankModel, ...]:
+        weights = settings.weights or [1.0] * len(settings.runs)
+        return tuple(cls(run, weight, settings.tag) for run, weight in zip(settings.runs, weights, strict=True))
+
 
 @dataclass(frozen=True)
 class DecodingOptions:
@@ -66,7 +71,7 @@ class DecodingOptions:
     inputs, or a list with one entry for each input.
     """
 
-    beam: int | None = searched("beam", remote="beam")
+    beam: int | None = searched("beam", remote="beam", flag="--beam")
     length_penalty: float | None = searched("length_penalty")
     normalisation: str | None = searched("normalisation")
     coverage_penalty: float | None = searched("coverage_penalty")
@@ -113,24 +118,28 @@ class DecodingOptions:
         Words("ensemble.average", Average, DEFAULT_AVERAGE),
     )  # fmt: skip
     rerank: RerankModel | Sequence[RerankModel] = option(
-        (), "runs that rerank outputs", Words("rerank", RerankSettings, RerankSettings(), RerankSettings.models)
+        (), "runs that rerank outputs", Words("rerank", RerankSettings, RerankSettings(), RerankModel.all_of)
     )
 
     n_best: Annotated[int, Range(1, 1_000_000)] = option(
-        1, "outputs per input; the beam becomes at least as wide", remote="beam"
+        1, "outputs per input; the beam becomes at least as wide", remote="beam", flag="--n-best"
     )
-    tag: str | None = option(None, "target language, such as de, of a run trained with several tags", remote="")
+    tag: str | None = option(
+        None, "target language, such as de, of a run trained with several tags", remote="", flag="--tag"
+    )
     min_confidence: Annotated[float, Range(0.0, 1.0)] | None = option(
-        None, "leave out outputs of a calibrated run whose confidence is lower, and mark them"
+        None,
+        "leave out outputs of a calibrated run whose confidence is lower, and mark them",
+        flag="--min-confidence",
     )
     memory: str | Path | TranslationMemory | None = option(
         None, "a translation memory (.tsv, .tmx): a source that it has gets the translation there, and is marked",
-        Words("memory", str | None),
+        Words("memory", str | None), flag="--memory",
     )  # fmt: skip
     min_match: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True)] = option(
         0.7, "with a memory: show the segment most like a source from this score on (--json)"
     )
-    batch_size: Annotated[int, Range(1, 100_000)] = option(64, "inputs in a batch")
+    batch_size: Annotated[int, Range(1, 100_000)] = option(64, "inputs in a batch", flag="--batch-size")
     engine: EngineName = option("auto", "ctranslate2 is faster on a CPU; auto uses it where it gives the same text")
     precision: Precision = option(
         "float32", "bfloat16 on a GPU and int8 with ctranslate2 are faster; texts may differ a little"
@@ -206,24 +215,24 @@ def replace_from_keywords(keywords: dict[str, Any], *bases: Any) -> tuple[Any, .
 # --- The settings of commands
 
 
-def fields_at(table: str) -> list[tuple[str, Any, Any]]:
+def fields_at(table: str, flags: bool = True) -> list[tuple[str, Any, Any]]:
     """The settings in a table, for `make_dataclass`."""
-    return [
-        (
-            words.place.rpartition(".")[2],
-            words.annotation,
-            setting(words.default, help=OPTIONS[name].metadata["help"] + words.note),
-        )
-        for name, words in WORDS.items()
-        if words.place.rpartition(".")[0] == table
-    ]
+    made = []
+    for name, words in WORDS.items():
+        inside, _, key = words.place.rpartition(".")
+        if inside == table:
+            about = OPTIONS[name].metadata
+            flag = about["flag"] if flags else ""
+            made.append((key, words.annotation, setting(words.default, help=about["help"] + words.note, flag=flag)))
+    return made
 
 
-_Search: Any = make_dataclass("_Search", fields_at("search"), frozen=True)
+# A server has no flags for its search.
+_Overrides: Any = make_dataclass("_Overrides", fields_at("search", flags=False), frozen=True)
 
 
 @dataclass(frozen=True)
-class SearchOverrides(_Search):  # type: ignore[misc]  # its fields are made from DecodingOptions
+class SearchOverrides(_Overrides):  # type: ignore[misc]  # its fields are made from DecodingOptions
     """Settings of a search; one left out is the run's own."""
 
     def given(self) -> dict[str, Any]:
@@ -232,12 +241,11 @@ class SearchOverrides(_Search):  # type: ignore[misc]  # its fields are made fro
         return {name: value for name, value in values.items() if value not in (None, OWN)}
 
 
-_TABLES: dict[str, Any] = {
-    "search": SearchOverrides,
-    **{name: make_dataclass(name.title(), fields_at(name), frozen=True) for name in ("constraints", "ensemble")},
+_tables: Any = {
+    name: make_dataclass(name.title(), fields_at(name), frozen=True) for name in ("search", "constraints", "ensemble")
 }
-_tables = [(name, table, field(default=table())) for name, table in _TABLES.items()]
-DecodingSettings: Any = make_dataclass("DecodingSettings", [*_tables, *fields_at("")], frozen=True)
+_fields = [(name, table, field(default=table())) for name, table in _tables.items()]
+DecodingSettings: Any = make_dataclass("DecodingSettings", [*_fields, *fields_at("")], frozen=True)
 
 
 def decoding_options(values: Any, *, scores: bool = True) -> DecodingOptions:

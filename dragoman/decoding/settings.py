@@ -13,7 +13,6 @@ from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from dragoman.decoding.constraints.source import Terminology
-    from dragoman.decoding.options import RerankModel
 
 T = TypeVar("T")
 Texts = tuple[str, ...]
@@ -30,23 +29,23 @@ class Words(NamedTuple):
     note: str = ""  # what help adds
 
 
-def option(default: T, help: str, words: Words | None = None, remote: str | None = None) -> T:
+def option(default: T, help: str, words: Words | None = None, remote: str | None = None, flag: str = "") -> T:
     """A field of `DecodingOptions`; without `words` its name is the place and its type is what words write.
 
     Clients of a server may give a field with `remote`, which names the limit of the server that caps it, or is empty.
     """
-    made: Any = field(default=default, metadata={"help": help, "words": words, "remote": remote})
+    made: Any = field(default=default, metadata={"help": help, "words": words, "remote": remote, "flag": flag})
     return made  # type: ignore[no-any-return]
 
 
-def searched(name: str, remote: str = "") -> Any:
+def searched(name: str, remote: str = "", flag: str = "") -> Any:
     """A setting of the search; None is the run's own."""
     annotation, help = type_hints(SearchConfig)[name], fields_of(SearchConfig)[name].metadata["help"]
     words = Words(f"search.{name}", annotation | None)
     if get_origin(annotation) is Literal:
         choices: Any = Literal[OWN, *get_args(annotation)]
         words = Words(words.place, choices, OWN, lambda value: None if value == OWN else value, f"; {OWN}: the run's")
-    return option(None, help, words, remote)
+    return option(None, help, words, remote, flag)
 
 
 def constraint(
@@ -104,9 +103,3 @@ class RerankSettings:
             yield f"weights: found {len(self.weights)} for {len(self.runs)} rerank.runs, expected one for each or none"
         if self.tag is not None and not self.runs:
             yield "tag: needs rerank.runs"
-
-    def models(self) -> tuple[RerankModel, ...]:
-        from dragoman.decoding.options import RerankModel
-
-        weights = self.weights or [1.0] * len(self.runs)
-        return tuple(RerankModel(run, weight, self.tag) for run, weight in zip(self.runs, weights, strict=True))

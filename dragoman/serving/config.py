@@ -79,19 +79,25 @@ class ServeConfig:
     """Which runs to serve, where, and within which limits."""
 
     models: tuple[ModelConfig, ...] = setting((), help="the runs")
-    host: str = setting("127.0.0.1", help="address to listen on; 0.0.0.0 is every network interface")
-    port: Annotated[int, Range(0, 65_535)] = setting(5000, help="port to listen on; 0 takes a free one")
-    workers: Size = setting(1, help="processes; each has its own copy of the models and its own queue")
+    host: str = setting("127.0.0.1", help="address to listen on; 0.0.0.0 is every network interface", flag="--host")
+    port: Annotated[int, Range(0, 65_535)] = setting(5000, help="port to listen on; 0 takes a free one", flag="--port")
+    workers: Size = setting(
+        1, help="processes; each has its own copy of the models and its own queue", flag="--workers"
+    )
     threads: Annotated[int, Range(0)] = setting(0, help="CPU threads of a worker; 0: the cores divided by the workers")
-    device: str = setting("auto", help="where to compute: auto, cpu, cuda, cuda:N or mps")
+    device: str = setting("auto", help="where to compute: auto, cpu, cuda, cuda:N or mps", flag="--device")
     engine: EngineName = setting("auto", help="auto, torch or ctranslate2")
-    batch_size: Size = setting(32, help="sentences computed together at most")
+    batch_size: Size = setting(32, help="sentences computed together at most", flag="--batch-size")
     search: SearchOverrides = setting(SearchOverrides(), help="how to search where a request does not say it")
     min_confidence: Annotated[float, Range(0.0, 1.0)] | None = setting(
-        None, help="outputs of lower confidence are left out and marked as refused; needs calibrated runs"
+        None,
+        help="outputs of lower confidence are left out and marked as refused; needs calibrated runs",
+        flag="--min-confidence",
     )
     token: str = setting(
-        "", help="secret that requests must bring; empty: none (the variable DRAGOMAN_TOKEN also sets it)"
+        "",
+        help="secret that requests must bring; empty: none (the variable DRAGOMAN_TOKEN also sets it)",
+        flag="--token",
     )
     cors: tuple[str, ...] = setting((), help='origins whose pages may call the server, such as "https://example.org"')
     base_url: str = setting(
@@ -99,7 +105,9 @@ class ServeConfig:
         help="address of the server in links of its answers, such as https://example.org/translate; its own if empty",
     )
     corrections: str = setting(
-        "", help="folder that keeps corrections of clients (/suggest); empty: the server takes none"
+        "",
+        help="folder that keeps corrections of clients (/suggest); empty: the server takes none",
+        flag="--corrections",
     )
     keep_numbers: bool = setting(
         False, help="leave 1,234.5 in documents as it is where the target language has 1.234,5"

@@ -81,7 +81,7 @@ def test_documents_mark_what_is_refused(inside: TrainedFolder, calibrated: Path,
 def test_mistakes(inside: TrainedFolder, calibrated: Path) -> None:
     with pytest.raises(RunError, match="first: dragoman calibrate"):
         dragoman.load(inside.run).predict(["abc"], min_confidence=0.5)
-    with pytest.raises(ConfigError, match="min_confidence: found 2, expected a probability"):
+    with pytest.raises(ConfigError, match="min_confidence: found 2, expected at least 0 and at most 1"):
         dragoman.load(calibrated, min_confidence=2)
     assert call("predict", calibrated, "--min-confidence", "x", stdin=b"abc\n").code == 2
 
