@@ -88,10 +88,6 @@ PATHS: dict[str, tuple[Callable[[], Any], Callable[[], Callable[[], Any]]]] = {
         lambda: gpu_decoding.ours(512, 5, False),
     ),
     "deferred gradients, attentional LSTM": (no_deferred_gradients, lambda: training_step(RECURRENT)),
-    "pointwise LSTM kernels, attentional LSTM": (
-        lambda: off(fused_rnn, "supports", lambda *given: False),
-        lambda: training_step(RECURRENT),
-    ),
     "cuDNN, attentional LSTM": (
         lambda: patch.dict(torch_rnn.BY_TORCH, cuda=frozenset()),
         lambda: training_step(RECURRENT),
