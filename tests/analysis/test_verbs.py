@@ -40,7 +40,7 @@ def test_verbs_give_what_the_commands_print(inside: TrainedFolder) -> None:
     learned = shortlist(run, ShortlistOptions(likely=3, output="likely.safetensors"))
     command = ("shortlist", run, "--likely", 3, "--output", "again.safetensors", "--json")
     assert learned.as_dict() | {"file": "again.safetensors"} == json.loads(call(*command).out)
-    speeds = bench(run, "test.tsv", BenchOptions(pairs=2, rounds=1))
+    speeds = bench(run, "pairs.tsv", BenchOptions(pairs=2, rounds=1))
     assert (speeds.pairs, speeds.rounds) == (2, 1)
     assert next(speeds.speeds).name == "training"
     fitted = calibrate(run, None, CalibrateOptions(error_rate=0.0, plot="right.svg"))
