@@ -138,7 +138,7 @@ def in_force(choice: Choice, choices: Sequence[Choice], config: Config, given: M
     if place.startswith("train.") and getattr(config.model, "fitted", False):
         return ""
     if place == STEPS:
-        return budget_in_force(choice, choices, config)
+        return budget_reason_after_overrides(choice, choices, config)
     if place.startswith("tokenizer."):
         _, side, *_ = place.split(".")
         tokenizer = getattr(config.tokenizer, side)
@@ -158,7 +158,7 @@ def in_force(choice: Choice, choices: Sequence[Choice], config: Config, given: M
     return why if lookup(given, place) in (None, choice.value) else ""
 
 
-def budget_in_force(choice: Choice, choices: Sequence[Choice], config: Config) -> str:
+def budget_reason_after_overrides(choice: Choice, choices: Sequence[Choice], config: Config) -> str:
     """The reason of the training budget with the values of the configuration, where the user changed them."""
     train = config.train
     usual = {name: value_of(choices, f"train.{name}", getattr(train, name)) for name in BUDGET}
