@@ -58,8 +58,8 @@ def table_of(choices: Iterable[Choice]) -> dict[str, Any]:
     return table
 
 
-def value_of(choices: Iterable[Choice], place: str, default: Any = None) -> Any:
-    return next((choice.value for choice in choices if choice.place == place), default)
+def value_of(choices: Sequence[Choice], place: str, default: Any = None) -> Any:
+    return next((choice.value for choice in reversed(choices) if choice.place == place), default)
 
 
 def without(choices: Iterable[Choice], *places: str) -> list[Choice]:
@@ -145,15 +145,11 @@ def in_force(choice: Choice, choices: Sequence[Choice], config: Config, given: M
         if tokenizer is None:
             return f"{side}: the tokenizer of the source, as tokenizer.{side} says"
         usual = value_of(choices, f"tokenizer.{side}.kind")
-        return (
-            why if tokenizer.kind == usual else f"{why.partition(':')[0]}: {tokenizer.kind}, as tokenizer.{side} says"
-        )
+        other = f"{why.partition(':')[0]}: {tokenizer.kind}, as tokenizer.{side} says"
+        return why if tokenizer.kind == usual else other
     if place.startswith("train.objective"):
-        objective, kind = config.train.objective, value_of(choices, "train.objective.kind")
-        same = (objective.kind, getattr(objective, "weight", None)) == (
-            kind,
-            value_of(choices, "train.objective.weight"),
-        )
+        objective, usual = config.train.objective, lookup(table_of(choices), "train.objective")
+        same = all(getattr(objective, name, None) == usual[name] for name in ("kind", "weight"))
         return why if same else f"objective: {objective.kind}, as train.objective says"
     return why if lookup(given, place) in (None, choice.value) else ""
 
