@@ -58,8 +58,8 @@ def table_of(choices: Iterable[Choice]) -> dict[str, Any]:
     return table
 
 
-def value_of(choices: Iterable[Choice], place: str, default: Any = None) -> Any:
-    return next((choice.value for choice in choices if choice.place == place), default)
+def value_of(choices: Sequence[Choice], place: str, default: Any = None) -> Any:
+    return next((choice.value for choice in reversed(choices) if choice.place == place), default)
 
 
 def without(choices: Iterable[Choice], *places: str) -> list[Choice]:
@@ -138,27 +138,23 @@ def in_force(choice: Choice, choices: Sequence[Choice], config: Config, given: M
     if place.startswith("train.") and getattr(config.model, "fitted", False):
         return ""
     if place == STEPS:
-        return budget_in_force(choice, choices, config)
+        return budget_reason_after_overrides(choice, choices, config)
     if place.startswith("tokenizer."):
         _, side, *_ = place.split(".")
         tokenizer = getattr(config.tokenizer, side)
         if tokenizer is None:
             return f"{side}: the tokenizer of the source, as tokenizer.{side} says"
         usual = value_of(choices, f"tokenizer.{side}.kind")
-        return (
-            why if tokenizer.kind == usual else f"{why.partition(':')[0]}: {tokenizer.kind}, as tokenizer.{side} says"
-        )
+        other = f"{why.partition(':')[0]}: {tokenizer.kind}, as tokenizer.{side} says"
+        return why if tokenizer.kind == usual else other
     if place.startswith("train.objective"):
-        objective, kind = config.train.objective, value_of(choices, "train.objective.kind")
-        same = (objective.kind, getattr(objective, "weight", None)) == (
-            kind,
-            value_of(choices, "train.objective.weight"),
-        )
+        objective, usual = config.train.objective, lookup(table_of(choices), "train.objective")
+        same = all(getattr(objective, name, None) == usual[name] for name in ("kind", "weight"))
         return why if same else f"objective: {objective.kind}, as train.objective says"
     return why if lookup(given, place) in (None, choice.value) else ""
 
 
-def budget_in_force(choice: Choice, choices: Sequence[Choice], config: Config) -> str:
+def budget_reason_after_overrides(choice: Choice, choices: Sequence[Choice], config: Config) -> str:
     """The reason of the training budget with the values of the configuration, where the user changed them."""
     train = config.train
     usual = {name: value_of(choices, f"train.{name}", getattr(train, name)) for name in BUDGET}

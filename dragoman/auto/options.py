@@ -55,10 +55,7 @@ class DistilOptions:
         False, help="Learn the teacher's probabilities of all tokens, not its outputs alone.", flag="--token-level"
     )
     unlabelled: str | None = setting(
-        None,
-        help="Inputs without targets: confident outputs for them are added.",
-        flag="--unlabelled",
-        metavar="FILE",
+        None, help="Inputs without targets: confident outputs for them are added.", flag="--unlabelled", metavar="FILE"
     )
     min_confidence: Annotated[float, Range(0.0, 1.0)] = setting(
         0.8,

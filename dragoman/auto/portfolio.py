@@ -268,7 +268,7 @@ def phrases_for(profile: PairProfile, gpu: bool = False) -> Candidate | None:
     rule = rule_for(profile, phrases=True)
     if rule.model != "phrase-based" or (gpu and profile.pairs > PHRASES_WITH_GPU):
         return None
-    return because(rule.model, rule.reason(profile))
+    return with_reason(rule.model, rule.reason(profile))
 
 
 def default_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | None:
@@ -281,8 +281,8 @@ def default_candidate(profile: PairProfile, gpu: bool = False) -> Candidate | No
         reason += " and a GPU"
     name = rule.on_cpus if rule.on_cpus and not gpu else rule.model
     if not name.startswith("transformer-t5"):
-        return because(name, reason)
-    candidate = because(name, reason, "with relative positions, RMS norm and gated feed-forward layers, ")
+        return with_reason(name, reason)
+    candidate = with_reason(name, reason, "with relative positions, RMS norm and gated feed-forward layers, ")
     return replace(candidate, epochs=up_to(SENTENCE_EPOCHS, profile.pairs))
 
 
@@ -301,7 +301,7 @@ def is_transformer(candidate: Candidate) -> bool:
     return all(model.get(side, {}).get("kind") == "transformer" for side in ("encoder", "decoder"))
 
 
-def because(name: str, reason: str, parts: str = "") -> Candidate:
+def with_reason(name: str, reason: str, parts: str = "") -> Candidate:
     """An entry as the default model, with the reason and what it is made of."""
     return replace(by_name(name), reason=f"{parts}because {reason}")
 

@@ -15,8 +15,7 @@ import pytest
 from dragoman.auto.configure import configure, configure_candidates
 from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import plan
-from dragoman.auto.search.alone import plan_alone
-from dragoman.auto.search.rest import rest_of_time
+from dragoman.auto.search.rest import plan_alone, plan_remaining_time
 from dragoman.auto.search.run import (
     Search,
 )
@@ -220,7 +219,7 @@ def test_the_rest_of_the_time_is_used() -> None:
     trained = {"a": done, "b": done._replace(score=60.0)}
 
     def runs(seconds: float, *tried: tuple[str, int]) -> list[tuple[str, int]]:
-        return [(name, steps) for name, _, steps in rest_of_time(state, trained, seconds, tried)]
+        return [(name, steps) for name, _, steps in plan_remaining_time(state, trained, seconds, tried)]
 
     assert runs(100.0) == [("b", 1400), ("a", 1400), ("c", 900)]
     assert runs(100.0, ("c", 900)) == [("b", 1400), ("a", 1400)]  # a trial has one length: no seeds of b meanwhile

@@ -328,7 +328,7 @@ def test_a_search_that_is_stopped_in_the_rest_of_its_time_goes_on(
                     time.sleep(1.1)
                     raise SearchStopped(143, 0)
 
-    monkeypatch.setattr("dragoman.auto.search.run.rest_of_time", rest)
+    monkeypatch.setattr("dragoman.auto.search.run.plan_remaining_time", rest)
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)  # workers that have imported torch
     search = Stopping(tmp_path / "run", lambda line: None, lambda state: None)
     search.create({"a": config}, SearchOptions(600.0, workers=1), [])

@@ -1,21 +1,25 @@
-"""What the rest of the time of a search is good for, once the plan is done."""
+"""Plans beside the stages: for the rest of the time, and for a default model that needs all of it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from dragoman.auto.search import plan
-from dragoman.auto.search.state import SearchState, Trial, cost, is_member
+from dragoman.auto.search.state import PAUSING, SearchState, Trial, cost, is_member
+from dragoman.auto.search.trial_config import copies_at_first
 from dragoman.auto.search.worker import Outcome
+from dragoman.tasks.config import Config
+from dragoman.training.display import duration
 
+HOPELESS = 3.0  # times the time that is left: what a usual training takes where a model that copies is tried beside it
 FILLED = 0.9  # share of the rest that jobs are planned for
 MOST_SEEDS = 8  # of the best configuration: the best of more is chosen by chance
 WORTHWHILE = 0.2  # more steps than this share of those done
 Run = tuple[str, Trial, int]  # its name, its trial and its last step
 
 
-def rest_of_time(
+def plan_remaining_time(
     state: SearchState, trained: Mapping[str, Outcome], seconds: float, tried: Collection[tuple[str, int]]
 ) -> list[Run]:
     """Up to one run for each worker that these seconds may improve, but for those that were tried.
@@ -51,3 +55,33 @@ def longer(trial: Trial, done: Outcome, seconds: float) -> int:
     now = replace(cost(trial), speed=done.step / max(done.seconds, 1e-9))
     last = min(done.step + now.steps_in(seconds), int(plan.TIMES[0] * now.usual))
     return last if last - done.step >= WORTHWHILE * done.step else 0
+
+
+def plan_alone(state: SearchState, configs: Mapping[str, Config], alone: plan.Cost, left: float, elapsed: float) -> str:
+    """Plan for the seconds left, after `elapsed` seconds of the default model's training; returns what to say.
+
+    The schedules follow the time. Fitted models compete; so does a model that copies the source from its first step
+    on, where the default model would only begin to learn.
+    """
+    default, *others = state.trials
+    needed = alone.seconds(alone.usual)
+    left = max(0.6, left - alone.start - PAUSING)
+    beside = []
+    for trial in others:
+        if trial.error:
+            continue
+        joins = needed > HOPELESS * left and copies_at_first(configs[trial.name])
+        trial.later, trial.steps = not (trial.fitted or joins), [1]
+        if joins:
+            trial.steps, trial.settings = [configs[trial.name].train.steps], timed(left)
+            beside.append(trial.name)
+    default.cost, default.steps, default.settings = asdict(alone), [alone.usual], timed(left + elapsed)
+    state.folds, state.sizes = 1, plan.stage_sizes(1)
+    line = f"a usual training of {default.name} takes about {duration(needed)}, so there is no time to compare it with "
+    if not beside:
+        return f"{line}other trained models"
+    return f"{line}others than {', '.join(beside)}, which copies the source from its first step on"
+
+
+def timed(seconds: float) -> list[str]:
+    return [f"train.minutes={seconds / 60:.3f}"]

@@ -12,9 +12,8 @@ from typing import Any
 
 from dragoman.auto.options import SearchOptions
 from dragoman.auto.search import plan
-from dragoman.auto.search.alone import plan_alone
 from dragoman.auto.search.members import ensemble_score, helpful_members
-from dragoman.auto.search.rest import rest_of_time
+from dragoman.auto.search.rest import plan_alone, plan_remaining_time
 from dragoman.auto.search.state import (
     TRIALS,
     SearchState,
@@ -507,7 +506,7 @@ class Search:
         assert state.seconds is not None
         tried: set[tuple[str, int]] = set()
         while (left := self.deadline - time.time()) > REST * state.seconds:
-            runs = rest_of_time(state, trained, left, tried)
+            runs = plan_remaining_time(state, trained, left, tried)
             for name, trial, steps in runs:
                 if name != trial.name:
                     self._member(state, trial, int(name.rpartition("-seed")[2]))

@@ -119,7 +119,7 @@ def train_up_to(job: Job) -> Outcome:
     started = time.perf_counter()
     before = state_of(folder)
     display = Stopwatch(io.StringIO(), quiet=True)
-    state = with_patience_for_locks(lambda: train(config, folder, display, pause=pause))
+    state = retry_while_locked(lambda: train(config, folder, display, pause=pause))
     wall = time.perf_counter() - started
     loading = (display.loaded or started) - started
     trained = state.seconds - (before.seconds if before else 0.0)
@@ -175,7 +175,7 @@ def state_of(folder: Path) -> TrainingState | None:
     return newest_state(folder) if (folder / "config.toml").is_file() else None
 
 
-def with_patience_for_locks(action: Any, seconds: float = 10.0) -> Any:
+def retry_while_locked(action: Any, seconds: float = 10.0) -> Any:
     """Try again while a process of a killed search still holds the lock of the run; it ends within a second."""
     deadline = time.monotonic() + seconds
     while True:
