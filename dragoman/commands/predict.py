@@ -24,17 +24,17 @@ from dragoman.commands.printing import (
     print_unseen,
     print_warning,
 )
-from dragoman.commands.progress import count_lines
 from dragoman.commands.settings import DAILY, Schema, Settings, SettingsCommand
-from dragoman.commands.shards import ShardSettings, predict_shards
+from dragoman.commands.shards import predict_shards
 from dragoman.config.settings import setting
 from dragoman.data.examples import Fault
 from dragoman.data.readers.base import SourceRow
-from dragoman.data.readers.lines import read_lines
+from dragoman.data.readers.lines import count_lines, read_lines
 from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_input
 from dragoman.decoding.settings import DecodingSettings
 from dragoman.errors import DataError, RunError
 from dragoman.files import atomic_write
+from dragoman.inference.shards.start import ShardSettings
 from dragoman.progress import is_watched, progress_bar
 
 if TYPE_CHECKING:

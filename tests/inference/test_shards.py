@@ -19,12 +19,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from dragoman.commands.shards import worker_part
 from dragoman.data.readers.lines import byte_range_lines
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.inference.shards import work as shard_work
 from dragoman.inference.shards.plan import Job, check_input, described, run_digest
+from dragoman.inference.shards.start import worker_part
 from dragoman.inference.shards.work import predict_on_cluster, work, work_in_processes, work_on_cluster
 from dragoman.runs.folder import write_members
 from tests.conftest import TrainedFolder, call, words
