@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from dragoman.commands import demonstration
+from dragoman.auto import demonstration
 from tests.conftest import call, words
 
 
