@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.commands.options import ListingOption, device_option, json_option, metrics_text, quiet_option
+from dragoman.commands.options import ListingOption, device_option, json_option, quiet_option
 from dragoman.commands.search import Duration, Request
 from dragoman.commands.train import what_to_train
 from dragoman.errors import DataError
+from dragoman.scoring.options import metrics_text
 
 if TYPE_CHECKING:
     from dragoman.scoring.learning_curve import Curve, Gain
