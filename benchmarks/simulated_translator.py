@@ -20,7 +20,7 @@ from pathlib import Path
 
 import dragoman
 from dragoman.auto.adapt import Adaptation
-from dragoman.commands.demonstration import hashed
+from dragoman.auto.demonstration import hashed
 
 Pairs = list[tuple[str, str]]
 LONGEST = 71  # characters of a sentence of Tatoeba

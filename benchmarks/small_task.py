@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from dragoman.commands.demonstration import hashed, split
+from dragoman.auto.demonstration import hashed, split
 from dragoman.inference.load import load_predictor
 from dragoman.runs import train
 from dragoman.scoring.report import score_table

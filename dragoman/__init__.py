@@ -27,45 +27,78 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from dragoman.analysis.align import align
+    from dragoman.analysis.export_check import export
     from dragoman.auto.adapt import Adaptation
+    from dragoman.auto.compare import CompareOptions, compare_systems
+    from dragoman.auto.demonstration import DemoOptions, demo
     from dragoman.auto.options import Method
+    from dragoman.data.cleaning.clean import clean
+    from dragoman.data.cleaning.rules import CleanOptions
+    from dragoman.data.correction_log import ReviewOptions, review
     from dragoman.decoding.options import DecodingOptions
+    from dragoman.documents.files import TranslateOptions, translate
+    from dragoman.exchange.huggingface.importing import import_model
+    from dragoman.exchange.options import ExportOptions, ImportOptions
     from dragoman.inference.alignments import AlignOptions
+    from dragoman.inference.back_translate import BackTranslateOptions, back_translate
     from dragoman.inference.completer import Completer
     from dragoman.inference.inputs import DecodingKeywords
     from dragoman.inference.labeler import Labeler
     from dragoman.inference.prediction import Prediction
     from dragoman.inference.predictor import Predictor
+    from dragoman.reports.score_files import score_alignment, score_files
     from dragoman.scoring.learning_curve import Curve
-    from dragoman.scoring.metric import Units
-    from dragoman.scoring.report import Scores
-    from dragoman.scoring.significance import SystemScore
+    from dragoman.scoring.options import ScoreAlignmentOptions, ScoreOptions
+    from dragoman.scoring.report import Scores, compare, score
+    from dragoman.serving.start import ServeOptions, serve
     from dragoman.tasks.config import Config
     from dragoman.training.display import Display
 
 __all__ = [
     "AlignOptions",
+    "BackTranslateOptions",
+    "CleanOptions",
+    "CompareOptions",
     "Completer",
     "ConfigError",
     "DataError",
     "DecodingOptions",
+    "DemoOptions",
     "DragomanError",
+    "ExportOptions",
+    "ImportOptions",
     "Labeler",
     "MissingExtraError",
     "Prediction",
     "Predictor",
+    "ReviewOptions",
     "RunError",
+    "ScoreAlignmentOptions",
+    "ScoreOptions",
     "Scores",
+    "ServeOptions",
+    "TranslateOptions",
     "UnseenTextWarning",
     "__version__",
     "adapt",
     "align",
+    "back_translate",
+    "clean",
     "compare",
+    "compare_systems",
     "curve",
+    "demo",
+    "export",
+    "import_model",
     "load",
     "register",
+    "review",
     "score",
+    "score_alignment",
+    "score_files",
+    "serve",
     "train",
+    "translate",
 ]
 
 terminal.pictures = lambda: import_module("dragoman.notebook")
@@ -73,13 +106,37 @@ terminal.pictures = lambda: import_module("dragoman.notebook")
 # Imported when first used: they need torch, and `import dragoman` should not take its two seconds.
 _LATE = {
     "AlignOptions": "dragoman.inference.alignments",
+    "BackTranslateOptions": "dragoman.inference.back_translate",
+    "CleanOptions": "dragoman.data.cleaning.rules",
+    "CompareOptions": "dragoman.auto.compare",
     "Completer": "dragoman.inference.completer",
     "DecodingOptions": "dragoman.decoding.options",
+    "DemoOptions": "dragoman.auto.demonstration",
+    "ExportOptions": "dragoman.exchange.options",
+    "ImportOptions": "dragoman.exchange.options",
     "Labeler": "dragoman.inference.labeler",
     "Prediction": "dragoman.inference.prediction",
     "Predictor": "dragoman.inference.predictor",
+    "ReviewOptions": "dragoman.data.correction_log",
+    "ScoreAlignmentOptions": "dragoman.scoring.options",
+    "ScoreOptions": "dragoman.scoring.options",
     "Scores": "dragoman.scoring.report",
     "align": "dragoman.analysis.align",
+    "ServeOptions": "dragoman.serving.start",
+    "TranslateOptions": "dragoman.documents.files",
+    "back_translate": "dragoman.inference.back_translate",
+    "clean": "dragoman.data.cleaning.clean",
+    "compare": "dragoman.scoring.report",
+    "compare_systems": "dragoman.auto.compare",
+    "demo": "dragoman.auto.demonstration",
+    "export": "dragoman.analysis.export_check",
+    "import_model": "dragoman.exchange.huggingface.importing",
+    "review": "dragoman.data.correction_log",
+    "score": "dragoman.scoring.report",
+    "score_alignment": "dragoman.reports.score_files",
+    "score_files": "dragoman.reports.score_files",
+    "serve": "dragoman.serving.start",
+    "translate": "dragoman.documents.files",
 }
 
 Folders: TypeAlias = str | Path | Sequence[str | Path]
@@ -296,47 +353,6 @@ def curve(
     options = CurveOptions(wanted, test, metric, seconds, overrides, device=device)
     with silent(quiet), Display(quiet=quiet) as display:
         return learning_curve(as_training_data(data, overrides), folder, options, display)
-
-
-def score(
-    outputs: Sequence[str],
-    references: Sequence[str | Sequence[str]],
-    metrics: str | Sequence[str] = (),
-    *,
-    units: Units = "words",
-    draws: int = 0,
-    seed: int = 1,
-    sources: Sequence[str] | None = None,
-) -> Scores:
-    """Score texts without a model. Each output has one reference or several.
-
-    With `draws` (1000, say) bootstrap samples the result has 95 % confidence intervals. `sources` are for metrics that
-    compare outputs with their sources (`f0.5`).
-    """
-    from dragoman.scoring.report import score_outputs
-
-    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    return score_outputs(outputs, references, names, units=units, draws=draws, seed=seed, sources=sources)
-
-
-def compare(
-    systems: Mapping[str, Sequence[str]],
-    references: Sequence[str | Sequence[str]],
-    metrics: str | Sequence[str] = (),
-    *,
-    units: Units = "words",
-    draws: int = 1000,
-    seed: int = 1,
-    sources: Sequence[str] | None = None,
-) -> list[SystemScore]:
-    """Compare the outputs of each system with those of the first, the baseline, on the same references.
-
-    Every score has a 95 % interval; every difference has p-values by paired bootstrap and approximate randomisation.
-    """
-    from dragoman.scoring.report import compare_outputs
-
-    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    return compare_outputs(systems, references, names, units, draws=draws, seed=seed, sources=sources)
 
 
 def __getattr__(name: str) -> object:

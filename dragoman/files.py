@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -185,6 +185,14 @@ def same_file(first: str | Path, second: str | Path) -> bool:
     with suppress(OSError, ValueError):
         return Path(first).samefile(second)
     return False
+
+
+def check_output(path: str | Path, inputs: Iterable[str | Path] = (), name: str = "output") -> None:
+    """Raise DataError if a file to write is one of the inputs or a part of a run; `name` is what the user calls it."""
+    if used := next((other for other in inputs if same_file(other, path)), None):
+        raise DataError(f"{name} {path}: this would overwrite the input {used}; name another file")
+    if run := run_of_part(Path(path)):
+        raise DataError(f"{name} {path}: this is a part of the run {run}; name a file outside it")
 
 
 def check_writable(path: str | Path) -> None:

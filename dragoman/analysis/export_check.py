@@ -1,4 +1,4 @@
-"""Compare an exported model with its run: decode validation lines in both, before anybody relies on the export."""
+"""Export a run, and compare the exported model with it on validation lines, before anybody relies on it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import numpy as np
 from dragoman.data.examples import Example
 from dragoman.data.split import TrainValidSplit
 from dragoman.errors import DragomanError
+from dragoman.exchange.card import CardExporter
 from dragoman.exchange.exporter import Exporter
+from dragoman.exchange.options import ExportOptions
+from dragoman.exchange.registry import EXPORTERS, export_run
 from dragoman.inference.labeler import labeler_of
 from dragoman.inference.load import load_predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import Run
+from dragoman.runs.folder import licence_of
 from dragoman.scoring.metric import Metric, TextMetric
 from dragoman.scoring.registry import metrics_for
 from dragoman.scoring.significance import bootstrap
@@ -55,6 +59,21 @@ class ExportCheck(NamedTuple):
             return ""
         cost, error = map(self.metric.format, (self.loss, self.error))
         return f"the exported model loses {cost} {self.metric.name}, more than the standard error of {error}"
+
+
+class Exported(NamedTuple):
+    """What was written, and how it compares with the run."""
+
+    path: Path
+    check: ExportCheck | str | None  # text: why they were not compared; None: nobody asked
+    licence: str  # of the model that the run was imported from; empty: none is known
+
+
+def export(run: str | Path, options: ExportOptions) -> Exported:
+    """Write a trained run in the format of another program, and compare both on validation lines."""
+    path = export_run(run, options.output, options.to, options.of_format)
+    unchecked = options.no_check or options.to == CardExporter.name
+    return Exported(path, None if unchecked else check_export(Run(run), EXPORTERS[options.to], path), licence_of(run))
 
 
 def check_export(run: Run, exporter: Exporter, path: Path) -> ExportCheck | str:

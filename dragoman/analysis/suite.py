@@ -27,7 +27,7 @@ from dragoman.inference.predictor import Predictor
 from dragoman.inference.unseen import told_elsewhere
 from dragoman.runs import Run
 from dragoman.scoring.registry import select_metrics
-from dragoman.scoring.report import compare_outputs
+from dragoman.scoring.report import compare
 
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
 SIGNIFICANT = 0.05
@@ -263,7 +263,7 @@ def check_score(
         }
         references = [list(example.references) for example in examples]
         sources = [example.source for example in examples]
-        baseline, own = compare_outputs(texts, references, (threshold.metric,), units, sources=sources)
+        baseline, own = compare(texts, references, (threshold.metric,), units=units, sources=sources)
         assert own.versus is not None
         passed = passed and (own.versus.better or own.versus.bootstrap >= SIGNIFICANT)
         detail += f"; {threshold.not_worse_than} has {metric.format(baseline.score)}, p = {own.versus.bootstrap:.3f}"

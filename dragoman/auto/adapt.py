@@ -32,7 +32,7 @@ from dragoman.runs.folder import locked
 from dragoman.runs.versions import Version, add_version, current_version, versions_folder
 from dragoman.scoring.metric import References, TextMetric
 from dragoman.scoring.registry import metrics_by_name, metrics_for
-from dragoman.scoring.report import compare_outputs
+from dragoman.scoring.report import compare
 from dragoman.scoring.significance import SystemScore, bootstrap
 from dragoman.tasks.config import Config, build
 from dragoman.training.checkpoints import read_tensors
@@ -300,7 +300,7 @@ def judge(run: Run, adapted: Path, texts: Sequence[Example], device: str) -> Jud
         name: [prediction.text for prediction in load_predictor(folder, device).predict(inputs)]
         for name, folder in (("before", run.folder), ("after", adapted))
     }
-    compared = compare_outputs(systems, [list(example.references) for example in texts], names, units)
+    compared = compare(systems, [list(example.references) for example in texts], names, units=units)
     before, after = ({score.metric: score for score in compared if score.system == name} for name in systems)
 
     def versus(score: SystemScore) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from dragoman.commands.settings import Settings, SettingsCommand
 from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.files import check_writable, run_of_part, same_file
+from dragoman.files import check_output, check_writable
 
 if TYPE_CHECKING:
     from dragoman.runs import Run
@@ -24,7 +24,7 @@ OUTPUTS = ("out", "output", "plot", "risk_plot", "beam_trace", "page", "html", "
 PLAIN = ("output", "beam_trace", "rejects")  # others are pictures and pages, which create their folder
 # A command may write its own part of a run.
 OWN_PARTS = {"shortlist": "shortlist.safetensors"}
-OWN_CHECKS = ("translate", "inspect", "compare")  # --output may be a folder, or is a page
+OWN_CHECKS = ("translate", "inspect", "compare", "export")  # --output may be a folder, or is a page
 # Arguments, and places of settings, of `predict` and `evaluate` for runs that need no search.
 PREDICT_ARGUMENTS = {
     "run", "words", "as_json", "device", "batch_size", "data.columns", "data.header", "data.media",
@@ -46,10 +46,8 @@ def check_outputs(context: click.Context) -> None:
     for name, (option, path) in given.items():
         if name not in OUTPUTS or not isinstance(path, str) or path == "-":
             continue
-        if used := next((other for other in inputs if same_file(other, path)), None):
-            raise DataError(f"{option} {path}: this would overwrite the input {used}; name another file")
-        if (run := run_of_part(Path(path))) and OWN_PARTS.get(context.command.name or "") != Path(path).name:
-            raise DataError(f"{option} {path}: this is a part of the run {run}; name a file outside it")
+        if OWN_PARTS.get(context.command.name or "") != Path(path).name:
+            check_output(path, inputs, option)
         if name in PLAIN and context.command.name not in OWN_CHECKS:
             check_writable(path)
     check_standard_output(inputs)

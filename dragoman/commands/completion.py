@@ -2,7 +2,7 @@
 
 A shell starts `dragoman` with the line up to the cursor in DRAGOMAN_COMPLETE and reads one suggestion a line, with a
 tab before its help; without any, it suggests files itself. An answer must come at once, so nothing here imports torch:
-`suggestions.json` has what the tables of the package would say (`python -m dragoman.commands.completion` writes it).
+`suggestions.json` has what the tables of the package would say (`python tools/suggestions.py` writes it).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def suggestions(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
         "metric": table["metrics"],
         "preset": preset_names(),
         ("task" if command.name == "new" else ""): table["tasks"],
-        ("name" if command.name == "export" else ""): table["exporters"],
+        ("to" if command.name == "export" else ""): table["exporters"],
         ("name" if command.name == "presets" else ""): preset_names(),
     }
     if name in listed:
@@ -187,48 +187,6 @@ def preset_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def collect() -> str:
-    """The text of `suggestions.json`, from the tables of the package."""
-    from dragoman.decoding.methods import METHODS
-    from dragoman.exchange.registry import EXPORTERS
-    from dragoman.scoring.registry import metrics_by_name
-    from dragoman.tasks.table import TASKS
-
-    methods: dict[str, Suggestions] = {kind: {} for kind in sorted(METHODS)}
-    for kind, found in methods.items():
-        add_settings(found, METHODS[kind].config, "method")
-    settings: Suggestions = {}
-    for task in TASKS.values():
-        add_settings(settings, task.config, "")
-    settings |= {"preset": ("a model named after a paper", []), "task": ("the kind of problem", [*TASKS])}
-    table = {
-        "tasks": [*TASKS], "metrics": sorted(metrics_by_name()), "exporters": [*EXPORTERS],
-        "methods": methods, "settings": dict(sorted(settings.items())),
-    }  # fmt: skip
-    return json.dumps(table, ensure_ascii=False, separators=(",", ":")).replace('],"', '],\n"') + "\n"
-
-
-def add_settings(found: Suggestions, cls: Any, place: str) -> None:
-    """Add the settings of a class and of all kinds of its tables; several tasks may have a place with other kinds."""
-    from dragoman.config.fields import accepted, fields_of, kinds_of, type_hints
-    from dragoman.config.toml_text import join_place
-
-    for name, field in fields_of(cls).items():
-        expected, inner = accepted(type_hints(cls)[name]), join_place(place, name)
-        kinds = kinds_of(expected.tables)
-        note = str(field.metadata.get("help", ""))
-        if not expected.only_tables:
-            add(found, inner, note, values_of(expected))
-        if len(kinds) > 1:
-            add(found, f"{inner}.kind", note, kinds)
-        for table in expected.tables:
-            add_settings(found, table, inner)
-
-
 def add(found: Suggestions, place: str, note: str, values: Iterable[str]) -> None:
     known_values = found.setdefault(place, (note, []))[1]
     known_values += [value for value in values if value not in known_values]
-
-
-if __name__ == "__main__":
-    Path(__file__).with_name(FILE).write_text(collect(), encoding="utf-8")

@@ -11,10 +11,11 @@ import click
 
 from dragoman.auto.options import CurveOptions
 from dragoman.commands.from_record import options_of
-from dragoman.commands.options import ListingOption, device_option, json_option, metrics_text, quiet_option
+from dragoman.commands.options import ListingOption, device_option, json_option, quiet_option
 from dragoman.commands.search import Duration, Request
 from dragoman.commands.train import what_to_train
 from dragoman.errors import DataError
+from dragoman.scoring.options import metrics_text
 
 if TYPE_CHECKING:
     from dragoman.scoring.learning_curve import Curve, Gain

@@ -30,7 +30,7 @@ def options_of(record: Any, name: str = "options") -> Callable[[Command], Comman
             values = record(**{key: given.pop(key) for key in fields})
             for problem in getattr(values, "problems", list)():
                 key, colon, rest = problem.partition(":")
-                flag = fields[key].metadata["flag"].split()[-1] if key in fields else key
+                flag = _flag_of(fields[key]) if key in fields else key
                 raise ConfigError(f"{flag}{colon}{rest}")
             return function(**{name: values}, **given)
 
@@ -42,9 +42,17 @@ def options_of(record: Any, name: str = "options") -> Callable[[Command], Comman
     return add
 
 
+def _flag_of(field: Field[Any]) -> str:
+    """The long name of the option of a field."""
+    names: list[str] = field.metadata["flag"].split()
+    return next(name for name in names if name.startswith("--"))
+
+
 def _option(name: str, field: Field[Any], expected: Accepted) -> Callable[[Command], Command]:
     note, multiple = str(field.metadata["help"]), bool(expected.lists)
-    attributes: dict[str, Any] = {"help": f"{note[0].upper()}{note[1:]}" + "." * (note[-1] not in ".])")}
+    first, end = note.partition(" ")[0], "" if note.endswith((".", "]", ")", "LISTING")) else "."
+    named = first.endswith((",", ":"))  # such as "web: one HTML file": names stay as they are written
+    attributes: dict[str, Any] = {"help": f"{note[0] if named else note[0].upper()}{note[1:]}{end}"}
     if listing := field.metadata.get("listing"):
         attributes |= {"cls": ListingOption, "listing": listing}
     if metavar := field.metadata.get("metavar"):
@@ -68,7 +76,6 @@ def _type(expected: Accepted) -> Any:
     for number, kind in kinds:
         if number in expected.scalars and str not in expected.scalars:
             limit = expected.scalars[number]
-            bounds = [None if bound is None else number(bound) for bound in (limit.minimum, limit.maximum)]
-            ranged = kind(*bounds, limit.exclusive_minimum, limit.exclusive_maximum)
+            ranged = kind(limit.minimum, limit.maximum, limit.exclusive_minimum, limit.exclusive_maximum)
             return number if limit == Range() else ranged
     return click.STRING

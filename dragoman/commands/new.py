@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+from dragoman.auto.demonstration import DemoOptions
+from dragoman.auto.demonstration import demo as show_off
+from dragoman.commands.from_record import options_of
 from dragoman.commands.printing import as_utf8
 
 
@@ -59,10 +62,9 @@ def presets(name: str | None) -> None:
 
 
 @click.command()
-@click.option("--run", "run_folder", default="runs/demo", help="The run folder.")
-@click.option("--preset", default="demo-ngrams", help="demo-ngrams, demo-rnn or demo-transformer.")
+@options_of(DemoOptions)
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
-def demo(run_folder: str, preset: str, overrides: tuple[str, ...]) -> None:
+def demo(options: DemoOptions, overrides: tuple[str, ...]) -> None:
     """Learn to pronounce English words; show a network at work.
 
     The CMU dictionary has the words. The demonstration takes two minutes on two CPU cores, and ends with a page.
@@ -77,6 +79,4 @@ def demo(run_folder: str, preset: str, overrides: tuple[str, ...]) -> None:
     dragoman demo --preset demo-rnn --run runs/demo-rnn
     dragoman demo --preset demo-transformer --run runs/other train.steps=500
     """
-    from dragoman.commands.demonstration import demo as show_off
-
-    show_off(run_folder, preset, overrides)
+    show_off(options, overrides, click.echo)

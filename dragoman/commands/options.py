@@ -29,15 +29,6 @@ class ListingOption(click.Option):
         return None if record is None else (record[0], record[1].replace("LISTING", self.listing()))
 
 
-def metrics_text() -> str:
-    """The names of all metrics of texts, and what some of them need."""
-    from dragoman.scoring import registry
-
-    names = {**registry.metrics_for("words"), **registry.metrics_for("phonemes")}
-    more = "; ".join(f"{name} needs {needs}" for name, needs in registry.demanding_metrics().items())
-    return f"{', '.join(names)} ({more})"
-
-
 def quiet_option(shown: str) -> Callable[[Any], Any]:
     """--quiet of a command; `shown` says what it shows still. No part of the command shows progress then."""
 
@@ -55,18 +46,4 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 device_option = click.option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps.")
 beam_option = click.option(
     "--beam", type=click.IntRange(1, MAX_BEAM), help="Beam width; 1 is greedy search. [default: the run's]"
-)
-metric_option = click.option(
-    "--metric", "metrics", cls=ListingOption, listing=metrics_text, multiple=True, metavar="NAME",
-    help="LISTING or all; may be repeated. [default: those for any text and language]",
-)  # fmt: skip
-units_option = click.option(
-    "--units", type=click.Choice(["words", "phonemes"]), default="words",
-    help="What the space-separated symbols are; phonemes print PER, and WER by whole lines.",
-)  # fmt: skip
-draws_option = click.option(
-    "--draws", type=click.IntRange(10, 100_000), default=1000, help="Draws of the bootstrap and of p-values."
-)
-seed_option = click.option(
-    "--seed", "--draws-seed", "seed", type=click.IntRange(0), default=1, help="Seed of the draws."
 )

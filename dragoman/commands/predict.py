@@ -25,17 +25,18 @@ from dragoman.commands.printing import (
     print_unseen,
     print_warning,
 )
-from dragoman.commands.progress import count_lines
 from dragoman.commands.settings import Schema, Settings, SettingsCommand
-from dragoman.commands.shards import ShardSettings, predict_shards
+from dragoman.commands.shards import predict_shards
 from dragoman.config.settings import setting
 from dragoman.data.examples import Fault
 from dragoman.data.inputs import ReadingOptions
 from dragoman.data.media.files import is_media
+from dragoman.data.readers.lines import count_lines
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingSettings
 from dragoman.errors import DataError, RunError
 from dragoman.files import atomic_write
+from dragoman.inference.shard_jobs import ShardSettings
 from dragoman.progress import is_watched, progress_bar
 
 if TYPE_CHECKING:

@@ -42,13 +42,6 @@ def print_unseen(unseen: UnseenInputs) -> None:
         print_warning(message)
 
 
-def pair_line(source: str, target: str, as_object: bool) -> str:
-    """A line of a file of pairs, which `train` reads: a JSON object, or two columns without other tabs."""
-    if as_object:
-        return json.dumps({"source": source, "target": target}, ensure_ascii=False) + "\n"
-    return "\t".join(text.replace("\t", " ") for text in (source, target)) + "\n"
-
-
 class Refused:
     """Inputs that were too long to read: each has an empty output, and the command ends with exit code 1."""
 

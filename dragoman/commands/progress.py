@@ -1,17 +1,13 @@
-"""How far long work is: lines of a file, and the time that is left."""
+"""How far long work is, and the time that is left."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 
-from dragoman.data.readers.base import READERS, compression_of
 from dragoman.training.display import duration
-
-BLOCK = 1 << 20
 
 
 class LongWork:
@@ -37,15 +33,3 @@ class LongWork:
         self.due = now + max(elapsed, self.FIRST)
         if left >= self.WORTH:
             click.echo(f"{what}: {done / total:.0%} done, about {duration(left)} left", err=True)
-
-
-def count_lines(path: str | Path | None) -> int | None:
-    """The number of lines of a plain file; None for a stream, and for compressed files, which would be read twice."""
-    if path is None or not Path(path).is_file() or not READERS.of(path).lines or compression_of(path):
-        return None
-    count, last = 0, b"\n"
-    with Path(path).open("rb") as file:
-        while block := file.read(BLOCK):
-            count += block.count(b"\n")
-            last = block[-1:]
-    return count + (last != b"\n")

@@ -16,12 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from dragoman.config.settings import setting
 from dragoman.errors import DataError
 from dragoman.files import path_in_errors, sync
 from dragoman.portable import BINARY, NOFOLLOW, lock
 
 State = Literal["pending", "accepted", "rejected"]
 STATES: tuple[State, ...] = get_args(State)
+DECISIONS: dict[str, State] = {"accept": "accepted", "reject": "rejected"}
 FILE = "corrections.jsonl"
 MOST_BYTES = 100_000_000  # of the file: strangers must not fill a disk
 
@@ -146,6 +148,34 @@ class CorrectionLog:
             yield handle
         finally:
             os.close(handle)
+
+
+@dataclass(frozen=True)
+class ReviewOptions:
+    """Which corrections a reviewer sees or decides about."""
+
+    every: bool = setting(False, help="all corrections that wait for a decision", flag="--all")
+    state: Literal["pending", "accepted", "rejected", "all"] = setting(
+        "pending", help="which corrections `list` shows", flag="--state"
+    )
+
+
+def review(
+    folder: str | Path,
+    action: Literal["list", "accept", "reject"] = "list",
+    ids: Sequence[str] = (),
+    options: ReviewOptions | None = None,
+) -> list[Correction]:
+    """List the corrections that clients of a server have sent, or accept or reject some; returns those concerned."""
+    log, options = CorrectionLog(folder), options or ReviewOptions()
+    if action == "list":
+        if ids or options.every:
+            raise DataError("list takes no ids: found some, expected FOLDER alone; choose by --state")
+        return log.read(None if options.state == "all" else options.state)
+    if bool(ids) == options.every:
+        raise DataError(f"found {'ids and --all' if ids else 'no id'}, expected ids or --all: what to {action}")
+    chosen = [item.id for item in log.read("pending")] if options.every else ids
+    return log.decide(chosen, DECISIONS[action])
 
 
 def as_correction(table: dict[str, Any]) -> Correction | None:

@@ -92,6 +92,7 @@ class AlignmentScore(NamedTuple):
     sure: int  # |S|
     predicted_sure: int  # |A ∩ S|
     predicted_possible: int  # |A ∩ P|
+    note: str = ""  # about a gold file that seems to count words otherwise
 
     @property
     def error_rate(self) -> float:

@@ -9,9 +9,10 @@ from typing import Any
 
 from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
+from dragoman.scoring import significance
 from dragoman.scoring.metric import References, Units
 from dragoman.scoring.registry import EVALUATION_DEFAULTS, select_metrics, text_statistics
-from dragoman.scoring.significance import SystemScore, compare, intervals
+from dragoman.scoring.significance import SystemScore, intervals
 
 
 @dataclass(frozen=True)
@@ -90,24 +91,47 @@ def reference_lists(references: Sequence[str | Sequence[str]], outputs: Mapping[
     return [[texts] if isinstance(texts, str) else list(texts) for texts in references]
 
 
-def score_outputs(
-    outputs: Sequence[str], references: Sequence[str | Sequence[str]], names: Sequence[str], **options: Any
+def score(
+    outputs: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    metrics: str | Sequence[str] = (),
+    *,
+    units: Units = "words",
+    draws: int = 0,
+    seed: int = 1,
+    sources: Sequence[str] | None = None,
 ) -> Scores:
-    """The scores by the named metrics as an object; `options` are those of `score_table`."""
-    table = score_table(outputs, reference_lists(references, {"outputs": outputs}), names, **options)
+    """Score texts without a model. Each output has one reference or several.
+
+    With `draws` (1000, say) bootstrap samples the result has 95 % confidence intervals. `sources` are for metrics that
+    compare outputs with their sources (`f0.5`).
+    """
+    truth, names = reference_lists(references, {"outputs": outputs}), _names(metrics)
+    table = score_table(outputs, truth, names, units=units, draws=draws, seed=seed, sources=sources)
     segments, signatures, bounds = table.pop("segments"), table.pop("signatures"), table.pop("intervals", {})
     return Scores(table, segments, signatures, {name: (low, high) for name, (low, high) in bounds.items()})
 
 
-def compare_outputs(
+def compare(
     systems: Mapping[str, Sequence[str]],
     references: Sequence[str | Sequence[str]],
-    names: Sequence[str],
-    units: Units,
-    **options: Any,
+    metrics: str | Sequence[str] = (),
+    *,
+    units: Units = "words",
+    draws: int = 1000,
+    seed: int = 1,
+    sources: Sequence[str] | None = None,
 ) -> list[SystemScore]:
-    """The scores of each system, compared with the first; `options` are those of `compare`."""
+    """Compare the outputs of each system with those of the first, the baseline, on the same references.
+
+    Every score has a 95 % interval; every difference has p-values by paired bootstrap and approximate randomisation.
+    """
     if len(systems) < 2:
         raise DataError(f"nothing to compare: found {len(systems)} system, expected a baseline and another")
-    metrics = select_metrics(names or EVALUATION_DEFAULTS[units], units)
-    return compare(systems, reference_lists(references, systems), metrics, **options)
+    chosen = select_metrics(_names(metrics) or EVALUATION_DEFAULTS[units], units)
+    truth = reference_lists(references, systems)
+    return significance.compare(systems, truth, chosen, sources=sources, draws=draws, seed=seed)
+
+
+def _names(metrics: str | Sequence[str]) -> tuple[str, ...]:
+    return (metrics,) if isinstance(metrics, str) else tuple(metrics)

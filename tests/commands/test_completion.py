@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import runpy
 import select
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from dragoman.cli import cli
 from dragoman.commands import completion
-from dragoman.commands.completion import LineComplete, collect, preset_names
+from dragoman.commands.completion import LineComplete, preset_names
 from dragoman.tasks.config import preset_names as all_presets
 from tests.conftest import call
 
@@ -75,7 +76,8 @@ def test_suggestions(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_listed_names_are_those_of_the_package() -> None:
     written = Path(completion.__file__).with_name(completion.FILE).read_text(encoding="utf-8")
-    assert written == collect(), "run: python -m dragoman.commands.completion"
+    tool = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "suggestions.py"))
+    assert written == tool["collect"](), "run: python tools/suggestions.py"
     assert preset_names() == all_presets()
 
 

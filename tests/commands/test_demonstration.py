@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from dragoman.commands import demonstration
+from dragoman.auto import demonstration
 from tests.conftest import call, words
 
 
@@ -17,9 +17,13 @@ def test_the_demo_scores_ten_words_and_ends_with_a_page(tmp_path: Path, monkeypa
     monkeypatch.setattr(demonstration, "dictionary", lambda: ((word, " ".join(word.upper())) for word in spelled))
     monkeypatch.setattr(demonstration, "TEST_SHARE", 0.1)
     monkeypatch.setattr(demonstration, "NETWORK_STEPS", 2)
-    result = call("demo", "--run", tmp_path / "demo")
+    said: list[str] = []
+    written = demonstration.demo(demonstration.DemoOptions(str(tmp_path / "demo")), say=said.append)
+    lines = "\n".join(said).split("\n")
+    result = call("demo", "--run", tmp_path / "demo")  # goes on with the runs, which are trained
     assert result.code == 0, result.err
-    lines = result.lines
+    same = [[line for line in text if not line.startswith("Trained in")] for text in (lines, result.lines)]
+    assert same[0] == same[1]
     first = next(place for place, line in enumerate(lines) if line.endswith("Ten words it has never seen:")) + 1
     assert [line.split()[-1] for line in lines[first : first + 10]] == ["✓"] * 10  # every letter is a sound
     assert lines[first + 10].startswith("10 of 10 are right. Of all ")
@@ -27,7 +31,7 @@ def test_the_demo_scores_ten_words_and_ends_with_a_page(tmp_path: Path, monkeypa
     assert any(line.endswith(command) for line in lines)
     address = urlparse(next(word for word in result.out.split() if word.startswith("file:")))
     page = Path(unquote(address.path))
-    assert page == (tmp_path / "demo" / "inspect.html").resolve()
+    assert page == written.resolve() == (tmp_path / "demo" / "inspect.html").resolve()
     assert '"attention"' in page.read_text(encoding="utf-8")
     shown = demonstration.split()[1]
     assert not set(shown) & {line.split("\t")[0] for line in (tmp_path / "demo-data/train.tsv").read_text().split("\n")}

@@ -52,7 +52,7 @@ def test_the_command_gets_the_record() -> None:
 
 def test_the_help_says_what_the_record_says() -> None:
     text = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
-    for part in ("The picture.", "[red|blue] Colour of the wall.", "Number of coats [default: 2]", "over wood, stone."):
+    for part in ("The picture.", "[red|blue] Colour of the wall.", "Number of coats [default: 2]", "over wood, stone "):
         assert part in text
     assert "1<=x<=9" in text
     assert "0.0<x<=1.0" in text

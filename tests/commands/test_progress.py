@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.commands.progress import LongWork, count_lines
+from dragoman.commands.progress import LongWork
+from dragoman.data.readers.lines import count_lines
 from dragoman.decoding.mbr import expected_costs
 from dragoman.progress import listening, progress_bar, track
 from dragoman.scoring.significance import bootstrap_sums

@@ -129,5 +129,5 @@ def test_the_command_loses_nothing(tmp_path: Path) -> None:
     before = rejects.read_bytes()
     refused = call("clean", rejects, "-o", tmp_path / "clean.tsv", "--columns", "4,5")
     assert refused.code == 2
-    assert "would overwrite this input" in refused.err
+    assert "would overwrite the input" in refused.err
     assert rejects.read_bytes() == before

@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dragoman.errors import DragomanError
-from dragoman.exchange.huggingface.importing import import_folder
+from dragoman.exchange.huggingface.importing import import_model
+from dragoman.exchange.options import ImportOptions
 from tests.exchange.families import BUILDERS
 
 Change = Callable[[Path], Any]
@@ -209,7 +210,7 @@ def test_a_hostile_folder_is_one_error(
     before = snapshot(place)
     started = time.process_time()
     with pytest.raises(DragomanError) as caught:
-        import_folder(place / "model", place / "run")
+        import_model(place / "model", ImportOptions(str(place / "run")))
     assert time.process_time() - started < LONGEST
     message = str(caught.value)
     assert "\n" not in message

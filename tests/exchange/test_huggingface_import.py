@@ -23,7 +23,8 @@ from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.errors import DragomanError
 from dragoman.exchange.huggingface import t5_exporting
-from dragoman.exchange.huggingface.importing import import_folder
+from dragoman.exchange.huggingface.importing import import_model
+from dragoman.exchange.options import ImportOptions
 from dragoman.inference.load import load_predictor, load_run
 from dragoman.layers.config import RelativeBiasConfig
 from dragoman.models.config import EncoderDecoderConfig, TransformerConfig
@@ -104,7 +105,7 @@ def marian_folder(folder: Path, seed: int, ending: float = 0.0) -> MarianMTModel
 
 def test_marian_splits_texts_as_transformers_does(tmp_path: Path) -> None:
     marian_folder(tmp_path / "opus", 0)
-    report = import_folder(tmp_path / "opus", tmp_path / "run")
+    report = import_model(tmp_path / "opus", ImportOptions(str(tmp_path / "run")))
     assert (report.family, report.licence, report.task) == ("marian", "cc-by-4.0", "translate")
     tokenizer = MarianTokenizer.from_pretrained(tmp_path / "opus")
     source, target = Run(tmp_path / "run").tokenizers()
@@ -133,7 +134,7 @@ def test_transformers_opens_an_exported_run(tmp_path: Path, norm: str, tie: str)
     theirs, messages = opened(tmp_path / "exported")
     # T5 of transformers 5 has no setting for tables that are not tied, and says that it follows the file.
     assert len(messages) == (norm == "t5" and tie != "all"), messages
-    again = import_folder(tmp_path / "exported", tmp_path / "again")
+    again = import_model(tmp_path / "exported", ImportOptions(str(tmp_path / "again")))
     assert again.family == {"pre": "pegasus", "post": "marian", "t5": "t5"}[norm]
     same_outputs(tmp_path / "trained", tmp_path / "again")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exported")
@@ -217,7 +218,7 @@ def tiny_run(folder: Path, norm: str, tie: str) -> Path:
 
 def test_a_fine_tuned_run_keeps_the_licence_of_an_imported_one(tmp_path: Path) -> None:
     marian_folder(tmp_path / "opus", 2)
-    import_folder(tmp_path / "opus", tmp_path / "run")
+    import_model(tmp_path / "opus", ImportOptions(str(tmp_path / "run")))
     rows = "".join(f"{s}\t{t}\n" for s, t in zip(TEXTS["source"], TEXTS["target"], strict=True)) * 10
     (tmp_path / "pairs.tsv").write_text(rows, encoding="utf-8")
     options = ["train.steps=4", "train.validate_every=4", f"data.cache={tmp_path / 'cache'}", "train.device=cpu"]
@@ -238,7 +239,7 @@ def test_bad_folders_are_one_clear_error(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "opus", folder)
         change(folder)
         with pytest.raises(DragomanError, match=message):
-            import_folder(folder, tmp_path / "new")
+            import_model(folder, ImportOptions(str(tmp_path / "new")))
         assert not (tmp_path / "new").exists()
         shutil.rmtree(folder)
 
@@ -272,7 +273,7 @@ def test_bad_folders_are_one_clear_error(tmp_path: Path) -> None:
 
 def test_an_imported_model_goes_back_as_it_came(tmp_path: Path) -> None:
     theirs = marian_folder(tmp_path / "opus", 0, ending=2.0)
-    import_folder(tmp_path / "opus", tmp_path / "run")
+    import_model(tmp_path / "opus", ImportOptions(str(tmp_path / "run")))
     shown = call("info", tmp_path / "run")
     assert shown.code == 0, shown.err
     assert "imported: marian, licence cc-by-4.0" in shown.out
@@ -298,7 +299,7 @@ def test_a_fine_tuned_t5_is_still_a_t5(tmp_path: Path, seed: int) -> None:
     """Their start symbol <pad> is two tokens of ours, which training moves apart; T5 has no output bias to train."""
     (tmp_path / "model").mkdir()
     BUILDERS["t5"](tmp_path / "model", seed)
-    import_folder(tmp_path / "model", tmp_path / "run")
+    import_model(tmp_path / "model", ImportOptions(str(tmp_path / "run")))
     rows = "".join(f"{s}\t{t}\n" for s, t in zip(TEXTS["source"], TEXTS["target"], strict=True)) * 10
     (tmp_path / "pairs.tsv").write_text(rows, encoding="utf-8")
     options = ["train.steps=4", "train.optimizer.learning_rate=0.01", f"data.cache={tmp_path / 'cache'}"]
@@ -337,7 +338,7 @@ def test_what_a_t5_cannot_express(tmp_path: Path) -> None:
     assert places == [*sides, "model.encoder.heads", "model.encoder.head_width"], found
     (tmp_path / "model").mkdir()
     BUILDERS["t5"](tmp_path / "model", 1)
-    import_folder(tmp_path / "model", tmp_path / "run")
+    import_model(tmp_path / "model", ImportOptions(str(tmp_path / "run")))
     run = Run(tmp_path / "run")
     assert not [*t5_exporting.weight_blockers(run)]
     trained = load_file(run.weights_path())
@@ -399,7 +400,7 @@ def test_an_imported_gpt2_completes_scores_and_is_fine_tuned(tmp_path: Path) -> 
 def test_two_texts_are_separated_as_in_transformers(tmp_path: Path, family: str) -> None:
     (tmp_path / "model").mkdir()
     case = BUILDERS[family](tmp_path / "model", 0)
-    import_folder(tmp_path / "model", tmp_path / "run")
+    import_model(tmp_path / "model", ImportOptions(str(tmp_path / "run")))
     pairs = [("the cat sat", "a dog reads a book"), ("where is", "I see")]
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{number % 2}\n" for number, (a, b) in enumerate(pairs * 4)))
     result = call("train", tmp_path / "pairs.tsv", "task=classify", "--run", tmp_path / "fine", "train.steps=1",

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
-from dragoman.exchange.huggingface.importing import import_folder
+from dragoman.exchange.huggingface.importing import import_model
+from dragoman.exchange.options import ImportOptions
 from dragoman.inference.completer import Completer
 from dragoman.inference.load import load_run
 from dragoman.models.encoder_decoder import EncoderDecoder
@@ -31,7 +32,7 @@ def imported(tmp_path: Path, family: str, seed: int) -> tuple[Case, Run]:
     torch.manual_seed(seed)
     (tmp_path / "model").mkdir()
     case = BUILDERS[family](tmp_path / "model", seed)
-    import_folder(tmp_path / "model", tmp_path / "run", case.options)
+    import_model(tmp_path / "model", ImportOptions(str(tmp_path / "run"), **case.options))
     return case, Run(tmp_path / "run")
 
 

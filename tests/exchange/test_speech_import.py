@@ -18,7 +18,8 @@ from dragoman.data.media.audio import WhisperMelConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError, DataError
-from dragoman.exchange.huggingface.importing import import_folder
+from dragoman.exchange.huggingface.importing import import_model
+from dragoman.exchange.options import ImportOptions
 from dragoman.inference.load import load_run
 from dragoman.models.captioner import SpeechToText
 from dragoman.models.transcriber import Transcriber
@@ -126,7 +127,7 @@ def test_adapters_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"add_adapter": True}))
     with pytest.raises(DataError, match="add_adapter: found True"):
-        import_folder(tmp_path / "model", tmp_path / "run")
+        import_model(tmp_path / "model", ImportOptions(str(tmp_path / "run")))
 
 
 def test_samples_and_the_convolutions_that_read_them_go_together() -> None:
@@ -247,6 +248,6 @@ def test_multilingual_models_need_a_language(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     BUILDERS["whisper"](tmp_path / "model", 0)
     with pytest.raises(DataError, match="--source-language: found nothing, expected one of en, de"):
-        import_folder(tmp_path / "model", tmp_path / "run")
+        import_model(tmp_path / "model", ImportOptions(str(tmp_path / "run")))
     with pytest.raises(DataError, match="--target-language: found de, expected en"):
-        import_folder(tmp_path / "model", tmp_path / "run", {"source_language": "en", "target_language": "de"})
+        import_model(tmp_path / "model", ImportOptions(str(tmp_path / "run"), "en", "de"))

@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from dragoman.cli import cli
-from dragoman.commands.serve import serve, server_config
+from dragoman.commands.serve import serve
 from dragoman.decoding.options import SearchOverrides
 from dragoman.errors import ConfigError
 from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, load_config
+from dragoman.serving.start import ServeOptions, server_config
 from tests.conftest import TrainedFolder, call
 from tests.serving.conftest import serving
 
@@ -63,13 +64,16 @@ def test_options_change_the_file() -> None:
     context = context_of(words)
     assert context.params["runs"] == ("runs/x",)
     settings = context.params["settings"]
-    config = server_config(("runs/x",), str(ROOT / "deploy" / "serve.toml"), ("fr:en",), settings)
+    options = ServeOptions(str(ROOT / "deploy" / "serve.toml"), ("fr:en",))
+    config = server_config(("runs/x",), options, {place: settings.value(place) for place in settings.spelled})
     assert (config.port, config.limits.queue, config.host) == (7000, 9, "127.0.0.1")
     assert (config.page, config.cors) == (False, ("a",))
     assert config.search == SearchOverrides(beam=8)
     assert [model.source for model in config.models] == ["de", "fr"]
     with pytest.raises(ConfigError, match="found no run"):
-        server_config((), None, (), context_of([]).params["settings"])
+        server_config((), ServeOptions(), {})
+    assert server_config(("x",), ServeOptions(opus_cat=True), {}).port == 8500
+    assert server_config(("x",), ServeOptions(opus_cat=True), {"port": 7}).port == 7
 
 
 def test_the_dockerfile_is_sound() -> None:

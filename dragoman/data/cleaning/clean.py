@@ -7,15 +7,23 @@ import re
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.cleaning.rules import Profile, Rule, Settings
-from dragoman.data.examples import Example, Fault
+from dragoman.data.cleaning.rules import CleanOptions, Profile, Rule, Settings, chosen_rules
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.readers.base import ReadOptions
+from dragoman.data.readers.pairs import pair_line, read_pairs
+from dragoman.errors import ConfigError, DataError
+from dragoman.files import atomic_write, check_output
 from dragoman.progress import Progress
 
 PROFILED = 50_000  # pairs that say what is usual
@@ -55,6 +63,54 @@ class Report:
     @property
     def total(self) -> int:
         return self.kept + self.rejected.total()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of pairs that each rule has rejected, in the order of the rules."""
+        return {rule: self.rejected[rule] for rule in ("faulty", *(rule.name for rule in self.rules))}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"read": self.total, "kept": self.kept, "rejected": self.counts, "examples": self.examples}
+
+
+def clean(data: str | Path | Pairs, options: CleanOptions, progress: Progress = lambda what, done: None) -> Report:
+    """Write the pairs of a corpus that pass all rules to one file, and the others with their reasons to another."""
+    names, columns = (
+        tuple(name.strip() for name in (text or "").split(",") if name.strip())
+        for text in (options.languages, options.columns)
+    )
+    rules = chosen_rules((*options.with_, *(["language"] if names else ())), options.without)
+    if Path(options.rejected).absolute() == Path(options.output).absolute():
+        raise ConfigError(f"--rejects {options.rejected}: expected another file than --output")
+    inputs = data.paths if isinstance(data, Pairs) else (data,)
+    check_output(options.output, inputs, "--output")
+    check_output(options.rejected, inputs, "--rejects")
+    report = Report(rules)
+    read = partial(read_pairs, data, ReadOptions(columns, options.header))  # again at each call
+    settings = Settings(options.max_ratio, names, options.near)
+    _write(judge(read, rules, settings, progress), options, report)
+    return report
+
+
+def _write(verdicts: Iterable[Verdict], options: CleanOptions, report: Report) -> None:
+    as_objects = Path(options.output).suffix in (".jsonl", ".ndjson")
+    with ExitStack() as stack:
+        kept, others = (
+            stack.enter_context(stack.enter_context(atomic_write(path)).open("w", encoding="utf-8", newline="\n"))
+            for path in (options.output, options.rejected)
+        )
+        for verdict in verdicts:
+            report.add(verdict)
+            item = verdict.item
+            if isinstance(item, Fault):
+                others.write(f"{verdict.rule}\t{item.location}\t{verdict.reason}\t\t\n")
+            elif verdict.rule:
+                row = (verdict.rule, item.location, verdict.reason, item.source, item.references[0])
+                others.write("\t".join(cell.replace("\t", " ") for cell in row) + "\n")
+            else:
+                kept.write(pair_line(item.source, item.references[0], as_objects))
+        if not report.total:
+            raise DataError("nothing to clean: no line was read")
 
 
 def judge(

@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
+from dragoman.config.settings import Range, setting
 from dragoman.data.languages import load_identifier, same_language
 from dragoman.errors import ConfigError, hint
 
@@ -203,3 +205,48 @@ def chosen_rules(with_: Iterable[str], without: Sequence[str]) -> list[Rule]:
         if name not in RULES:
             raise ConfigError(f"found the rule '{name}'. {hint(name, RULES)}")
     return [rule for rule in RULES.values() if (rule.default or rule.name in added) and rule.name not in without]
+
+
+def rules_text(default: bool) -> str:
+    """The rules that are on by default, or off, with what they are about."""
+    return "; ".join(f"{rule.name}: {rule.about}" for rule in RULES.values() if rule.default is default)
+
+
+@dataclass(frozen=True)
+class CleanOptions:
+    """Which rules `clean` applies, and where it writes."""
+
+    output: str = setting(help="the pairs that are kept: .tsv or .jsonl", flag="-o --output")
+    rejects: str | None = setting(
+        None, help="the others with rule and reason. [default: OUTPUT.rejected.tsv]", flag="--rejects", metavar="FILE"
+    )
+    with_: tuple[str, ...] = setting(
+        (),
+        help="use also a rule that is off. LISTING",
+        flag="--with",
+        metavar="RULE",
+        listing=lambda: rules_text(False),
+    )
+    without: tuple[str, ...] = setting(
+        (), help="do not use a rule that is on. LISTING", flag="--without", metavar="RULE",
+        listing=lambda: rules_text(True),
+    )  # fmt: skip
+    languages: str | None = setting(
+        None, help="languages of source and target, for --with language", flag="--languages", metavar="A,B"
+    )
+    max_ratio: Annotated[float, Range(1.0, exclusive_minimum=True)] = setting(
+        3.0, help="a pair whose lengths differ so many times more than usual is rejected (rule ratio).",
+        flag="--max-ratio",
+    )  # fmt: skip
+    near: Annotated[float, Range(0.5, 1.0)] = setting(
+        0.8, help="shared part of the character 5-grams of near duplicates (rule near-duplicate).", flag="--near"
+    )
+    columns: str | None = setting(
+        None, help="columns of FILE, by number or name, or languages of a .tmx", flag="--columns", metavar="A,B"
+    )
+    header: bool = setting(False, help="the first line of FILE names its columns", flag="--header")
+
+    @property
+    def rejected(self) -> str:
+        """The file of the rejected pairs."""
+        return self.rejects or f"{Path(self.output).with_suffix('')}.rejected.tsv"

@@ -45,6 +45,18 @@ def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
     return _read_lines(source)
 
 
+def count_lines(path: str | Path | None) -> int | None:
+    """The number of lines of a plain file; None for a stream, and for compressed files, which would be read twice."""
+    if path is None or not Path(path).is_file() or not READERS.of(path).lines or compression_of(path):
+        return None
+    count, last = 0, b"\n"
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")
+
+
 def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
     stream = sys.stdin.buffer if source is None or str(source) == "-" else source
     opened: AbstractContextManager[Read]

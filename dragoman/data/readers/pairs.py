@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
@@ -22,6 +23,13 @@ from dragoman.data.readers.lines import WHOLE, check_file, numbered_lines, open_
 from dragoman.errors import ConfigError, DataError
 
 DEFAULTS = ReadOptions()
+
+
+def pair_line(source: str, target: str, as_object: bool) -> str:
+    """A line of a file of pairs, which `train` reads: a JSON object, or two columns without other tabs."""
+    if as_object:
+        return json.dumps({"source": source, "target": target}, ensure_ascii=False) + "\n"
+    return "\t".join(text.replace("\t", " ") for text in (source, target)) + "\n"
 
 
 def read_pairs(path: str | Path | Pairs, options: ReadOptions = DEFAULTS) -> Iterator[Example | Fault]:

@@ -19,6 +19,7 @@ from dragoman.exchange.huggingface.gpt2 import read_gpt2
 from dragoman.exchange.huggingface.speech import read_wav2vec2, read_whisper
 from dragoman.exchange.huggingface.t5 import read_t5
 from dragoman.exchange.huggingface.translation import read_m2m100, read_marian, read_mbart, read_pegasus
+from dragoman.exchange.options import ImportOptions
 from dragoman.runs.folder import IMPORTED, new_run
 from dragoman.runs.network import limit_parameters
 from dragoman.tasks.table import task_of
@@ -51,9 +52,10 @@ class ImportReport(NamedTuple):
     licence: str  # empty: the folder names none
 
 
-def import_folder(folder: str | Path, run: str | Path, options: Mapping[str, str] | None = None) -> ImportReport:
+def import_model(folder: str | Path, options: ImportOptions) -> ImportReport:
     """Write a run with the weights, tokenizers and generation settings of a model folder: whole, or not at all."""
-    path = Path(run)
+    path = Path(options.run)
+    named = {"source_language": options.source_language, "target_language": options.target_language}
     if path.exists():
         raise RunError(f"{path}: exists already; expected the name of a new run folder")
     with Checkpoint(folder) as checkpoint:
@@ -64,7 +66,7 @@ def import_folder(folder: str | Path, run: str | Path, options: Mapping[str, str
                 + hint(family, FAMILIES)
             )
         try:
-            imported = FAMILIES[family](checkpoint, options or {})
+            imported = FAMILIES[family](checkpoint, {name: code for name, code in named.items() if code})
             about = {"family": family, "licence": checkpoint.licence(), "folder": str(checkpoint.folder.absolute())}
             parameters = write_run(imported, path, checkpoint.folder, about)
         except ConfigError as error:

@@ -7,23 +7,31 @@ import importlib.util
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import click
-
+from dragoman.config.settings import setting
 from dragoman.data.examples import Example
 from dragoman.errors import MissingExtraError
-from dragoman.inference.load import load_predictor
-from dragoman.inference.predictor import Predictor
-from dragoman.runs import train
-from dragoman.tasks import config as configuration
 from dragoman.training.display import Display, duration
+
+if TYPE_CHECKING:
+    from dragoman.inference.predictor import Predictor
 
 NGRAMS, NETWORK = "demo-ngrams", "demo-rnn"  # presets
 NETWORK_STEPS = 350  # of the network to look into: too few to beat the n-grams, enough to see attention follow the word
 TEST_SHARE = 0.02  # of the words, chosen by hash, never shown in training
 WORD = re.compile(r"[a-z][a-z'.-]*")
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the demonstration trains, and where."""
+
+    run: str = setting("runs/demo", help="the run folder", flag="--run")
+    preset: str = setting(NGRAMS, help="demo-ngrams, demo-rnn or demo-transformer.", flag="--preset")
 
 
 def dictionary(stress: bool = False) -> Iterator[tuple[str, str]]:
@@ -58,28 +66,38 @@ def split() -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
 
 def learn(preset: str, training: Path, folder: Path, overrides: Sequence[str] = ()) -> tuple[Predictor, str]:
     """Train a preset in a folder; returns the run and how long training took."""
-    config = configuration.build({"preset": preset, "data": {"train": str(training)}}, overrides)
+    from dragoman.inference.load import load_predictor
+    from dragoman.runs import train
+    from dragoman.tasks.config import build
+
+    config = build({"preset": preset, "data": {"train": str(training)}}, overrides)
     progress = train(config, folder, Display())
     return load_predictor(folder), duration(progress.seconds)
 
 
-def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
-    """Train, score, pronounce ten unseen words, and write a page that shows a network at work."""
-    configuration.build({"preset": preset, "data": {"train": "unwritten"}}, overrides)  # mistakes before any work
+def demo(
+    options: DemoOptions | None = None, overrides: Sequence[str] = (), say: Callable[[str], object] = print
+) -> Path:
+    """Train, score, pronounce ten unseen words, and write a page that shows a network at work; returns the page."""
+    from dragoman.tasks.config import build
+
+    options = options or DemoOptions()
+    run, preset = options.run, options.preset
+    build({"preset": preset, "data": {"train": "unwritten"}}, overrides)  # mistakes before any work
     pairs, held = split()
     folder = Path(run)
     data = folder.parent / f"{folder.name}-data"
     data.mkdir(parents=True, exist_ok=True)
     training = data / "train.tsv"
     training.write_text("".join(f"{word}\t{sounds}\n" for word, sounds in pairs), encoding="utf-8")
-    click.echo(
+    say(
         f"The CMU Pronouncing Dictionary: {len(pairs):,} pronunciations to learn from, "
         f"{len(held):,} words held out for the test."
     )
     predictor, took = learn(preset, training, folder, overrides)
     examples = [Example(word, tuple(sounds), "held out", place) for place, (word, sounds) in enumerate(held.items(), 1)]
     scores, _ = predictor.evaluate(examples, batch_size=256)
-    click.echo(f"\nTrained in {took}. Ten words it has never seen:")
+    say(f"\nTrained in {took}. Ten words it has never seen:")
     unseen = sorted(held, key=hashed)
     shown = [word for word in unseen if word.isalpha() and 6 <= len(word) <= 11][:10]
     right = 0
@@ -87,27 +105,28 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
         truth = held[word]
         right += prediction.text in truth
         mark = "✓" if prediction.text in truth else f"✗  dictionary: {' / '.join(truth)}"
-        click.echo(f"  {word:<12} {prediction.text:<34} {mark}")
-    click.echo(
+        say(f"  {word:<12} {prediction.text:<34} {mark}")
+    say(
         f"{right} of {len(shown)} are right. Of all {len(held):,} held-out words {100 * scores['wer']:.1f} % are wrong "
         f"(WER), of their sounds {100 * scores['per']:.1f} % (PER)."
     )
     if preset == NGRAMS:
-        click.echo("\nNow a network with attention, for a look inside:")
+        say("\nNow a network with attention, for a look inside:")
         beside = folder.with_name(f"{folder.name}-network")
         predictor, _ = learn(NETWORK, training, beside, [f"train.steps={NETWORK_STEPS}"])
     outputs = zip(shown, predictor.predict(shown), strict=True)
     word = next((word for word, prediction in outputs if prediction.text in held[word]), shown[0])
     page = predictor.inspect(word).save(folder / "inspect.html")
     dragoman = command_name()
-    click.echo(f"\nWhat you can do now, with the model in {run}:")
+    say(f"\nWhat you can do now, with the model in {run}:")
     for goal, how in (
         ("pronounce your own word", f"echo dragoman | {dragoman} predict {run}"),
         (f"see how the network pronounces {word}", f"open {page.resolve().as_uri()} in a browser"),
         ("train on your own pairs", f"{dragoman} train pairs.tsv    (two columns, a tab between them)"),
         ("see all commands", f"{dragoman} --help"),
     ):
-        click.echo(f"  {goal + ':':<40} {how}")
+        say(f"  {goal + ':':<40} {how}")
+    return page
 
 
 def command_name() -> str:

@@ -1,0 +1,312 @@
+"""Compare systems by one protocol: texts, runs, configurations, the ladder of architectures, and tables of tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from dragoman.config.settings import Range, Size, setting
+from dragoman.errors import DataError
+from dragoman.files import atomic_write, check_creatable
+from dragoman.scoring.options import Draws, Seed, draws_setting, metrics_setting, seed_setting, units_setting
+
+if TYPE_CHECKING:
+    from dragoman.analysis.view import View
+    from dragoman.data.examples import Example
+    from dragoman.tasks.config import Config
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What to compare beside the systems that are named, on which data, and how long configurations train."""
+
+    ladder: str | None = setting(
+        None, flag="--ladder", metavar="PAIRS",
+        help="train a classical model, plain RNN, LSTM, LSTM + attention, ConvS2S, Transformer on these pairs",
+    )  # fmt: skip
+    untrained: bool = setting(
+        False, flag="--untrained",
+        help="gradients before training: a plain RNN beside LSTM, GRU and residual, and by the recurrent weight",
+    )  # fmt: skip
+    tasks: str | None = setting(
+        None, help="train configurations on every task of a folder: a table with the average", flag="--tasks",
+        metavar="FOLDER",
+    )  # fmt: skip
+    test: str | None = setting(
+        None, help="test pairs for runs and configurations. [--ladder: a tenth of PAIRS]", flag="--test", metavar="FILE"
+    )
+    output: str | None = setting(
+        None, help="write a report: a page (.html) or its numbers (.json).", flag="--output -o", metavar="FILE"
+    )
+    folder: str = setting("runs/compare", help="where configurations are trained; resumes there", flag="--folder")
+    steps: Size | None = setting(
+        None, help="training steps of every configuration. [default: the first's]", flag="--steps"
+    )
+    tokens: Size | None = setting(
+        None, help="Instead: target tokens that every configuration trains on", flag="--tokens"
+    )
+    minutes: Annotated[float, Range(0, exclusive_minimum=True)] | None = setting(
+        None, help="Instead: training minutes of every configuration", flag="--minutes"
+    )
+    own_tokenizers: bool = setting(
+        False, help="each configuration keeps its tokenizer: characters against words", flag="--own-tokenizers"
+    )
+    title: str | None = setting(None, help="title of the page or of its numbers", flag="--title")
+    seeds: Size = setting(1, help="runs of every configuration", flag="--seeds")
+    sentence: str | None = setting(
+        None, help="source sentence for the attention of each. [default: one of the test]", flag="--sentence"
+    )
+    overrides: tuple[str, ...] = setting(
+        (), help="a setting for all configurations", flag="--set", metavar="PLACE=VALUE"
+    )
+    source: str | None = setting(
+        None, help="source lines of texts, for --metric f0.5, scores by length and the report", flag="--source"
+    )
+    metrics: tuple[str, ...] = metrics_setting()
+    units: Literal["words", "phonemes"] = units_setting()
+    plot: str | None = setting(
+        None, help="Texts: also draw scores and intervals to this .png, .svg or .pdf file", flag="--plot",
+        metavar="FILE",
+    )  # fmt: skip
+    draws: Draws = draws_setting()
+    seed: Seed = seed_setting()
+    device: str = setting("auto", help="auto, cpu, cuda, cuda:N or mps", flag="--device")
+
+    def refuse(self, names: str, why: str) -> None:
+        """Raise DataError for an option that would have no effect."""
+        for name in names.split():
+            if getattr(self, name) not in (None, ()):
+                raise DataError(f"--{name} {why}")
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings of all configurations."""
+        return (*(() if self.device == "auto" else (f"train.device={self.device}",)), *self.overrides)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The scores, for JSON and as lines of text, and the views of the report."""
+
+    title: str
+    about: str  # what was compared on
+    data: Any = None
+    lines: Sequence[str] = ()
+    views: Sequence[View] = field(default=(), repr=False)
+
+
+def compare_systems(systems: Sequence[str], options: CompareOptions | None = None, say: Say = print) -> Comparison:
+    """Compare files of texts (the first are references), run folders or configurations; write the report asked for."""
+    options = options or CompareOptions()
+    if options.output is not None:
+        if Path(options.output).suffix.lower() not in (".html", ".json"):
+            raise DataError(f"--output: found {options.output!r}, expected a file that ends in .html or .json")
+        check_creatable(options.output)
+    if options.own_tokenizers and not any(name.lower().endswith(".toml") for name in systems):
+        raise DataError("--own-tokenizers goes with configurations (.toml)")
+    no_training = "test tasks steps tokens minutes sentence overrides source plot metrics"
+    if len(systems) == 1 and Path(systems[0]).suffix.lower() in (".json", ".html"):
+        options.refuse(no_training, "does not go with a report that is drawn again")
+        return redraw(systems[0], options, say)
+    if options.untrained:
+        if systems or options.ladder is not None:
+            raise DataError(f"--untrained has its own systems: found {systems[0] if systems else '--ladder'!r} too")
+        options.refuse(no_training, "does not go with --untrained")
+        found = compare_untrained(options)
+    elif options.ladder is not None:
+        if systems:
+            raise DataError(f"--ladder trains its own systems: found {systems[0]!r} too")
+        options.refuse("tasks", "does not go with --ladder")
+        found = compare_ladder(options.ladder, options, say)
+    elif options.tasks is not None:
+        found = compare_tasks(systems, options.tasks, options, say)
+    elif not systems:
+        raise DataError("nothing to compare: name texts, runs or configurations, or use --ladder PAIRS")
+    elif any(Path(name).is_dir() or name.lower().endswith(".toml") for name in systems):
+        found = compare_models(systems, options, say)
+    else:
+        found = compare_files(systems, options)
+    write_report(found, options, say)
+    return found
+
+
+def redraw(report: str, options: CompareOptions, say: Say) -> Comparison:
+    """Draw the numbers of a report (.json, or those inside a page) with the present page."""
+    from dragoman.web.page import build_page, page_data
+
+    output = options.output
+    if output is None or not output.lower().endswith(".html"):
+        raise DataError(f"--output: found {output!r} for the report {report}, expected a page that ends in .html")
+    try:
+        text = Path(report).read_text(encoding="utf-8")
+        data = page_data(text) if report.lower().endswith(".html") else json.loads(text)
+        drawable = data["format"] == 1 and all({"kind", "title", "data"} <= view.keys() for view in data["views"])
+    except OSError as error:
+        raise DataError(f"{report}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        drawable = False
+    if not drawable or any(view["kind"] == "overview" for view in data["views"]):
+        raise DataError(f"{report}: found no report of `dragoman compare --output`, expected its .json or .html")
+    data["title"] = options.title or data["title"]
+    with atomic_write(output, with_folder=True) as beside:
+        beside.write_text(build_page(data["title"], "compare-page", data), encoding="utf-8", newline="\n")
+    say(f"report: {output}")
+    return Comparison(data["title"], report)
+
+
+def write_report(found: Comparison, options: CompareOptions, say: Say) -> None:
+    from dragoman.analysis.view import listed, packed
+    from dragoman.web.page import build_page, plain
+
+    if (output := options.output) is None:
+        return
+    title, shown = options.title or found.title, [view.as_dict() for view in found.views]
+    data = {"format": 1, "title": title, "about": found.about, "views": shown, "notes": []}
+    with atomic_write(output, with_folder=True) as beside:
+        numbers = output.lower().endswith(".json")
+        content = json.dumps(plain(listed(data))) if numbers else build_page(title, "compare-page", packed(data))
+        beside.write_text(content, encoding="utf-8", newline="\n")
+    say(f"report: {output}")
+
+
+def compare_files(files: Sequence[str], options: CompareOptions) -> Comparison:
+    """Texts: REFERENCES, the baseline, and other systems."""
+    from dragoman.reports import score_files
+    from dragoman.reports.comparison import compare_texts
+    from dragoman.reports.text_tables import comparison_lines
+
+    options.refuse("test steps tokens minutes sentence", "goes with runs and configurations")
+    references, *systems = files
+    if not systems:
+        raise DataError(f"nothing to compare: found {references} alone, expected references, a baseline and a system")
+    draws, seed = options.draws, options.seed
+    table, standings, outputs, truth, sources = score_files.compare_files(
+        references, systems, options.metrics, options.units, draws, seed, options.plot, options.source
+    )
+    views = () if options.output is None else compare_texts(outputs, truth, table, draws, seed, sources)
+    data = [standing.as_dict() for standing in standings]
+    return Comparison("Comparison", references, data, [*comparison_lines(standings, table)], views)
+
+
+def compare_untrained(options: CompareOptions) -> Comparison:
+    from dragoman.analysis.gradients import by_recurrent_weight, untrained_cells
+    from dragoman.reports.comparison import untrained_views
+
+    flows = {"cells": untrained_cells(options.seed), "recurrent weight": by_recurrent_weight(options.seed)}
+    rows = {kind: [{"name": flow.name, "factor": 10**flow.slope, "norms": flow.state.tolist()} for flow in own]
+            for kind, own in flows.items()}  # fmt: skip
+    lines = [f"{'untrained':<12}{'per step back':>14}{'after 10':>12}{'after 49':>12}   of ‖∂h(T)/∂h(t)‖"]
+    for flow in (*flows["cells"], *flows["recurrent weight"]):
+        norms = "".join(f"{float(flow.state[distance]):>12.2e}" for distance in (10, 49))
+        lines.append(f"{flow.name:<12}{'×':>9}{10**flow.slope:>5.2f}{norms}")
+    return Comparison("Gradients before training", "random inputs", rows, lines, untrained_views(*flows.values()))
+
+
+def compare_tasks(systems: Sequence[str], folder: str, options: CompareOptions, say: Say) -> Comparison:
+    """A row for each configuration, a column for each task: folders with a task.toml (data and metric)."""
+    from dragoman.analysis.view import View
+    from dragoman.auto.task_table import read_tasks, table_lines, task_table
+
+    options.refuse("test tokens minutes sentence source plot metrics", "does not go with --tasks")
+    if options.own_tokenizers:
+        raise DataError("--own-tokenizers does not go with --tasks: there each configuration has its own anyway")
+    configs = {Path(name).stem if Path(name).suffix.lower() == ".toml" else "": Path(name) for name in systems}
+    if not systems or "" in configs or len(configs) < len(systems):
+        found = ", ".join(systems) or "none"
+        raise DataError(f"--tasks: found {found}, expected configurations (.toml) with different names")
+    steps = () if options.steps is None else (f"train.steps={options.steps}",)
+    tasks, given = read_tasks(Path(folder)), (*steps, *options.settings)
+    table = task_table(configs, tasks, Path(options.folder), given, options.seeds, say)
+    about = "Scores of the validation part of each task, of the weights that it chose; the last column is their mean."
+    return Comparison("Tasks", f"{len(tasks)} tasks", table, table_lines(table), [View("tasks", "Tasks", about, table)])
+
+
+def compare_models(systems: Sequence[str], options: CompareOptions, say: Say) -> Comparison:
+    from dragoman.runs import Run
+    from dragoman.tasks.config import load
+
+    options.refuse("plot source", "goes with texts")
+    configs, runs = {}, {}
+    for name in systems:
+        path = Path(name)
+        if path.is_dir():
+            Run(path)
+            runs[path.name if path.name not in runs else name] = [path]
+        elif name.lower().endswith(".toml"):
+            configs[path.stem if path.stem not in configs else name] = load(path, options.overrides)
+        else:
+            raise DataError(f"{name}: found a text beside runs, expected run folders and configurations (.toml) alone")
+    if options.test is None:
+        raise DataError("name the test pairs of all systems with --test FILE")
+    if len(systems) < 2:
+        raise DataError(f"nothing to compare: found one system ({systems[0]}), expected another")
+    if configs:
+        runs |= train_configs(configs, options, say)
+    return compare_trained("Comparison", runs, read_test(runs, options.test, say), options, say)
+
+
+def train_configs(configs: Mapping[str, Config], options: CompareOptions, say: Say) -> dict[str, list[Path]]:
+    """Train every configuration with one budget, else the steps of the first; returns names and run folders."""
+    from dragoman.runs.protocol import Budget, train_all
+
+    given = {name: value for name in ("steps", "tokens", "minutes") if (value := getattr(options, name)) is not None}
+    if len(given) > 1:
+        raise DataError(f"found --{' and --'.join(given)}, expected one budget")
+    budget = Budget(**given) if given else Budget(steps=next(iter(configs.values())).train.steps)
+    return dict(train_all(configs, Path(options.folder), budget, options.seeds, say, options.own_tokenizers))
+
+
+def compare_ladder(pairs: str, options: CompareOptions, say: Say) -> Comparison:
+    """Train the ladder on a file of pairs and explain it."""
+    from dragoman.auto.ladder import hold_out, ladder
+    from dragoman.reports.comparison import story_view
+
+    options.refuse("plot source", "goes with texts")
+    test: list[Example] | None = None
+    if options.test is None:
+        pairs, test = hold_out(pairs, Path(options.folder))
+    configs, steps = ladder(pairs, options.settings)
+    runs = train_configs(configs, options, say)
+    found = compare_trained("The ladder", runs, test or read_test(runs, options.test, say), options, say)
+    story = story_view([(step.name, f"{step.change} {step.why}", step.figures) for step in steps], found.data)
+    told = [f"\n{step['name']}: {step['text']}" for step in story.data["steps"]]
+    return replace(found, lines=[*found.lines, *told], views=[story, *found.views])
+
+
+def read_test(runs: Mapping[str, Sequence[Path]], file: str | None, say: Say) -> list[Example]:
+    """The pairs of a file, read as the first run reads its data."""
+    from dragoman.inference.evaluation import read_examples
+    from dragoman.runs import Run
+
+    assert file is not None
+    first = Run(next(iter(runs.values()))[0])
+    return read_examples(first, file, several_references=True, on_skipped=lambda line: say(f"warning: {line}"))
+
+
+def compare_trained(
+    title: str, runs: Mapping[str, Sequence[Path]], test: Sequence[Example], options: CompareOptions, say: Say
+) -> Comparison:
+    """The scores of trained runs on test pairs."""
+    from dragoman.reports.comparison import compare_runs
+    from dragoman.scoring.registry import metrics_by_name
+
+    views = compare_runs(
+        runs, test, metrics=options.metrics, draws=options.draws, seed=options.seed, device=options.device,
+        sentence=options.sentence, cost=options.output is not None, say=say,
+    )  # fmt: skip
+    scores = next(view for view in views if view.kind == "scores").data
+    width = max(len(row["name"]) for row in scores["rows"])
+    lines = []
+    for row in scores["rows"]:
+        parts = []
+        for metric in scores["metrics"]:
+            known, own = metrics_by_name()[metric["name"]], row["scores"][metric["name"]]
+            score, low, high = (known.format(own[name] / known.scale) for name in ("score", "low", "high"))
+            parts.append(f"{metric['label']} {score} ({low} to {high})")
+        lines.append(f"{row['name']:<{width}}  {'  '.join(parts)}")
+    return Comparison(title, f"{len(test):,} test pairs", scores, lines, views)
