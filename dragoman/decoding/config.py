@@ -32,8 +32,7 @@ class SearchConfig:
     )
     stop: StopRule = setting(
         "ahead",
-        help="when a search ends: as many hypotheses as the beam is wide are complete (complete), and no open one "
-        "would rank above the best if it ended now (ahead), or no open one can still win (certain)",
+        help="ends once a beam is complete (complete) and no open hypothesis leads (ahead) or can win (certain)",
     )
     num_complete: Annotated[int, Range(0, MAX_BEAM)] = setting(
         0,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ShardSettings:
     """Any amount of text, cut into shards."""
 
-    folder: str | None = setting(None, help="predict FILE in shards, one file each in this folder")
+    folder: str | None = setting(None, help="predict FILE in shards, one file each in this folder", flag="--shards")
     size: Annotated[int, Range(1, 1 << 20)] = setting(
         8, help="megabytes of a text file in a shard; of a .parquet file a row group is one"
     )
