@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman.analysis.alignment import Aligner, FilePairs, Pair, read_raw_pairs
 from dragoman.analysis.ctc_alignment import ForceAlignWork, MediaFeatures, require_transcriber, transcribe
@@ -14,13 +14,17 @@ from dragoman.analysis.word_alignment import WINDOW, RawAligner, Term, TokenAlig
 from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.word_alignment import PRIOR
 from dragoman.data.examples import Fault, Pairs
+from dragoman.data.inputs import ReadingOptions, media_inputs
+from dragoman.data.media.files import is_media
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.tokenizers.language_tags import check_tag
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.errors import DataError
 from dragoman.inference.alignments import AlignOptions, ForcedAlignment, TermOptions, WordAlignment
+from dragoman.inference.evaluation import read_examples
 from dragoman.inference.inputs import StreamOptions
 from dragoman.inference.load import load_predictor
+from dragoman.inference.open_inputs import check_reading
 from dragoman.inference.pipeline import stream_outputs
 from dragoman.inference.predictor import Predictor
 from dragoman.inference.target_scores import QUIET, pair_inputs
@@ -31,7 +35,7 @@ from dragoman.training.display import Display
 FILES = 256  # whose features are in memory together
 OF_ALIGNERS = {"predict", "threshold", "combine", "batch_size", "tag"}
 OF_FILES = {"predict", "media", "skip_unreadable", "batch_size"}
-Alignments = Iterator[WordAlignment] | Iterator[ForcedAlignment]
+Alignments = Iterator[WordAlignment | ForcedAlignment]
 Data = str | Pairs | Iterable[Any] | None
 
 
@@ -49,7 +53,7 @@ def align(
 
     `pairs` are a file, or pairs of source and target in memory; with `options.predict` sources alone, where None is
     standard input. Without a run, `options.model` learns from the pairs, and is faster without `weights` of the links.
-    `log` gets a line about the attention that was chosen.
+    `log` gets lines about the attention that was chosen, and about words and files without places.
     """
     pairs = str(pairs) if isinstance(pairs, Path) else pairs
     if options.model is not None:
@@ -58,12 +62,9 @@ def align(
         raise DataError("nothing to align with: name a run, or choose a model of the pairs with --model hmm")
     predictor = run if isinstance(run, Predictor) else load_predictor(run, device)
     stream = stream or StreamOptions()
+    check_reading(predictor.run, ReadingOptions(media=options.media, skip_unreadable=options.skip_unreadable))
     if predictor.reads_files:
-        return force_align(predictor, pairs, options, stream)
-    for name in ("media", "skip_unreadable"):
-        if getattr(options, name):
-            task = predictor.run.task.name
-            raise DataError(f'--{name.replace("_", "-")} is for recordings; {predictor.run.folder} has task = "{task}"')
+        return force_align(predictor, pairs, options, stream, log)
     if isinstance(predictor.scorer, WordAlignerModel):
         reason = f"reads attention; {predictor.run.folder} is a word aligner of both directions"
         options.refuse_all_but(OF_ALIGNERS, reason)
@@ -159,28 +160,93 @@ def terms(pairs: Data | Path, options: TermOptions = TermOptions()) -> list[Term
 # --- runs that read recordings or images of lines: when or where each word occurs
 
 
+class FileInput(NamedTuple):
+    """A file with its text."""
+
+    name: str
+    place: str  # where the file is named, for errors
+    path: str
+    text: str | None  # None: the run writes it
+
+
 def force_align(
-    predictor: Predictor, pairs: Data, options: AlignOptions, stream: StreamOptions
+    predictor: Predictor, pairs: Data, options: AlignOptions, stream: StreamOptions, log: Callable[[str], None]
 ) -> Iterator[ForcedAlignment]:
     """The places of the words of every text in its file; with `predict` of what the run writes for files alone."""
     folder, task = predictor.run.folder, predictor.run.task.name
     options.refuse_all_but(OF_FILES, f'goes with texts; {folder} has task = "{task}"')
     require_transcriber(predictor)
-    if pairs is None or isinstance(pairs, str | Pairs):
-        raise TypeError("expected the paths of files, each with its text, or with predict alone")
-    inputs: Iterable[Any] = pairs
+    files = file_inputs(predictor, pairs, options, stream)
+    unreadable = set[str]()
 
-    def refuse(fault: Fault) -> None:
-        raise DataError(f"{fault}; leave such files out with --skip-unreadable")
-
-    if not options.skip_unreadable:
-        stream = replace(stream, on_unreadable=refuse)
-    stream = replace(stream, window=min(FILES, stream.window))
-    if not options.predict:
-        return stream_outputs(ForceAlignWork(predictor, options.batch_size), pair_inputs(inputs), stream)
+    def unread(fault: Fault) -> None:
+        if not options.skip_unreadable:
+            raise DataError(f"{fault}; leave such files out with --skip-unreadable")
+        unreadable.add(fault.location)
+        if stream.on_unreadable is not None:
+            stream.on_unreadable(fault)
 
     def texts(paths: Sequence[str], files: Sequence[MediaFeatures]) -> list[str]:
         return transcribe(predictor, paths, files, options.batch_size)
 
-    work = ForceAlignWork(predictor, options.batch_size, texts)
-    return stream_outputs(work, map(ConstrainedInput, inputs), stream)
+    work = ForceAlignWork(predictor, options.batch_size, texts if options.predict else None)
+    inputs = (ConstrainedInput(file.path, target=file.text) for file in files)
+    named = replace(
+        stream,
+        window=min(FILES, stream.window),
+        on_unreadable=unread,
+        input_name=lambda number: files[number - 1].place,
+    )
+    aligned = zip(files, stream_outputs(work, inputs, named), strict=True)
+    return reported((replace(own, source=file.name) for file, own in aligned if file.place not in unreadable), log)
+
+
+def file_inputs(predictor: Predictor, pairs: Data, options: AlignOptions, stream: StreamOptions) -> list[FileInput]:
+    """The files with their texts in a manifest or in memory, or with `predict` the files that a path stands for."""
+    run, reading = predictor.run, ReadingOptions(media=options.media)
+    path, data = pairs if isinstance(pairs, str) else None, run.config.data
+    if isinstance(pairs, Pairs):
+        raise DataError("found two files of texts, expected a manifest of files and texts")
+    if pairs is not None and path is None:
+        rows = enumerate(((row, None) for row in pairs) if options.predict else pairs, 1)
+        return [FileInput(name, f"input {number}", name, text) for number, (name, text) in rows]
+    if options.predict:
+        source, file = run.config.tokenizer.source, None if path is None else Path(path)
+        listed = enumerate(media_inputs(file, data, source, reading, stream.warn), 1)
+        found = [
+            FileInput(one.name, one.place or f"input {number}", one.path, None)
+            for number, one in listed
+            if one.path.strip()
+        ]
+        if not found:
+            raise DataError(f"{path or 'standard input'}: found no name of a file, expected one or more")
+        return found
+    if path is None or is_media(path):
+        raise DataError(f"found {path or 'nothing'}, expected a manifest of files and texts; or add --predict")
+    examples = read_examples(run, path, True, reading.applied(data, path, stream.warn), stream.warn)
+    if not examples:
+        raise DataError(f"{path}: nothing to align: no pair was read")
+    return [FileInput(one.source, one.location, one.model_input, one.references[0]) for one in examples]
+
+
+def reported(alignments: Iterator[ForcedAlignment], log: Callable[[str], None]) -> Iterator[ForcedAlignment]:
+    """The alignments; at the end `log` gets which files and words have no places."""
+    too_long, empty, unknown = list[str](), list[str](), dict[str, int]()
+    for aligned in alignments:
+        if not aligned.fits:
+            too_long.append(aligned.source)
+        elif not aligned.words:
+            empty.append(aligned.source)
+        else:
+            for word in (word for word, place in aligned.words if place is None):
+                unknown[word] = unknown.get(word, 0) + 1
+        yield aligned
+    words = f"{sum(unknown.values()):,} word{'s' * (sum(unknown.values()) > 1)}"
+    for message, names in (
+        ("too few frames for the text, so its words have no positions", too_long),
+        ("the text is empty, so there is no word to place", empty),
+        (f"no position for {words} outside the vocabulary", [*unknown]),
+    ):
+        if names:
+            more = f" (and {len(names) - 3:,} more)" if len(names) > 3 else ""
+            log(f"{message}: {', '.join(names[:3])}{more}")

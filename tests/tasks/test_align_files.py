@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import dragoman
 from dragoman.analysis.ctc_alignment import MediaFeatures, force_align, read_media
 from dragoman.inference.load import load_predictor
 from tests.conftest import call
@@ -61,7 +62,11 @@ def test_words_are_placed_where_they_sound(folder: Path, tmp_path: Path, run: st
     assert [word["word"] for one in objects for word in one["words"]] == [row[1] for row in found]
     assert [f"{word['start']:.3f}" for one in objects for word in one["words"]] == [row[2] for row in found]
     given = [(str(tmp_path / name), " ".join(word for word, _ in row)) for name, row in truth.items()]
-    placed = load_predictor(folder / run).force_align(given)
+    predictor = load_predictor(folder / run)
+    placed = predictor.force_align(given)
+    options = dragoman.AlignOptions(media=str(tmp_path))
+    manifest_file = dragoman.align(predictor, tmp_path / "texts.tsv", options)
+    assert [row.split("\t") for one in manifest_file for row in one.lines()] == found
     assert [
         f"{place.start:.3f}" for one in placed for _, place in one.words if place is not None
     ] == [row[2] for row in found]  # fmt: skip
