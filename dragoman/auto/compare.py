@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dragoman.reports.view import View
     from dragoman.tasks.config import Config
 
-Say = Callable[[str], object]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def compare_files(files: Sequence[str], options: CompareOptions) -> Comparison:
     )
     views = () if options.output is None else compare_texts(outputs, truth, table, draws, seed, sources)
     data = [standing.as_dict() for standing in standings]
-    return Comparison("Comparison", references, data, comparison_lines(standings, table), views)
+    return Comparison("Comparison", references, data, list(comparison_lines(standings, table)), views)
 
 
 def compare_untrained(options: CompareOptions) -> Comparison:

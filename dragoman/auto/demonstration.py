@@ -75,9 +75,7 @@ def learn(preset: str, training: Path, folder: Path, overrides: Sequence[str] = 
     return load_predictor(folder), duration(progress.seconds)
 
 
-def demo(
-    options: DemoOptions | None = None, overrides: Sequence[str] = (), say: Callable[[str], object] = print
-) -> Path:
+def demo(options: DemoOptions | None = None, overrides: Sequence[str] = (), say: Callable[[str], None] = print) -> Path:
     """Train, score, pronounce ten unseen words, and write a page that shows a network at work; returns the page."""
     from dragoman.tasks.config import build
 

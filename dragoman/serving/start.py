@@ -37,7 +37,7 @@ def serve(
     runs: Sequence[str],
     options: ServeOptions | None = None,
     settings: Mapping[str, object] | None = None,
-    say: Callable[[str], object] = print,
+    say: Callable[[str], None] = print,
 ) -> None:
     """Serve trained runs over HTTP until the process is told to end; `settings` are places of `ServeConfig`."""
     try:
