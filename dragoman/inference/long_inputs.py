@@ -22,7 +22,8 @@ from dragoman.decoding.constraints.source import protected_spans
 from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints
 from dragoman.errors import DataError
 from dragoman.inference.prediction import Prediction
-from dragoman.tasks.base import Config, encoder_of, length_limit
+from dragoman.tasks.base import encoder_of, length_limit
+from dragoman.tasks.config import Config
 
 SENTENCE_END = re.compile(r"[.!?…]['\")\]»”]*\s+|[。！？]\s*")
 MAX_TOKENS_PER_CHARACTER = 4  # bytes of UTF-8: a shorter text cannot be too long

@@ -19,11 +19,26 @@ from dragoman.scoring.error_rates import edit_alignments
 from dragoman.scoring.metric import References, TextMetric, Units
 from dragoman.scoring.options import ScoreAlignmentOptions, ScoreOptions
 from dragoman.scoring.registry import select_metrics, text_statistics
-from dragoman.scoring.report import read_parallel_lines, read_references
-from dragoman.scoring.significance import SystemScore, intervals
-from dragoman.scoring.significance import compare as compare_systems
+from dragoman.scoring.significance import SystemScore, compare_to_baseline, intervals
 
 _TAG = re.compile(r"^<2([^<>\s]+)> ")
+
+
+def read_parallel_lines(path: str | Path, other: str | Path, count: int) -> list[str]:
+    """The lines of a file; raises DataError unless there are `count` of them, as in the file `other`."""
+    lines = list(read_lines(path))
+    if len(lines) != count:
+        raise DataError(f"{path}: found {len(lines):,} lines, expected {count:,} as in {other}")
+    return lines
+
+
+def read_references(paths: Sequence[str | Path], other: str | Path, count: int) -> list[list[str]]:
+    """The references of each segment: one line of every file, which may have several separated by tabs."""
+    columns = [read_parallel_lines(path, other, count) for path in paths]
+    return [
+        [text for line in row for text in line.split("\t") if text.strip()] or [""]
+        for row in zip(*columns, strict=True)
+    ]
 
 
 class FileScores(NamedTuple):
@@ -186,7 +201,7 @@ def compare_files(
     }
     texts = read_references([references], systems[0], len(first))
     sources = None if source is None else read_parallel_lines(source, systems[0], len(first))
-    scores = compare_systems(outputs, texts, metrics, sources=sources, draws=draws, seed=seed)
+    scores = compare_to_baseline(outputs, texts, metrics, sources=sources, draws=draws, seed=seed)
     if plot is not None:
         draw_comparison(scores, metrics, plot)
     return metrics, scores, outputs, texts, sources

@@ -14,7 +14,7 @@ from dragoman.data.readers.base import READERS, suffix_of
 from dragoman.errors import RunError, broken_plugins
 from dragoman.plugins import Plugin
 from dragoman.scoring.registry import METRICS
-from dragoman.tasks.base import Config
+from dragoman.tasks.config import Config
 
 
 def needed_plugins(config: Config) -> list[Plugin]:

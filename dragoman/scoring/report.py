@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
 from dragoman.scoring import significance
 from dragoman.scoring.metric import References, Units
@@ -59,23 +57,6 @@ def score_table(
     if draws:
         table["intervals"] = intervals(metrics, counts, draws, seed)
     return table | {"signatures": {name: statistics.signature for name, statistics in counts.items()}}
-
-
-def read_parallel_lines(path: str | Path, other: str | Path, count: int) -> list[str]:
-    """The lines of a file; raises DataError unless there are `count` of them, as in the file `other`."""
-    lines = list(read_lines(path))
-    if len(lines) != count:
-        raise DataError(f"{path}: found {len(lines):,} lines, expected {count:,} as in {other}")
-    return lines
-
-
-def read_references(paths: Sequence[str | Path], other: str | Path, count: int) -> list[list[str]]:
-    """The references of each segment: one line of every file, which may have several separated by tabs."""
-    columns = [read_parallel_lines(path, other, count) for path in paths]
-    return [
-        [text for line in row for text in line.split("\t") if text.strip()] or [""]
-        for row in zip(*columns, strict=True)
-    ]
 
 
 def reference_lists(references: Sequence[str | Sequence[str]], outputs: Mapping[str, Sequence[str]]) -> list[list[str]]:
@@ -130,7 +111,7 @@ def compare(
         raise DataError(f"nothing to compare: found {len(systems)} system, expected a baseline and another")
     chosen = select_metrics(_names(metrics) or EVALUATION_DEFAULTS[units], units)
     truth = reference_lists(references, systems)
-    return significance.compare(systems, truth, chosen, sources=sources, draws=draws, seed=seed)
+    return significance.compare_to_baseline(systems, truth, chosen, sources=sources, draws=draws, seed=seed)
 
 
 def _names(metrics: str | Sequence[str]) -> tuple[str, ...]:

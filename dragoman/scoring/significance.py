@@ -129,7 +129,7 @@ class SystemScore(NamedTuple):
         return self._asdict() | {"interval": list(self.interval), "versus": versus}
 
 
-def compare(
+def compare_to_baseline(
     systems: Mapping[str, Sequence[str]],
     references: References,
     metrics: Mapping[str, TextMetric],

@@ -14,7 +14,7 @@ from dragoman.data.source_reader import SourceReader
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
-from dragoman.tasks.base import Config
+from dragoman.tasks.config import Config
 
 NEVER = -1e3  # bias of a token that the imported model does not have: its probability is 0 in float32
 LENGTH_RATIO = 2.0  # target tokens for one source token, which limits the length of outputs; no folder says it
