@@ -2,7 +2,7 @@
 
     python benchmarks/fast_paths.py [--rounds 5] [--json FILE]
 
-Every row switches one fast path of `dragoman/kernels` off and measures the same work with and without it, in turns.
+Every row switches one fast path of the kernels off and measures the same work with and without it, in turns.
 Both run as captured CUDA graphs, so the gain is the kernel's own, not that of fewer launches. Our rule: a fast path
 that gains less than 1.2 times is deleted.
 """
@@ -27,14 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import gpu_decoding  # noqa: E402
 import gpu_training  # noqa: E402
 
-from dragoman.kernels import (  # noqa: E402
-    deferred_gradients,
-    fused_layers,
-    fused_rnn,
-    short_attention,
-    topk,
-    torch_rnn,
-)
+from dragoman.kernels import deferred_gradients, fused_layers, fused_rnn, short_attention, topk, torch_rnn  # noqa: E402
 
 RECURRENT = {
     "tie": "none",

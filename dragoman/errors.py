@@ -50,8 +50,8 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-# Installed plug-ins that cannot be imported, each with the line that says so (`dragoman.plugins` fills it): an unknown
-# name may be theirs.
+# Installed plug-ins that cannot be imported, each with the line that says so (plugins.py fills it): an unknown name may
+# be theirs.
 broken_plugins: dict[str, str] = {}
 
 

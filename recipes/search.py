@@ -81,7 +81,7 @@ def comparison(
 ) -> list[Table]:
     """BLEU, chrF, p-values against beam 5 and time of every method, with each run as the main model."""
     from dragoman.scoring.registry import select_metrics
-    from dragoman.scoring.significance import compare
+    from dragoman.scoring.significance import compare_to_baseline
 
     found = []
     for place, lead in enumerate(predictors):
@@ -94,7 +94,9 @@ def comparison(
                 "".join(f"{line}\n" for line in outputs[name]), encoding="utf-8"
             )
             print(f"run {place + 1}: {name}, {times[name]:.2f} ms a sentence", flush=True)
-        standings = compare(outputs, [[line] for line in references], select_metrics(["bleu", "chrf"], "words"))
+        standings = compare_to_baseline(
+            outputs, [[line] for line in references], select_metrics(["bleu", "chrf"], "words")
+        )
         rows_found = [one.as_dict() | {"milliseconds": times[one.system]} for one in standings]
         found.append({"run": str(lead.run.folder.name), "standings": rows_found})
     return found
