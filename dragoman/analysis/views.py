@@ -18,7 +18,7 @@ class ViewEntry(NamedTuple):
     """A view, whose module is imported when a run is inspected."""
 
     about: str  # for --help
-    # "module:function,figure": `function` computes the view, `figure` draws it for a paper. Our modules stand beside this.
+    # "module:function,figure": `function` computes the view, `figure` draws it. Our modules stand beside this file.
     address: str
     fitted: bool = False  # whether models without gradients may have it
     on_request: bool = False  # whether it is computed only if somebody asks for it: it takes long
